@@ -23,7 +23,7 @@ from types import MappingProxyType
 import torch
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
-from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
@@ -158,7 +158,7 @@ class Model:
             if self.place.is_gpu
             else {"max_step_tokens": 16, "max_step_sequences": 4, "max_batch_total_tokens": 1024}
         )
-        device: Device = CudaDevice() if self.place.is_gpu else HostDevice()
+        device = CudaDevice() if self.place.is_gpu else Device()
         return build(open_checkpoint(self._path), device=device, captures=captures, **size)
 
     def prompt(self, number: int) -> list[int]:

@@ -31,7 +31,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
-from trunkline_server.backends.cuda.device import Graph, HostDevice
+from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -55,7 +55,7 @@ class _IdleGraph:
         pass
 
 
-class IdleDevice(HostDevice):
+class IdleDevice(Device):
     """Captures a step by running it once and replays nothing. Inputs and results are copied within host memory."""
 
     can_capture = True

@@ -122,7 +122,7 @@ def _figure_and_check(model: str, table: str, row: dict[str, Any], key: str, lin
 
 
 def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
-    from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+    from trunkline_server.backends.cuda.device import CudaDevice, Device
 
     from gpu.tiers import bus_rates, measure
 
@@ -131,7 +131,7 @@ def _tiers(options: argparse.Namespace, device: str, lines: Lines) -> None:
         card.use()
         row = bus_rates(card) | measure(card, options.model, HISTORY_TOKENS[-1])
     else:
-        row = bus_rates(HostDevice(), 1 << 20) | measure(HostDevice(), options.model, 256)
+        row = bus_rates(Device(), 1 << 20) | measure(Device(), options.model, 256)
     lines.figure(options.model, "tiers", row)
     # `measure` raises if a byte differs.
     lines.check(f"{options.model}: blocks return from the host unchanged", holds=True)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.backends.cuda.device import Device
-from trunkline_server.backends.cuda.host_pool import HostPool
-from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.host_pool import pinned_blocks
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Transfers
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams, Transfers
+from trunkline_server.backends.sequences import RunningSequence
 
 from gpu.probes import best_seconds
 from gpu.shapes import SHAPES
@@ -25,12 +25,6 @@ from gpu.shapes import SHAPES
 DEADLINE_S = 60.0
 REPEATS = 3
 PROBE_BYTES = 256 << 20
-
-
-@dataclass
-class _Sequence:
-    token_ids: list[int]
-    block_ids: list[int]
 
 
 def bus_rates(device: Device, num_bytes: int = PROBE_BYTES) -> dict[str, float]:
@@ -49,18 +43,20 @@ def measure(
     """Stores a history, erases it, and restores it into other blocks. Raises AssertionError if a byte differs."""
     shape = SHAPES[model]
     count = num_tokens // block_size
-    pool = KvPool(
-        num_layers=shape.num_hidden_layers, num_blocks=count, block_size=block_size,
-        num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim, dtype=kv_dtype, device=device.torch_device,
+    layout = KvLayout(
+        block_size=block_size, num_kv_heads=shape.num_key_value_heads, head_size=shape.head_dim,
+        format=KvFormat(kv_dtype),
     )  # fmt: skip
+    pool = KvPool(layout, num_layers=shape.num_hidden_layers, num_blocks=count, device=device.torch_device)
     num_bytes = count * pool.bytes_per_block
     # Each piece of pinned memory has only whole blocks, so a little of it is unused.
-    host = HostPool(
+    host = pinned_blocks(
         num_bytes + num_bytes // 8 + 4 * pool.bytes_per_block, num_layers=pool.num_layers,
         piece_bytes=pool.layout.piece_bytes, pin=device.pinned_bytes, available_bytes=available_memory(),
     )  # fmt: skip
     tiers = TieredStore(device, pool, host)
     tiers.start(1, bytes(16))
+    sequence = RunningSequence([0] * count * block_size, 0, SamplingParams(), list(range(count)))
     figures = {"tokens": float(count * block_size), "bytes": float(num_bytes)}
     for _ in range(REPEATS):
         pool.pieces.random_(0, 256)
@@ -68,7 +64,7 @@ def measure(
         chunk = Chunk(1, 0, count * block_size, [], False, [BlockStore(index, index) for index in range(count)])
         device.wait()
         began = time.perf_counter()
-        stores = tiers.begin_stores([(chunk, _Sequence([0] * count * block_size, list(range(count))))])
+        stores = tiers.begin_stores([(chunk, sequence)])
         assert stores is not None
         _best(figures, "store_host_s", time.perf_counter() - began)
         device.wait()

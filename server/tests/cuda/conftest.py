@@ -56,7 +56,7 @@ def hopper(shared_folder: Path) -> dict[str, dict[str, Compiled]]:
     """Maps modules of variants to their kernels by name, compiled for Hopper."""
     from tests.cuda.compiled import compiled_once
 
-    modules = ("attention_variants", "product_variants", "recurrent_variants", "sampling_variants", "tier_variants")
+    modules = ("attention_variants", "product_variants", "recurrent_variants", "sampling_variants")
     found: dict[str, dict[str, Compiled]] = {module: {} for module in modules}
     for name, kernel in compiled_once(shared_folder, modules).items():
         found[kernel.module][name] = kernel

@@ -14,7 +14,8 @@ from trunkline_server.backends.cuda.kernels.attention import (
     paged_attention,
 )
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention, latent_shape
-from trunkline_server.backends.cuda.kv_pool import KvFormat, KvPool
+from trunkline_server.backends.cuda.key_scaling import KeyScaling
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.models.ops import Rope
 
 ACTIVATIONS = {"f32": torch.float32, "f16": torch.float16}
@@ -33,9 +34,17 @@ def make_rope(dim: int, attention_factor: float = 1.0) -> Rope:
     return Rope(dim=dim, inv_freq=tuple(inv_freq.tolist()), attention_factor=attention_factor)
 
 
-def make_pool(format: str, device: str | torch.device, **sizes: Any) -> KvPool:
-    options = {"num_layers": 2, "num_blocks": 3, "block_size": 16, "num_kv_heads": 2, "head_size": 32}
-    return KvPool(dtype=format, device=device, **{**options, **sizes})
+def make_pool(
+    format: str,
+    device: str | torch.device,
+    *,
+    num_layers: int = 2,
+    num_blocks: int = 3,
+    key_scaling: KeyScaling | None = None,
+    **sizes: Any,
+) -> KvPool:
+    layout = KvLayout(format=KvFormat(format), **{"block_size": 16, "num_kv_heads": 2, "head_size": 32, **sizes})
+    return KvPool(layout, num_layers=num_layers, num_blocks=num_blocks, device=device, key_scaling=key_scaling)
 
 
 def activation_dtype(format: str) -> torch.dtype:

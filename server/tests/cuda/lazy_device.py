@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from trunkline_server.backends.cuda.device import Event, HostDevice, Stream
+from trunkline_server.backends.cuda.device import Device, Event, Stream
+from trunkline_server.backends.cuda.worker import Worker
 
 
 @dataclass(eq=False)
-class LazyEvent:
+class LazyEvent(Event):
     """An event that is reached when the stream has done all work from before its mark."""
 
     device: LazyDevice
@@ -33,7 +34,7 @@ class LazyEvent:
                 self.stream.do_one()
 
 
-class LazyStream:
+class LazyStream(Stream):
     def __init__(self, device: LazyDevice) -> None:
         self._device = device
         self._todo: deque[Callable[[], object]] = deque()
@@ -63,11 +64,27 @@ class LazyStream:
         return not self._todo
 
 
-class LazyDevice(HostDevice):
+class LazySteps(LazyStream):
+    """The stream of steps. is_lazy: see `LazyDevice`; num_waits: calls of `wait_for`."""
+
+    def __init__(self, device: LazyDevice, *, is_lazy: bool) -> None:
+        super().__init__(device)
+        self._is_lazy = is_lazy
+        self.num_waits = 0
+
+    def wait_for(self, event: Event) -> None:
+        self.num_waits += 1
+        if self._is_lazy:
+            super().wait_for(event)
+        else:
+            event.wait()
+
+
+class LazyDevice(Device):
     """A host device with lazy streams.
 
     seed: of the random choices of pending work; None does nothing until something waits. is_main_lazy: steps are
-    delayed too, and tests pass their work to `main.run`; otherwise they run at once, as in the interpreter.
+    delayed too, and tests pass their work to `steps.run`; otherwise they run at once, as in the interpreter.
     """
 
     def __init__(self, seed: int | None, *, is_main_lazy: bool = False) -> None:
@@ -76,27 +93,12 @@ class LazyDevice(HostDevice):
         self.torch_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.lock = threading.RLock()
         self._chance = None if seed is None else random.Random(seed)
-        self._is_main_lazy = is_main_lazy
-        self.main = LazyStream(self)
-        self.streams = [self.main]
-        self.num_waits = 0
-
-    def send(self, numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.int32, device=self.torch_device)
+        self.steps: LazySteps = LazySteps(self, is_lazy=is_main_lazy)
+        self.streams: list[LazyStream] = [self.steps]
 
     def stream(self) -> Stream:
         self.streams.append(LazyStream(self))
         return self.streams[-1]
-
-    def mark(self) -> Event:
-        return self.main.mark()
-
-    def wait_for(self, event: Event) -> None:
-        self.num_waits += 1
-        if self._is_main_lazy:
-            self.main.wait_for(event)
-        else:
-            event.wait()
 
     def wait(self) -> None:
         with self.lock:
@@ -115,17 +117,17 @@ class LazyDevice(HostDevice):
                     stream.do_one()
 
 
-class InlineWorker:
-    """Implements `Worker`: tasks run when the test says so, or on `drain`."""
+class InlineWorker(Worker):
+    """A worker whose tasks run when the test says so, or on `drain`."""
 
     def __init__(self, name: str, on_bug: Callable[[BaseException], None]) -> None:
         self.name = name
         # Set while a task runs, because a task may make other workers run theirs.
         self.is_busy = False
-        self._tasks: deque[Callable[[], None]] = deque()
+        self._posted: deque[Callable[[], None]] = deque()
 
     def post(self, task: Callable[[], None]) -> None:
-        self._tasks.append(task)
+        self._posted.append(task)
 
     def drain(self) -> None:
         while self.do_one():
@@ -133,10 +135,10 @@ class InlineWorker:
 
     def do_one(self) -> bool:
         """Runs the oldest task; returns False if there is none."""
-        if not self._tasks:
+        if not self._posted:
             return False
         assert not self.is_busy, "tasks are done one after the other"
         self.is_busy = True
-        self._tasks.popleft()()
+        self._posted.popleft()()
         self.is_busy = False
         return True

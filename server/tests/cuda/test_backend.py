@@ -16,7 +16,7 @@ from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
-from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -32,7 +32,7 @@ NUM_BLOCKS = 32
 def build_cuda(checkpoint: Checkpoint, device: str, **changes: Any) -> CudaBackend:
     options: dict[str, Any] = {
         "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE, "max_step_tokens": 64, "max_step_sequences": 8,
-        "device": CudaDevice() if device == "cuda" else HostDevice(), "dtype": torch.float32, "block_size": BLOCK_SIZE,
+        "device": CudaDevice() if device == "cuda" else Device(), "dtype": torch.float32, "block_size": BLOCK_SIZE,
     }  # fmt: skip
     return build(checkpoint, **{**options, **changes})
 

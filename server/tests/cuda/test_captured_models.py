@@ -18,7 +18,7 @@ from tests.tiers import first, full
 from torch.utils._python_dispatch import TorchDispatchMode
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
-from trunkline_server.backends.cuda.device import Graph, HostDevice
+from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -47,7 +47,7 @@ class _Graph:
             self.work()
 
 
-class CapturingDevice(HostDevice):
+class CapturingDevice(Device):
     """Repeats captured work when it is replayed, which must read nothing on the host."""
 
     can_capture = True

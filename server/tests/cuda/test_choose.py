@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.tiers import matrix
-from trunkline_server.backends.cuda.device import CudaDevice, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels import choose
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
 from trunkline_server.backends.cuda.packed_rows import PackedRows
@@ -28,7 +28,7 @@ XTC = ("xtc_threshold", "xtc_probability", "top_n_sigma")
 
 
 def sampler(device: str, vocab_size: int = VOCAB) -> DeviceSampler:
-    where = CudaDevice() if device == "cuda" else HostDevice()
+    where = CudaDevice() if device == "cuda" else Device()
     return DeviceSampler(where, vocab_size, ROWS, MAX_TOP, rows_per_program=1 if device == "cuda" else ROWS)
 
 
@@ -154,7 +154,7 @@ def test_lifted_logits_match_the_reference_bit_for_bit(vocab_size: int, device: 
         if mark is not None:
             context = int(contexts[row] if pending[row] < 0 else previous[pending[row]])
             processors.lift_green(expected[row], context, mark)
-    where = CudaDevice() if device == "cuda" else HostDevice()
+    where = CudaDevice() if device == "cuda" else Device()
     edited = torch.tensor(logits, device=device)
     lift_green(edited, WatermarkEdits(**PackedRows(where).upload(arrays)), torch.tensor(previous, device=device))
     assert edited.cpu().numpy().tobytes() == expected.tobytes()
@@ -226,7 +226,7 @@ def test_two_launches_have_results_of_their_own(device: str) -> None:
 def test_tables_of_likeliest_tokens_are_copied_only_if_wanted() -> None:
     copies: list[int] = []
 
-    class Counting(HostDevice):
+    class Counting(Device):
         def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
             copies.append(source.numel())
             super().copy(source, destination)

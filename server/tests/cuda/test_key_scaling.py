@@ -12,7 +12,7 @@ from tests.tiers import first, full
 from trunkline_server.backends.cuda import calibrate
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_and_write_kv
-from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
+from trunkline_server.backends.cuda.key_scaling import KeyScaling, rotated
 from trunkline_server.backends.cuda.loading import load_weights
 from trunkline_server.backends.reference import calibrate as reference_calibrate
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -63,13 +63,12 @@ def test_means_rotate_from_tile_to_tile_like_keys(device: str) -> None:
     shared = random(1, 32).double()
     positions = torch.arange(4 * TILE)
     keys = rotated(shared.expand(4 * TILE, 1, 32), positions // TILE * TILE, rope).float()
-    sums = KeySums(
+    scaling = KeyScaling.neutral(
         num_layers=1, num_kv_heads=1, head_size=32, num_positions=6 * TILE, dtype=torch.float32,
         device=torch.device(device),
     )  # fmt: skip
     noise = random(4 * TILE, 1, 32, seed=2) * 0.1
-    sums.add(0, random(4 * TILE, 2, 32, seed=1).to(device), (keys + noise).to(device), rope, takes_mean=True)
-    scaling = sums.scaling()
+    scaling.measure(0, random(4 * TILE, 2, 32, seed=1).to(device), (keys + noise).to(device), rope, takes_mean=True)
     factor = scaling.factors[0, 0].cpu()
     expected = rotated(shared.expand(6, 1, 32), torch.arange(6) * TILE, rope).float()[:, 0]
     means = scaling.means[0, 0].cpu() @ hadamard(32) / 32 / factor
@@ -78,13 +77,12 @@ def test_means_rotate_from_tile_to_tile_like_keys(device: str) -> None:
 
 
 def test_heads_without_keys_are_not_scaled(device: str) -> None:
-    sums = KeySums(
+    scaling = KeyScaling.neutral(
         num_layers=1, num_kv_heads=2, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
     )
     keys = random(TILE, 2, 32)
     keys[:, 0] = 0.0
-    sums.add(0, random(TILE, 2, 32, seed=1).to(device), keys.to(device), None, takes_mean=True)
-    scaling = sums.scaling()
+    scaling.measure(0, random(TILE, 2, 32, seed=1).to(device), keys.to(device), None, takes_mean=True)
     assert torch.equal(scaling.factors[0, :, 0].cpu(), torch.ones(2, 32)) and not scaling.means[0, 0].any()
     assert (scaling.factors[0, :, 1] != 1.0).any() and scaling.means[0, 1].any()
 
@@ -121,11 +119,10 @@ def test_attention_is_the_same_with_and_without(entry: tuple[int, int], window: 
 
 def test_keys_of_capped_scores_are_scaled_but_not_shifted(device: str) -> None:
     """A cap does not affect all scores of a tile equally, so nothing may be subtracted from keys there."""
-    sums = KeySums(
+    scaling = KeyScaling.neutral(
         num_layers=2, num_kv_heads=1, head_size=32, num_positions=TILE, dtype=torch.float32, device=torch.device(device)
     )
-    sums.add(1, random(TILE, 2, 32).to(device), (random(TILE, 1, 32) + 3).to(device), None, takes_mean=False)
-    scaling = sums.scaling()
+    scaling.measure(1, random(TILE, 2, 32).to(device), (random(TILE, 1, 32) + 3).to(device), None, takes_mean=False)
     assert not scaling.means.any() and (scaling.factors[1] != 1.0).any()
     results = []
     for one in (None, scaling):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cuda import kv_oracle
-from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.errors import InvalidArgument
 
 
@@ -24,8 +24,7 @@ def make_pool(format: str, device: str) -> KvPool:
 def test_the_size_of_a_block_is_that_of_elements_and_scales(format: str, bytes_per_head: int) -> None:
     layout = KvLayout(block_size=16, num_kv_heads=8, head_size=128, format=KvFormat(format))
     first_keys = 8 * bytes_per_head if format == "int4" else 0
-    piece = -(-(2 * 16 * 8 * bytes_per_head + first_keys) // 128) * 128
-    assert bytes_per_block(layout, 32) == 32 * piece
+    assert layout.piece_bytes == -(-(2 * 16 * 8 * bytes_per_head + first_keys) // 128) * 128
 
 
 def test_pieces_are_aligned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import torch
 from trunkline_server.backends.cuda.places import PlaceTable
 
 # Longest wait for another thread; only a failure reaches it.
@@ -12,7 +13,7 @@ DEADLINE_S = 20.0
 
 def test_a_waiter_gets_a_kept_place_when_its_last_pin_ends() -> None:
     """The place is not free then, but it may be evicted."""
-    table = PlaceTable(1, evicts=True)
+    table = PlaceTable([torch.zeros(1)], evicts=True)
     place = table.take(0)
     assert place is not None
     table.keep(0, place, b"")

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from trunkline_server.backends.cuda.device import Graph, HostDevice
+from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
 from trunkline_server.backends.cuda.step_input import Entry, StepShape, StepTensors
 
@@ -28,7 +28,7 @@ class FakeGraph:
         self.work()
 
 
-class BookDevice(HostDevice):
+class BookDevice(Device):
     """Counts calls; a graph repeats its work when it is replayed, as on a GPU."""
 
     can_capture = True

@@ -9,10 +9,10 @@ import torch
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
 from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
-from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
+from trunkline_server.backends.cuda.host_pool import least_bytes, piece_sizes, pinned_blocks
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.step_input import Entry
-from trunkline_server.backends.cuda.worker import ThreadWorker
+from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore
 from trunkline_server.errors import DoesNotFit, PlanError
 
@@ -82,10 +82,10 @@ class Recorder:
         self.waits: list[int] = []
 
     def run(self, entries: list[Entry], *, is_launched: bool = False) -> torch.Tensor:
-        self.calls.append((is_launched, self.world.device.num_waits))
+        self.calls.append((is_launched, self.world.device.steps.num_waits))
         for layer in range(NUM_LAYERS if is_launched else 0):
             self.world.tiers.gates.enter(layer)
-            self.waits.append(self.world.device.num_waits)
+            self.waits.append(self.world.device.steps.num_waits)
         return torch.zeros(0)
 
 
@@ -98,7 +98,7 @@ def test_a_restore_is_reported_early_and_large_steps_wait_layer_by_layer() -> No
         worker.drain()
     world.take_outcomes()
     assert world.blocks[block_id] >= 0, "it is the router's again"
-    before = world.device.num_waits
+    before = world.device.steps.num_waits
     # Another sequence's step does not wait, a small one waits for all layers first, a large one before layers 0, 2 and
     # 4.
     world.tiers.run(runner, entries([9, 10], 16))  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def test_reset_ends_everything_and_frees_all_places() -> None:
 
 def test_an_exception_in_a_tier_thread_is_raised_by_take_outcomes() -> None:
     outcomes = Outcomes()
-    worker = ThreadWorker("test", outcomes.fail)
+    worker = Worker("test", outcomes.fail)
     done: list[int] = []
     worker.post(lambda: done.append(1 // 0))
     worker.post(lambda: done.append(2))
@@ -230,20 +230,20 @@ def test_the_least_that_is_pinned_has_room_for_a_block(block_bytes: int) -> None
 
 
 def test_memory_without_room_for_a_block_is_refused_with_the_minimum() -> None:
-    def make_pool(num_bytes: int) -> HostPool:
-        return HostPool(
+    def blocks(num_bytes: int) -> list[torch.Tensor]:
+        return pinned_blocks(
             num_bytes, num_layers=3, piece_bytes=200, available_bytes=4 << 30,
             pin=lambda num_bytes: torch.zeros(num_bytes, dtype=torch.uint8),
         )  # fmt: skip
 
     # It has room for a block, but not for the power of two in which one is pinned.
     with pytest.raises(DoesNotFit) as raised:
-        make_pool(1000)
+        blocks(1000)
     assert str(raised.value) == (
         "`--kv-host-size` is 1000 bytes, but a block of this model has 600 and needs 1024 of pinned memory; hint: "
         "allow for at least a few hundred blocks"
     )
-    assert make_pool(1024).num_places == 1
+    assert len(blocks(1024)) == 1
 
 
 def test_a_refused_allocation_is_a_one_line_error() -> None:
@@ -253,7 +253,7 @@ def test_a_refused_allocation_is_a_one_line_error() -> None:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
     with pytest.raises(DoesNotFit, match=r"takes 1 MiB .* has 4096 MiB available, .* refused after 1 MiB; hint: lower"):
-        HostPool((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
+        pinned_blocks((3 << 19), num_layers=2, piece_bytes=256, pin=pin, available_bytes=4 << 30)
 
 
 def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:

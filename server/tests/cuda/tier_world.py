@@ -11,26 +11,20 @@ from os import PathLike
 from typing import Any
 
 import torch
+from tests.cuda.kv_oracle import make_pool
 from tests.cuda.lazy_device import InlineWorker, LazyDevice
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Event
-from trunkline_server.backends.cuda.host_pool import HostPool
-from trunkline_server.backends.cuda.kv_pool import KvPool
+from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore
+from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams
+from trunkline_server.backends.sequences import RunningSequence
 
 BLOCK_SIZE = 16
 NUM_LAYERS = 5
 NUM_BLOCKS = 12
 SEQUENCE_ID = 1
-
-
-def make_pool(device: torch.device) -> KvPool:
-    return KvPool(
-        num_layers=NUM_LAYERS, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, num_kv_heads=1, head_size=16, dtype="int4",
-        device=device,
-    )  # fmt: skip
 
 
 def content(number: int, layer: int, num_bytes: int) -> torch.Tensor:
@@ -48,7 +42,6 @@ class MemoryFiles:
     num_reads: int = 0
     refuses: float = 0.1
     loses: float = 0.1
-    num_slots: int = 0
 
     def write(self, slot: int, keys: Sequence[bytes], depth: int, token_ids: Sequence[int], memory: memoryview) -> None:
         self.blocks.pop(slot, None)
@@ -72,15 +65,6 @@ class MemoryFiles:
     def take_removed(self) -> list[tuple[PathLike[str], int, str | None]]:
         return []
 
-    def give_up(self) -> None:
-        pass
-
-    def sync(self) -> None:
-        pass
-
-    def contents(self, first_slot: int, num_slots: int) -> tuple[list[int], bytes, bytes, list[int], list[int]]:
-        raise NotImplementedError
-
 
 def extend_key(key: bytes, token_ids: Sequence[int]) -> bytes:
     """Computes a key from the token ids that name a content; see `Step`."""
@@ -97,14 +81,6 @@ class OthersGoOn(threading.Condition):
     def wait(self, timeout: float | None = None) -> bool:
         assert self._go_on(), "nobody is left who could free a place"
         return True
-
-
-@dataclass
-class Sequence_:
-    """The fields of a sequence that the tiers need; each step has its own."""
-
-    token_ids: list[int]
-    block_ids: list[int]
 
 
 @dataclass
@@ -132,13 +108,16 @@ class World:
         self._most_restored = most_restored
         # With odd seeds, the device does nothing by itself.
         self.device = LazyDevice(None if seed % 2 else seed, is_main_lazy=True)
-        self.pool = make_pool(self.device.torch_device)
+        self.pool = make_pool(
+            "int4", self.device.torch_device, num_layers=NUM_LAYERS, num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE,
+            num_kv_heads=1, head_size=16,
+        )  # fmt: skip
         # Pieces of pinned memory are powers of two.
-        self.host = HostPool(
+        self.host = pinned_blocks(
             num_places << (self.pool.bytes_per_block - 1).bit_length(), num_layers=NUM_LAYERS,
             piece_bytes=self.pool.layout.piece_bytes, pin=self.device.pinned_bytes, available_bytes=1 << 40,
         )  # fmt: skip
-        assert self.host.num_places == num_places
+        assert len(self.host) == num_places
         self.files = None if num_slots is None else MemoryFiles(self.chance)
         self.workers: list[InlineWorker] = []
 
@@ -147,8 +126,8 @@ class World:
             return self.workers[-1]
 
         self.tiers = TieredStore(
-            self.device, self.pool, self.host, files=self.files, extend_key=None if self.files is None else extend_key,
-            make_worker=make_worker, **sizes,
+            self.device, self.pool, self.host, files=self.files,  # type: ignore[arg-type]
+            extend_key=extend_key, make_worker=make_worker, **sizes,
         )  # fmt: skip
         self.tiers._places._changed = OthersGoOn(self._go_on)
         self.num_contents = 0
@@ -190,7 +169,7 @@ class World:
         for layer in range(NUM_LAYERS):
             if is_launched:
                 self.tiers.gates.enter(layer)
-            self.device.main.run(partial(self._layer, layer, self._read, self._written))
+            self.device.steps.run(partial(self._layer, layer, self._read, self._written))
         return torch.zeros(0)
 
     def _layer(self, layer: int, read: list[tuple[int, int]], written: list[tuple[int, int]]) -> None:
@@ -236,8 +215,8 @@ class World:
         self.tiers.check([chunk])
         self._read, self._written = read, written
         self.tiers.run(self, [Entry(token_ids[first:], first, blocks, [])])  # type: ignore[arg-type]
-        stores = self.tiers.begin_stores([(chunk, Sequence_(token_ids, blocks))])
-        self.steps.append(Step(written, read, self.device.mark(), stores, stored, self.chance.random() < 0.1))
+        stores = self.tiers.begin_stores([(chunk, RunningSequence(token_ids, 0, SamplingParams(), blocks))])
+        self.steps.append(Step(written, read, self.device.steps.mark(), stores, stored, self.chance.random() < 0.1))
 
     def finish_step(self) -> None:
         step = self.steps.pop(0)
@@ -273,7 +252,7 @@ class World:
         source, destination = self.chance.choice(list(self.blocks)), self.free.pop()
         self.tiers.enter_copy(source, destination)
         pieces = self.pool.pieces
-        self.device.main.run(lambda: pieces[:, destination].copy_(pieces[:, source]))
+        self.device.steps.run(lambda: pieces[:, destination].copy_(pieces[:, source]))
         self.tiers.leave_copy()
         self.blocks[destination] = self.blocks[source]
 

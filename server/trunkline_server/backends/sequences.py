@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
+import numpy as np
+
+from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.masks import mask_problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,26 @@ class RunningSequence:
         end = min(chunk.first_position + chunk.num_tokens, self.num_prompt_tokens - 1)
         num_samples = 1 + len(chunk.draft_token_ids) if chunk.sample else 0
         return LogitsRows(max(0, end - chunk.first_position) if chunk.score else 0, num_samples)
+
+
+def vector_outcome(
+    sequence: RunningSequence, chunk: Chunk, rows: NDArray[np.float32], *, is_mean: bool
+) -> Sampled | SequenceFailure | None:
+    """Returns the vector of a pooled sequence whose prompt is complete.
+
+    rows: the outputs of a chunk, [num_tokens, N], if the vector is their mean; otherwise the vector, [N]. Means add up
+    in f64 in the order of positions, so cuts between chunks change no bit.
+    """
+    if is_mean:
+        before = np.broadcast_to(np.float64(sequence.output_sum), rows.shape[1:])
+        # Along the first axis, rows are added one after the other.
+        sequence.output_sum = np.concatenate([before[None], rows.astype(np.float64)]).sum(0)
+        rows = (sequence.output_sum / sequence.num_tokens).astype(np.float32)
+    if not chunk.sample:
+        return None
+    if not np.isfinite(rows).all():
+        return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
+    return Sampled(chunk.sequence_id, None, vector=rows.tolist())
 
 
 AnySequence = TypeVar("AnySequence", bound=RunningSequence)

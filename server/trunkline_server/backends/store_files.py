@@ -97,6 +97,19 @@ def log_removed(store: Removals) -> None:
             logger.warning("`--kv-disk-size` is exceeded: %s; %s", problem, hint, extra={"fields": fields})
 
 
+def close_files(store: KernelStore | None, counts: dict[str, int]) -> None:
+    """Makes written blocks durable, and logs a failure. counts: of blocks stored and restored; store: None if they are
+    in memory.
+    """
+    try:
+        if store is not None:
+            store.sync()
+    except OSError as error:
+        logger.warning("cannot sync the KV block store: %s", error, extra={"fields": counts})
+        return
+    logger.info("KV block store closed", extra={"fields": counts})
+
+
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
     """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
     folder.

@@ -14,7 +14,7 @@ from trunkline_server.backends.interface import (
     StoreOutcome,
     Transfers,
 )
-from trunkline_server.backends.store_files import StoreOptions, log_removed, open_files, read_contents
+from trunkline_server.backends.store_files import StoreOptions, close_files, log_removed, open_files, read_contents
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -71,19 +71,8 @@ class DiskStore:
         logger.info("KV block store handed over")
 
     def sync(self) -> None:
-        stored, not_stored, restored, not_restored = self._store.counts
-        fields = {
-            "stored": stored,
-            "not_stored": not_stored,
-            "restored": restored,
-            "not_restored": not_restored,
-        }
-        try:
-            self._store.sync()
-        except OSError as error:
-            logger.warning("cannot sync the KV block store: %s", error, extra={"fields": fields})
-            return
-        logger.info("KV block store closed", extra={"fields": fields})
+        names = ("stored", "not_stored", "restored", "not_restored")
+        close_files(self._store, dict(zip(names, self._store.counts, strict=True)))
 
 
 def open_store(executor: Executor, info: BackendInfo, options: StoreOptions) -> tuple[DiskStore | None, BackendInfo]:

@@ -12,15 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cuda.copies import CopyIn
-from trunkline_server.backends.cuda.departures import BlockFiles
 from trunkline_server.backends.cuda.device import Device, Event
-from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOutcome
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 # Most bytes of a restore that may still be in flight when it is reported: about 10 ms of the bus, which bounds the wait
 # of other sequences in the step that reads its blocks.
@@ -54,7 +56,7 @@ class LayerGates:
         """Waits on the device for the K and V of a layer. Called before they are read or written."""
         while self._arrivals and self._num_passed < len(self._groups) and self._groups[self._num_passed].start <= layer:
             for arrival in self._arrivals:
-                self._device.wait_for(arrival.events[self._num_passed])
+                self._device.steps.wait_for(arrival.events[self._num_passed])
             self._num_passed += 1
 
 
@@ -74,30 +76,27 @@ class _Job:
     events: list[Event] = field(default_factory=list)
 
 
+@dataclass(kw_only=True, eq=False)
 class Arrivals:
     """Runs restores. Called by the thread of the steps, except for the tasks of the workers.
 
-    workers: near and far. The near worker does restores whose blocks are all in pinned memory, the far worker the
+    near, far: workers. The near worker does restores whose blocks are all in pinned memory, the far worker the
     others, so that a slow disk only delays those that need it. blockers: returns the events that must be reached before
-    blocks may be written.
+    blocks may be written. Steps that read them have ended already.
     """
 
-    def __init__(
-        self,
-        copies: CopyIn,
-        host: HostPool,
-        places: PlaceTable,
-        outcomes: Outcomes,
-        workers: tuple[Worker, Worker],
-        files: BlockFiles | None,
-        blockers: Callable[[Collection[int]], list[Event]],
-        max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
-    ) -> None:
-        self._copies, self._host, self._places = copies, host, places
-        self._outcomes, self._files, self._blockers = outcomes, files, blockers
-        self._near, self._far = workers
-        self._max_unfinished_bytes = max_unfinished_bytes
-        self._at_once = max(1, min(BATCH_BYTES // host.block_bytes, places.num_places // 4))
+    copies: CopyIn
+    places: PlaceTable
+    outcomes: Outcomes
+    near: Worker
+    far: Worker
+    files: BlockFiles | None
+    blockers: Callable[[Collection[int]], list[Event]]
+    max_unfinished_bytes: int
+
+    def __post_init__(self) -> None:
+        blocks = self.places.blocks
+        self._at_once = max(1, min(BATCH_BYTES // blocks[0].nbytes, len(blocks) // 4))
         self._lock = threading.Lock()
         self._generation = 0
         # Slots of unfinished restores, and how many restores read each.
@@ -119,13 +118,13 @@ class Arrivals:
             if place is None:
                 break
             found.append(place)
-        is_near = self._files is None or len(found) == len(restore.blocks)
+        is_near = self.files is None or len(found) == len(restore.blocks)
         if not is_near:
             # While it is queued, its pins could hold all places, and a restore ahead of it would wait for one forever.
-            self._places.unpin(found)
+            self.places.unpin(found)
             found = []
         job = _Job(restore, self._generation, found)
-        (self._near if is_near else self._far).post(partial(self._do, job))
+        (self.near if is_near else self.far).post(partial(self._do, job))
 
     def of(self, block_ids: Collection[int]) -> list[Arrival]:
         """Returns reported arrivals that may still be on the bus and contain one of these blocks."""
@@ -142,8 +141,8 @@ class Arrivals:
         """Drops restores that have not begun and waits for the others."""
         with self._lock:
             self._generation += 1
-        self._places.wake()
-        for worker in (self._near, self._far):
+        self.places.wake()
+        for worker in (self.near, self.far):
             worker.drain()
         with self._lock:
             arriving, self._arriving = self._arriving, []
@@ -152,7 +151,7 @@ class Arrivals:
 
     def _find(self, block: BlockRestore) -> int | None:
         # Without a disk, a slot always holds what the router put there. With one, another server may have written it.
-        return self._places.find(block.slot, None if self._files is None else block.key)
+        return self.places.find(block.slot, None if self.files is None else block.key)
 
     def _is_over(self, job: _Job) -> bool:
         return job.generation != self._generation
@@ -161,7 +160,7 @@ class Arrivals:
         began = time.monotonic()
         blocks = job.restore.blocks
         self._send(job, blocks[: len(job.found)], job.found)
-        if self._files is None:
+        if self.files is None:
             if len(job.found) < len(blocks):
                 job.problem = f"slot {blocks[len(job.found)].slot} is empty"
         else:
@@ -177,38 +176,38 @@ class Arrivals:
 
     def _fill(self, job: _Job, batch: Sequence[BlockRestore]) -> list[int]:
         """Reads blocks into pinned places, as many as there is room for, and stops at the first bad one."""
-        assert self._files is not None
+        assert self.files is not None
         places, wanted = [], []
         for index, block in enumerate(batch):
             place = self._find(block)
             if place is None:
                 if index == 0:
-                    place = self._places.take_when_free(block.slot, partial(self._is_over, job))
+                    place = self.places.take_when_free(block.slot, partial(self._is_over, job))
                 else:
-                    place = self._places.take(block.slot)
+                    place = self.places.take(block.slot)
                 if place is None:
                     break
                 wanted.append((index, block, place))
             places.append(place)
-        count, problem = self._files.read([(b.slot, b.key, self._host.memory(place)) for _, b, place in wanted])
+        count, problem = self.files.read([(b.slot, b.key, self.places.memory(place)) for _, b, place in wanted])
         for _, block, place in wanted[:count]:
-            self._places.keep(block.slot, place, block.key)
+            self.places.keep(block.slot, place, block.key)
         if problem is not None:
             job.problem = problem
             first_bad = wanted[count][0]
-            self._places.unpin(places[first_bad:])
+            self.places.unpin(places[first_bad:])
             del places[first_bad:]
         return places
 
     def _send(self, job: _Job, blocks: Sequence[BlockRestore], places: Sequence[int]) -> None:
         """Begins to copy blocks from their pinned places into the pool."""
         if not blocks or self._is_over(job):
-            self._places.unpin(places)
+            self.places.unpin(places)
             return
         block_ids = [block.block_id for block in blocks]
-        copied = [(block_id, self._host.place(place)) for block_id, place in zip(block_ids, places, strict=True)]
-        job.events = self._copies.begin(copied, self._blockers(block_ids))
-        self._places.unpin_after(job.events[-1], places)
+        copied = [(block_id, self.places.blocks[place]) for block_id, place in zip(block_ids, places, strict=True)]
+        job.events = self.copies.begin(copied, self.blockers(block_ids))
+        self.places.unpin_after(job.events[-1], places)
         job.num_blocks += len(blocks)
 
     def _report(self, job: _Job, began: float) -> None:
@@ -225,15 +224,15 @@ class Arrivals:
             self._read.subtract(block.slot for block in blocks)
             self._read = +self._read
         if not self._is_over(job):
-            self._outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
+            self.outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
 
     def _first_unfinished_group(self, num_blocks: int) -> int:
         """Returns the first layer group of the last batch that may still be in flight when the restore is reported."""
-        piece_bytes = self._host.place(0)[0].nbytes
+        piece_bytes = self.places.blocks[0][0].nbytes
         unfinished = 0
-        groups = self._copies.groups
+        groups = self.copies.groups
         for number in range(len(groups) - 1, -1, -1):
             unfinished += len(groups[number]) * num_blocks * piece_bytes
-            if unfinished > self._max_unfinished_bytes:
+            if unfinished > self.max_unfinished_bytes:
                 return number + 1
         return 0

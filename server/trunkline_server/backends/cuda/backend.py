@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -88,10 +88,7 @@ class _Step:
 
 
 class CudaBackend:
-    """Implements `Backend`, including `begin` and `finish`, so that two steps may be in flight.
-
-    use_device: called first by each thread that calls the backend.
-    """
+    """Implements `Backend`, including `begin` and `finish`, so that two steps may be in flight."""
 
     def __init__(
         self,
@@ -104,7 +101,6 @@ class CudaBackend:
         vocab_size: int,
         vectors: Vectors | None = None,
         states: StatePool | None = None,
-        use_device: Callable[[], None] = lambda: None,
         tiers: TieredStore | None = None,
     ) -> None:
         self.info = info
@@ -114,7 +110,6 @@ class CudaBackend:
         self._vocab_size = vocab_size
         self._vectors = vectors
         self._states = states
-        self._use_device = use_device
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
         self._steps: deque[_Step] = deque()
 
@@ -146,7 +141,7 @@ class CudaBackend:
         return LateMasks()
 
     def reset(self) -> None:
-        self._use_device()
+        self._device.use()
         self._device.wait()
         if self._tiers is not None:
             self._tiers.reset()
@@ -162,7 +157,7 @@ class CudaBackend:
 
     @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
-        self._use_device()
+        self._device.use()
         if self._tiers is not None:
             self._tiers.enter_copy(source_block_id, destination_block_id)
         if self._states is not None:
@@ -187,7 +182,7 @@ class CudaBackend:
         one.
         """
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "too many steps in flight"
-        self._use_device()
+        self._device.use()
         if self._tiers is not None:
             self._tiers.check(chunks)
         before = self._steps[-1] if self._steps else None
@@ -225,7 +220,7 @@ class CudaBackend:
     @torch.inference_mode()
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Waits for the oldest step in flight and returns its outcomes."""
-        self._use_device()
+        self._device.use()
         step = self._steps[0]
         results = self._resolve(step)
         self._steps.popleft()
@@ -234,7 +229,7 @@ class CudaBackend:
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         self._sequences.check_score(len(token_ids))
-        self._use_device()
+        self._device.use()
         pieces = []
         most = min(self._sampler.max_rows, self.info.max_step_tokens)
         for first in range(0, len(token_ids), most):
@@ -313,7 +308,7 @@ class CudaBackend:
         requests = [request for work in step.works for request in self._requests(work)]
         if requests and (self._vectors is None or self._vectors.generates):
             step.rows = self._sampler.launch(step.logits, requests)
-        step.event = self._device.mark()
+        step.event = self._device.steps.mark()
         step.logits = None
         for work in step.works:
             if work.samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,7 @@ import torch
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
-from trunkline_server.backends.cuda.device import CudaDevice, Device, HostDevice
+from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.flash import find_flash
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, stages_of
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_shape
@@ -22,7 +22,7 @@ from trunkline_server.backends.cuda.kernels.card import LEAST_CAPABILITY, card_o
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
 from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
-from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool, bytes_per_block
+from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
@@ -96,8 +96,7 @@ def build(
     began = time.monotonic()
     refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
     device = find_device() if device is None else device
-    use_device = device.use if isinstance(device, CudaDevice) else lambda: None
-    use_device()
+    device.use()
     dtype = default_dtype(checkpoint) if dtype is None else dtype
     layout = _layout(checkpoint.config, kv_cache_dtype, dtype, block_size)
     # Refuses a layout that the card cannot run before any weights are read.
@@ -112,9 +111,10 @@ def build(
         weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
-            return _Assembly(checkpoint, device, weights, layout, dtype, limits, numerics == "fast", tiers).build(
-                max_batch_total_tokens, captures=captures and device.can_capture, use_device=use_device
-            )
+            return _Assembly(
+                checkpoint=checkpoint, device=device, weights=weights, layout=layout, dtype=dtype, limits=limits,
+                is_fast=numerics == "fast", tiers=tiers,
+            ).build(max_batch_total_tokens, captures=captures and device.can_capture)  # fmt: skip
         except torch.OutOfMemoryError as error:
             free, total = device.free_bytes()
             raise DoesNotFit(
@@ -131,7 +131,7 @@ def find_device() -> Device:
     """
     if INTERPRETED.value:
         logger.warning("kernels run in Triton's interpreter because `TRITON_INTERPRET` is set; it is for tests only")
-        return HostDevice()
+        return Device()
     if not torch.cuda.is_available():
         raise BackendUnavailable(
             f"the cuda backend finds no NVIDIA GPU (torch {torch.__version__}, built for CUDA {torch.version.cuda})",
@@ -170,52 +170,50 @@ def _log(message: str, **fields: object) -> None:
     logger.info(message, extra={"fields": fields})
 
 
+@dataclass(kw_only=True)
 class _Assembly:
     """Builds the parts of a backend in the order in which each needs the ones before it."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: Device,
-        weights: DeviceWeights,
-        layout: KvLayout,
-        dtype: torch.dtype,
-        limits: StepShape,
-        is_fast: bool,
-        tiers: TierOptions,
-    ) -> None:
-        self._tiers = tiers
-        self._checkpoint, self._config = checkpoint, checkpoint.config
-        self._device, self._weights, self._layout, self._dtype = device, weights, layout, dtype
-        self._limits, self._is_fast = limits, is_fast
-        self._flash, why = find_flash(
-            layout, dtype, is_fast=is_fast, has_sinks=self._config.attention_sinks, is_encoder=self._config.is_encoder
-        )
-        _log("attention of long chunks", by="own kernels" if self._flash is None else self._flash.name, because=why)
-        is_gpu = device.torch_device.type == "cuda"
-        self._rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
-        self._row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
-        self._largest = padded(limits, self._row_multiple)
+    checkpoint: Checkpoint
+    device: Device
+    weights: DeviceWeights
+    layout: KvLayout
+    dtype: torch.dtype
+    limits: StepShape
+    is_fast: bool
+    tiers: TierOptions
 
-    def build(self, wanted_tokens: int | None, *, captures: bool, use_device: object) -> CudaBackend:
-        config, device, limits, layout = self._config, self._device, self._limits, self._layout
+    def __post_init__(self) -> None:
+        self.config = self.checkpoint.config
+        self.flash, why = find_flash(
+            self.layout, self.dtype, is_fast=self.is_fast, has_sinks=self.config.attention_sinks,
+            is_encoder=self.config.is_encoder,
+        )  # fmt: skip
+        _log("attention of long chunks", by="own kernels" if self.flash is None else self.flash.name, because=why)
+        is_gpu = self.device.torch_device.type == "cuda"
+        self.rows_per_program = 1 if is_gpu else INTERPRETED_ROWS
+        self.row_multiple = ROW_MULTIPLE if is_gpu else INTERPRETED_ROW_MULTIPLE
+        self.largest = padded(self.limits, self.row_multiple)
+
+    def build(self, wanted_tokens: int | None, *, captures: bool) -> CudaBackend:
+        config, device, limits, layout = self.config, self.device, self.limits, self.layout
         # Nothing is sampled without an output head, so the sampler gets no room for logits.
         num_tokens = config.vocab_size if config.has_output_head else 1
-        sampler = DeviceSampler(device, num_tokens, limits.num_logits, MAX_TOP_LOGPROBS, self._rows_per_program)
+        sampler = DeviceSampler(device, num_tokens, limits.num_logits, MAX_TOP_LOGPROBS, self.rows_per_program)
         # flash-attn takes lengths from the host, so steps that use it cannot be replayed.
-        max_rows = limits.num_rows if self._flash is None else min(limits.num_rows, flash.MIN_CHUNK_ROWS)
+        max_rows = limits.num_rows if self.flash is None else min(limits.num_rows, flash.MIN_CHUNK_ROWS)
         chunks = chunk_shapes(max_rows, limits.num_entries, limits.num_logits)
         shapes = [*decode_shapes(limits.num_entries), *chunks] if captures else []
         if config.is_encoder:
             shapes = [shape for shape in shapes if not shape.is_decode]
-        per_block = bytes_per_block(layout, config.num_kv_layers)
+        per_block = config.num_kv_layers * layout.piece_bytes
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
         memory = DeviceMemory(
             total=total,
             free=free,
-            weights=self._weights.num_bytes,
-            steps=self._step_bytes(len(shapes)) + self._tiers.device_bytes(per_block),
+            weights=self.weights.num_bytes,
+            steps=self._step_bytes(len(shapes)) + self.tiers.device_bytes(per_block),
         )
         states = self._states(memory, per_block, wanted_tokens)
         memory = replace(memory, states=0 if states is None else states.states.nbytes)
@@ -227,11 +225,10 @@ class _Assembly:
             reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
         )  # fmt: skip
         pool = KvPool(
-            num_layers=config.num_kv_layers, num_blocks=num_blocks, block_size=layout.block_size,
-            num_kv_heads=config.num_kv_heads, head_size=config.head_size, dtype=layout.format.value,
-            device=device.torch_device, key_scaling=key_scaling, latent_size=config.latent_size,
+            layout, num_layers=config.num_kv_layers, num_blocks=num_blocks, device=device.torch_device,
+            key_scaling=key_scaling,
         )  # fmt: skip
-        tiers, info = make_tiers(device, pool, self._info(pool, states), self._tiers)
+        tiers, info = make_tiers(device, pool, self._info(pool, states), self.tiers)
         model = self._model(pool, states)
         if tiers is not None:
             model.enter_layer = tiers.gates.enter
@@ -244,7 +241,7 @@ class _Assembly:
         max_blocks = min(num_blocks, -(-config.max_position_embeddings // layout.block_size))
         runner = StepRunner(
             device, forward, max_shape=limits, max_blocks=max_blocks, block_size=layout.block_size,
-            max_partial_rows=self._partial_rows(), row_multiple=self._row_multiple,
+            max_partial_rows=self._partial_rows(), row_multiple=self.row_multiple,
         )  # fmt: skip
         if captures:
             began = time.monotonic()
@@ -255,16 +252,16 @@ class _Assembly:
         return CudaBackend(
             info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            states=states, use_device=use_device,  # type: ignore[arg-type]
+            states=states,
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:
         """Measures int4's key scaling before memory is divided, and frees the memory that this took."""
-        if self._layout.format is not KvFormat.INT4:
+        if self.layout.format is not KvFormat.INT4:
             return None
         began = time.monotonic()
-        device = self._device.torch_device
-        scaling = measure_key_scaling(self._weights, self._config, self._dtype, device)
+        device = self.device.torch_device
+        scaling = measure_key_scaling(self.weights, self.config, self.dtype, device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
         _log("key scaling measured", seconds=f"{time.monotonic() - began:.1f}")
@@ -272,37 +269,37 @@ class _Assembly:
 
     def _states(self, memory: DeviceMemory, bytes_per_block: int, wanted_tokens: int | None) -> StatePool | None:
         """Allocates the states of recurrent layers, in half of the memory that a pool of a stated size leaves."""
-        config, block_size = self._config, self._layout.block_size
+        config, block_size = self.config, self.layout.block_size
         if config.recurrent is None:
             return None
         left = memory.left - -(-(wanted_tokens or 0) // block_size) * bytes_per_block
-        number = num_states(left, STATE_ELEMENT_BYTES * config.state_size, self._limits.num_entries)
+        number = num_states(left, STATE_ELEMENT_BYTES * config.state_size, self.limits.num_entries)
         return StatePool(
-            num_states=number, state_size=config.state_size, block_size=block_size, device=self._device.torch_device
+            num_states=number, state_size=config.state_size, block_size=block_size, device=self.device.torch_device
         )
 
     def _model(self, pool: KvPool, states: StatePool | None) -> DeviceModel:
-        config, device = self._config, self._device.torch_device
+        config, device = self.config, self.device.torch_device
         shape = self._attention_shape()
         partial_rows = self._partial_rows()
         plans = {
             window: AttentionPlan(
-                shape, max_rows=self._largest.num_rows, max_entries=self._largest.num_entries,
+                shape, max_rows=self.largest.num_rows, max_entries=self.largest.num_entries,
                 max_partial_rows=partial_rows, window=window, device=device, sees_all=config.is_encoder,
             )
             for window in {config.window(layer) for layer in range(config.num_layers)}
         }  # fmt: skip
         ropes = {rope(config), local_rope(config)}
         return DeviceModel(
-            weights=self._weights,
+            weights=self.weights,
             pool=pool,
             space=AttentionSpace(shape, partial_rows, device),
             plans=plans,
             rope_tables={one: rope_tables(one, config.max_position_embeddings, device) for one in ropes},
-            dtype=self._dtype,
+            dtype=self.dtype,
             logits=torch.zeros(self._num_logits, config.vocab_size, dtype=torch.float32, device=device),
-            is_fast=self._is_fast,
-            flash=self._flash,
+            is_fast=self.is_fast,
+            flash=self.flash,
             vectors=self._vectors(),
             states=None if states is None else states.states,
         )
@@ -310,18 +307,18 @@ class _Assembly:
     @property
     def _num_logits(self) -> int:
         """Rows of logits of the largest step; 0 without an output head."""
-        return self._largest.num_logits if self._config.has_output_head else 0
+        return self.largest.num_logits if self.config.has_output_head else 0
 
     def _vectors(self) -> torch.Tensor | None:
         """Returns room for the rows of a step that vectors are made of; None if the model makes none."""
-        config, limits = self._config, self._largest
+        config, limits = self.config, self.largest
         if config.pooling is None:
             return None
         num_rows = limits.num_rows if config.pooling.is_summed else limits.num_logits
-        return torch.zeros(num_rows, config.vector_size, dtype=torch.float32, device=self._device.torch_device)
+        return torch.zeros(num_rows, config.vector_size, dtype=torch.float32, device=self.device.torch_device)
 
     def _attention_shape(self) -> AttentionShape:
-        config = self._config
+        config = self.config
         if config.latent_size is not None:
             return latent_shape(config.num_heads, config.latent_size)
         if config.num_heads // config.num_kv_heads > 64:
@@ -331,7 +328,7 @@ class _Assembly:
             )
         return AttentionShape(
             num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
-            whole_rows=whole_rows_of(card_of(self._device.torch_device)),
+            whole_rows=whole_rows_of(card_of(self.device.torch_device)),
         )  # fmt: skip
 
     def _partial_rows(self) -> int:
@@ -339,8 +336,8 @@ class _Assembly:
 
     def _step_bytes(self, num_graphs: int) -> int:
         """Returns an upper bound of the memory for steps, beyond what is on the device already."""
-        config, limits = self._config, self._limits
-        size = self._dtype.itemsize
+        config, limits = self.config, self.limits
+        size = self.dtype.itemsize
         heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
         if config.latent is not None:
             # Queries and results of each head, outside the space of latents and before they are joined.
@@ -355,13 +352,13 @@ class _Assembly:
             features += 4 * 4 * (recurrent.conv_channels(config.hidden_size) + inner)
         rope_bytes = 2 * 4 * config.max_position_embeddings * config.head_size
         partial = self._partial_rows() * AttentionSpace.bytes_per_row(self._attention_shape())
-        logits = 4 * self._num_logits * config.vocab_size + 4 * self._largest.num_rows * config.vector_size
+        logits = 4 * self._num_logits * config.vocab_size + 4 * self.largest.num_rows * config.vector_size
         unpacked = max(
-            (size * matrix.num_outputs * matrix.num_inputs for matrix in self._weights.matrices
+            (size * matrix.num_outputs * matrix.num_inputs for matrix in self.weights.matrices
              if not isinstance(matrix, DenseWeight) and not is_expert(next(iter(matrix.slices)))), default=0,
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
-        gathered = 0 if self._flash is None else flash.MAX_GATHERED_BYTES
+        gathered = 0 if self.flash is None else flash.MAX_GATHERED_BYTES
         steps = limits.num_rows * features + unpacked
         if num_graphs:
             # The memory of graphs is their own, and launched steps need as much again.
@@ -369,21 +366,21 @@ class _Assembly:
         return steps + gathered + logits + partial + rope_bytes
 
     def _info(self, pool: KvPool, states: StatePool | None) -> BackendInfo:
-        layout, limits = self._layout, self._limits
+        layout, limits = self.layout, self.limits
         return BackendInfo(
-            device=f"{self._device.describe()}, {'fast' if self._is_fast else 'exact'}",
+            device=f"{self.device.describe()}, {'fast' if self.is_fast else 'exact'}",
             block_size=layout.block_size,
             bytes_per_block=pool.bytes_per_block,
             num_device_blocks=pool.num_blocks,
             max_step_tokens=limits.num_rows,
             max_step_sequences=limits.num_entries,
             kv_dtype=layout.format.value,
-            weight_bytes=self._weights.num_bytes,
+            weight_bytes=self.weights.num_bytes,
             numeric_fingerprint=self._fingerprint(pool.key_scaling),
             # A wrong draft would have changed the state.
             max_draft_tokens=MAX_DRAFT_TOKENS if states is None else 0,
             num_window_parts=0 if states is None else states.num_free,
-            bytes_per_window_part=STATE_ELEMENT_BYTES * self._config.state_size,
+            bytes_per_window_part=STATE_ELEMENT_BYTES * self.config.state_size,
             window_size=0 if states is None else 2,
             recurrent=states is not None,
         )
@@ -393,10 +390,10 @@ class _Assembly:
         import triton
 
         parts = (
-            self._checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self._dtype],
-            self._layout.format.value, str(self._is_fast), "" if self._flash is None else self._flash.name,
-            triton.__version__, torch.__version__, self._device.describe(), str(KV_LAYOUT_VERSION),
-            str(self._layout.block_size),
+            self.checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self.dtype],
+            self.layout.format.value, str(self.is_fast), "" if self.flash is None else self.flash.name,
+            triton.__version__, torch.__version__, self.device.describe(), str(KV_LAYOUT_VERSION),
+            str(self.layout.block_size),
         )  # fmt: skip
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16)
         if key_scaling is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 
 from trunkline_server.backends.cuda.kernels.attention import AttentionShape, AttentionSpace
-from trunkline_server.backends.cuda.key_scaling import KeyScaling, KeySums, rotated
-from trunkline_server.backends.cuda.kv_pool import MIN_BLOCK_SIZE, KvPool
+from trunkline_server.backends.cuda.key_scaling import KeyScaling, rotated
+from trunkline_server.backends.cuda.kv_pool import MIN_BLOCK_SIZE, KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, Rotated, Value, dense
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepShape
 from trunkline_server.backends.cuda.weights import DeviceWeights
@@ -23,10 +23,10 @@ _SEED = 0x6B65_7973
 
 @dataclass
 class _ProbingOps(CudaOps):
-    """Adds queries and keys to `KeySums` as they pass, and computes attention in torch, in f32, over unrounded K, V."""
+    """Measures the scaling as queries and keys pass, and computes attention in torch, in f32, over unrounded K, V."""
 
     config: ModelConfig = field(kw_only=True)
-    sums: KeySums = field(kw_only=True)
+    scaling: KeyScaling = field(kw_only=True)
 
     def paged_attention(
         self,
@@ -43,7 +43,7 @@ class _ProbingOps(CudaOps):
         self._written = None
         queries, keys, values = (self._heads(x) for x in (query, key, value))
         rope = key.rope if isinstance(key, Rotated) else None
-        self.sums.add(layer, queries, keys, rope, takes_mean=soft_cap is None)
+        self.scaling.measure(layer, queries, keys, rope, takes_mean=soft_cap is None)
         queries, keys, values = (x.transpose(0, 1) for x in (queries, keys, values))
         positions = self.step.positions
         distance = positions[:, None] - positions[None, :]
@@ -85,7 +85,7 @@ def measure_key_scaling(
     """
     num_embeddings = weights.matrix("model.embed_tokens.weight")[0].num_outputs
     tokens = [int(uniforms(_SEED, 0, position)[0] * num_embeddings) for position in range(NUM_TOKENS)]
-    sums = KeySums(
+    scaling = KeyScaling.neutral(
         num_layers=config.num_kv_layers, num_kv_heads=config.num_kv_heads, head_size=config.head_size,
         num_positions=config.max_position_embeddings, dtype=dtype, device=device,
     )  # fmt: skip
@@ -94,10 +94,10 @@ def measure_key_scaling(
     layout.write(words.numpy(), [Entry(tokens, 0, [0], [NUM_TOKENS - 1])], block_size=NUM_TOKENS)
     ops = _ProbingOps(
         _model_without_pool(weights, config, dtype, device), layout.tensors(words.to(device)),
-        config=config, sums=sums,
+        config=config, scaling=scaling,
     )  # fmt: skip
     registry.forward(ops, config)
-    return sums.scaling()
+    return scaling
 
 
 def _model_without_pool(
@@ -105,12 +105,12 @@ def _model_without_pool(
 ) -> DeviceModel:
     """Returns a model for operations that store nothing: its pool has no blocks, and it has no attention plans."""
     shape = AttentionShape(num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_size=config.head_size)
-    pool = KvPool(
-        num_layers=1, num_blocks=0, block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads,
-        head_size=config.head_size, dtype="f32", device=device,
-    )  # fmt: skip
+    layout = KvLayout(
+        block_size=MIN_BLOCK_SIZE, num_kv_heads=config.num_kv_heads, head_size=config.head_size, format=KvFormat.F32
+    )
     return DeviceModel(
-        weights=weights, pool=pool, space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
+        weights=weights, pool=KvPool(layout, num_layers=1, num_blocks=0, device=device),
+        space=AttentionSpace(shape, 0, device), plans={}, rope_tables={}, dtype=dtype,
         logits=torch.empty(0, device=device),
         states=torch.empty(0, config.state_size, device=device) if config.recurrent is not None else None,
     )  # fmt: skip

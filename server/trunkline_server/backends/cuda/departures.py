@@ -9,43 +9,24 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cuda.copies import CopyOut
 from trunkline_server.backends.cuda.device import Event
-from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.store_files import Records, Removals
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 # Longest wait of a step for its blocks to reach the disk. If they do, their outcome is sent with the step's result, and
 # the router can use them from then on. A slower disk delays no step.
 STORE_WAIT_S = 0.01
 # Share of all places that may wait for the disk; the others are left to restores.
 MAX_WAITING_PART = 0.5
-
-
-class BlockFiles(Records, Removals, Protocol):
-    """The interface of the store on disk, `_kernels.Store`."""
-
-    def write(
-        self, slot: int, keys: tuple[bytes, bytes, bytes], depth: int, token_ids: Sequence[int], memory: memoryview
-    ) -> None:
-        """Writes a block with its key and tokens. Raises OSError."""
-
-    def read(self, blocks: Sequence[tuple[int, bytes, memoryview]]) -> tuple[int, str | None]:
-        """Reads blocks and stops at the first bad one. Returns how many were read, and why the next one was not."""
-
-    def erase(self, slot: int) -> None:
-        """Empties a slot. Raises OSError."""
-
-    def give_up(self) -> None: ...
-
-    def sync(self) -> None:
-        """Makes written blocks durable. Raises OSError."""
 
 
 class KeyChain:
@@ -64,12 +45,12 @@ class KeyChain:
         return self._keys[0], self._keys[index], self._keys[index + 1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class BlockToStore:
     """A block that a step stores.
 
-    token_ids: the sequence's, which may grow until the step has ended; chain: None without a disk; block_id: None if
-    the block was not computed.
+    token_ids: the sequence's, which may grow until the step has ended; block_id: None if the block was not computed.
+    place: None if there was no room.
     """
 
     sequence_id: int
@@ -77,35 +58,32 @@ class BlockToStore:
     block_index: int
     block_id: int | None
     token_ids: Sequence[int]
-    chain: KeyChain | None
+    chain: KeyChain
+    place: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class StepStores:
-    """The stores of one step. places: one for each block, or None if there was no room."""
+    """The stores of one step. event: reached when its blocks are copied; None if none is."""
 
     blocks: Sequence[BlockToStore]
-    places: list[int | None] = field(default_factory=list)
     event: Event | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class Departures:
     """Runs stores. Called by the thread of the steps, except for `events_of` and the worker's tasks."""
 
-    def __init__(
-        self,
-        copies: CopyOut,
-        host: HostPool,
-        places: PlaceTable,
-        outcomes: Outcomes,
-        worker: Worker,
-        files: BlockFiles | None,
-        block_size: int,
-    ) -> None:
-        self._copies, self._host, self._places = copies, host, places
-        self._outcomes, self._worker, self._files = outcomes, worker, files
-        self._block_size = block_size
-        self._most_waiting = max(1, int(places.num_places * (MAX_WAITING_PART if files is not None else 1)))
+    copies: CopyOut
+    places: PlaceTable
+    outcomes: Outcomes
+    worker: Worker
+    files: BlockFiles | None
+    block_size: int
+
+    def __post_init__(self) -> None:
+        part = MAX_WAITING_PART if self.files is not None else 1
+        self._most_waiting = max(1, int(len(self.places.blocks) * part))
         self._changed = threading.Condition()
         # Slots of unfinished stores.
         self._slots: set[int] = set()
@@ -135,19 +113,17 @@ class Departures:
         stores = StepStores(blocks)
         copied = []
         for block in blocks:
-            place = None
             with self._changed:
                 has_room = len(self._slots) < self._most_waiting
                 self._slots.add(block.slot)
             # The slot's old contents are lost in any case.
-            self._places.drop(block.slot)
+            self.places.drop(block.slot)
             if block.block_id is not None and has_room:
-                place = self._places.take(block.slot)
-            if place is not None and block.block_id is not None:
-                copied.append((block.block_id, self._host.place(place)))
-            stores.places.append(place)
+                block.place = self.places.take(block.slot)
+                if block.place is not None:
+                    copied.append((block.block_id, self.places.blocks[block.place]))
         if copied:
-            stores.event = self._copies.begin(copied)
+            stores.event = self.copies.begin(copied)
             with self._changed:
                 self._leaving.append((stores.event, frozenset(block_id for block_id, _ in copied)))
         self._begun.append(stores)
@@ -163,10 +139,10 @@ class Departures:
         with self._changed:
             is_behind = self._num_waiting > 0
             self._num_waiting += len(stores.blocks)
-        for block, place in zip(stores.blocks, stores.places, strict=True):
+        for block in stores.blocks:
             is_failed = block.block_id is None or block.sequence_id in failed
-            self._worker.post(partial(self._finish, block, place, stores.event, is_failed))
-        if self._files is not None and not is_behind:
+            self.worker.post(partial(self._finish, block, stores.event, is_failed))
+        if self.files is not None and not is_behind:
             with self._changed:
                 self._changed.wait_for(lambda: self._num_waiting == 0, STORE_WAIT_S)
 
@@ -175,49 +151,44 @@ class Departures:
         for stores in self._begun:
             if stores.event is not None:
                 stores.event.wait()
-            self._places.unpin([place for place in stores.places if place is not None])
+            self.places.unpin([block.place for block in stores.blocks if block.place is not None])
             with self._changed:
                 self._slots -= {block.slot for block in stores.blocks}
         self._begun.clear()
-        self.drain()
+        self.worker.drain()
 
-    def drain(self) -> None:
-        """Waits until all stores that have ended are finished."""
-        self._worker.drain()
-
-    def _finish(self, block: BlockToStore, place: int | None, event: Event | None, is_failed: bool) -> None:
-        problem = None
+    def _finish(self, block: BlockToStore, event: Event | None, is_failed: bool) -> None:
         if event is not None:
             event.wait()
+        problem: str | None
         if is_failed:
             problem = "the block was not computed"
-        elif place is None:
+        elif block.place is None:
             problem = f"more than {self._most_waiting} blocks wait for the disk, or all pinned memory is in use"
         else:
-            problem = self._keep(block, place)
-        if place is not None:
-            self._places.unpin([place])
+            problem = self._keep(block, block.place)
+        if block.place is not None:
+            self.places.unpin([block.place])
         with self._changed:
             self._slots.discard(block.slot)
-            self._outcomes.add_store(block.slot, problem)
+            self.outcomes.add_store(block.slot, problem)
             self._num_waiting -= 1
             self._changed.notify_all()
 
     def _keep(self, block: BlockToStore, place: int) -> str | None:
         """Writes a block from its place to the disk, if there is one. Returns what went wrong, or None."""
         key = b""
-        if self._files is not None:
-            assert block.chain is not None, "a disk needs keys"
-            begin, end = block.block_index * self._block_size, (block.block_index + 1) * self._block_size
+        if self.files is not None:
+            begin, end = block.block_index * self.block_size, (block.block_index + 1) * self.block_size
             token_ids = block.token_ids[begin:end]
-            if len(token_ids) < self._block_size:
+            if len(token_ids) < self.block_size:
                 # The step before was to sample the last one but did not.
                 return f"the block's tokens are not known up to position {end}"
             keys = block.chain.around(block.block_index, block.token_ids)
             try:
-                self._files.write(block.slot, keys, block.block_index, token_ids, self._host.memory(place))
+                self.files.write(block.slot, keys, block.block_index, token_ids, self.places.memory(place))
             except OSError as error:
                 return str(error)
             key = keys[-1]
-        self._places.keep(block.slot, place, key)
+        self.places.keep(block.slot, place, key)
         return None

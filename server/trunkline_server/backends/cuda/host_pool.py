@@ -1,4 +1,4 @@
-"""Pinned host memory for blocks, divided into places; each holds one block, with its layers one after the other."""
+"""Pins host memory for blocks. The layers of a block lie one after the other."""
 
 from __future__ import annotations
 
@@ -37,61 +37,46 @@ def least_bytes(block_bytes: int) -> int:
     return 1 << (block_bytes - 1).bit_length()
 
 
-class HostPool:
-    """`num_places` blocks of `num_layers` * `piece_bytes` bytes. Raises DoesNotFit if so much cannot be pinned.
+def pinned_blocks(
+    num_bytes: int,
+    *,
+    num_layers: int,
+    piece_bytes: int,
+    pin: Callable[[int], torch.Tensor],
+    available_bytes: int,
+) -> list[torch.Tensor]:
+    """Pins memory for blocks, each [num_layers, piece_bytes] u8 and contiguous. Raises DoesNotFit if the host refuses.
 
     pin: allocates the given number of bytes of pinned memory, u8; available_bytes: what the host has left.
     """
-
-    def __init__(
-        self,
-        num_bytes: int,
-        *,
-        num_layers: int,
-        piece_bytes: int,
-        pin: Callable[[int], torch.Tensor],
-        available_bytes: int,
-    ) -> None:
-        self.block_bytes = num_layers * piece_bytes
-        sizes = piece_sizes(num_bytes, self.block_bytes)
-        if not sizes:
-            raise DoesNotFit(
-                f"`--kv-host-size` is {num_bytes} bytes, but a block of this model has {self.block_bytes} and needs "
-                f"{least_bytes(self.block_bytes)} of pinned memory",
-                hint="allow for at least a few hundred blocks",
-            )
-        wanted = sum(sizes)
-        if wanted > available_bytes - RESERVE_BYTES:
-            raise _does_not_fit(wanted, 0, available_bytes)
-        began = logged = time.monotonic()
-        self._places: list[torch.Tensor] = []
-        done = 0
-        for size in sizes:
-            try:
-                memory = pin(size)
-            except RuntimeError as error:
-                raise _does_not_fit(wanted, done, available_bytes) from error
-            count = size // self.block_bytes
-            places = memory[: count * self.block_bytes].view(count, num_layers, piece_bytes)
-            self._places.extend(places.unbind(0))
-            done += size
-            if time.monotonic() - logged >= PROGRESS_INTERVAL_S:
-                logged = time.monotonic()
-                logger.info("pinning host memory", extra={"fields": {"mib": done >> 20, "of_mib": wanted >> 20}})
-        fields = {"mib": wanted >> 20, "blocks": self.num_places, "seconds": f"{time.monotonic() - began:.1f}"}
-        logger.info("host memory pinned", extra={"fields": fields})
-
-    @property
-    def num_places(self) -> int:
-        return len(self._places)
-
-    def place(self, index: int) -> torch.Tensor:
-        """Returns a place as [layers, piece_bytes] u8, contiguous."""
-        return self._places[index]
-
-    def memory(self, index: int) -> memoryview:
-        """Returns the bytes of a place as a flat memoryview."""
-        return self._places[index].view(-1).numpy().data
+    block_bytes = num_layers * piece_bytes
+    sizes = piece_sizes(num_bytes, block_bytes)
+    if not sizes:
+        raise DoesNotFit(
+            f"`--kv-host-size` is {num_bytes} bytes, but a block of this model has {block_bytes} and needs "
+            f"{least_bytes(block_bytes)} of pinned memory",
+            hint="allow for at least a few hundred blocks",
+        )
+    wanted = sum(sizes)
+    if wanted > available_bytes - RESERVE_BYTES:
+        raise _does_not_fit(wanted, 0, available_bytes)
+    began = logged = time.monotonic()
+    blocks: list[torch.Tensor] = []
+    done = 0
+    for size in sizes:
+        try:
+            memory = pin(size)
+        except RuntimeError as error:
+            raise _does_not_fit(wanted, done, available_bytes) from error
+        count = size // block_bytes
+        blocks += memory[: count * block_bytes].view(count, num_layers, piece_bytes).unbind(0)
+        done += size
+        if time.monotonic() - logged >= PROGRESS_INTERVAL_S:
+            logged = time.monotonic()
+            logger.info("pinning host memory", extra={"fields": {"mib": done >> 20, "of_mib": wanted >> 20}})
+    fields = {"mib": wanted >> 20, "blocks": len(blocks), "seconds": f"{time.monotonic() - began:.1f}"}
+    logger.info("host memory pinned", extra={"fields": fields})
+    return blocks
 
 
 def _does_not_fit(wanted: int, done: int, available: int) -> DoesNotFit:

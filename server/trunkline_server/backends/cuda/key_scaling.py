@@ -18,6 +18,7 @@ from trunkline_server.models.ops import Rope
 
 # Lower bound of a channel's mean square, relative to the mean of its head.
 _FLOOR = 1e-4
+
 _TILE: int = TILE_POSITIONS.value
 
 
@@ -38,46 +39,40 @@ class KeyScaling:
         parts = (self.factors, self.means[:, :, 0].float())
         return b"".join(part.cpu().numpy().tobytes() for part in parts)
 
-
-class KeySums:
-    """Computes a scaling, layer by layer, from a text's queries and keys. Sums are f64."""
-
-    def __init__(
-        self, *, num_layers: int, num_kv_heads: int, head_size: int, num_positions: int, dtype: torch.dtype,
+    @staticmethod
+    def neutral(
+        *, num_layers: int, num_kv_heads: int, head_size: int, num_positions: int, dtype: torch.dtype,
         device: torch.device,
-    ) -> None:  # fmt: skip
-        self._factors = torch.ones(num_layers, 2, num_kv_heads, head_size, dtype=torch.float32, device=device)
+    ) -> KeyScaling:  # fmt: skip
+        """Returns a scaling that changes nothing, for up to `num_positions` positions."""
+        factors = torch.ones(num_layers, 2, num_kv_heads, head_size, dtype=torch.float32, device=device)
         tiles = -(-num_positions // _TILE)
-        self._means = torch.zeros(num_layers, num_kv_heads, tiles, head_size, dtype=dtype, device=device)
+        return KeyScaling(factors, torch.zeros(num_layers, num_kv_heads, tiles, head_size, dtype=dtype, device=device))
 
-    def add(
+    def measure(
         self, layer: int, queries: torch.Tensor, keys: torch.Tensor, rope: Rope | None, *, takes_mean: bool
     ) -> None:
-        """Adds queries [T, H, D] and keys [T, G, D], f32, of positions 0 to T in whole tiles, rotated by `rope`.
+        """Sets the factors and means of a layer from a text. Sums are f64.
 
-        takes_mean: False if scores have a soft cap and so are not relative to each other. Heads whose keys or queries
-        are zero or not finite keep a factor of 1 and a mean of 0.
+        queries [T, H, D], keys [T, G, D]: f32, of positions 0 to T in whole tiles, rotated by `rope`. takes_mean: False
+        if scores have a soft cap and so are not relative to each other. Heads whose keys or queries are zero or not
+        finite keep a factor of 1 and a mean of 0.
         """
         num_kv_heads, head_size = keys.shape[1:]
         starts = torch.arange(keys.shape[0], device=keys.device) // _TILE * _TILE
         keys = keys.double()
         mean = rotated(keys, -starts, rope).mean(0) if takes_mean else torch.zeros_like(keys[0])
-        means = rotated(mean.expand(self._means.shape[2], -1, -1), self._tile_starts(), rope)
+        tile_starts = torch.arange(self.means.shape[2], device=keys.device) * _TILE
+        means = rotated(mean.expand(len(tile_starts), -1, -1), tile_starts, rope)
         moved = keys - rotated(mean.expand(keys.shape[0], -1, -1), starts, rope)
         variance, has_keys = _floored(moved.square().mean(0))
         squares = queries.double().square().mean(0).view(num_kv_heads, -1, head_size).mean(1)
         squares, has_queries = _floored(squares)
         factor = torch.where(has_keys & has_queries, (squares / variance).sqrt().sqrt(), 1.0).float()
-        self._factors[layer] = torch.stack([factor, 1.0 / factor])
-        means = _transformed(means * factor).transpose(0, 1).to(self._means.dtype)
+        self.factors[layer] = torch.stack([factor, 1.0 / factor])
+        means = _transformed(means * factor).transpose(0, 1).to(self.means.dtype)
         is_known = means.isfinite().flatten(1).all(1) & (has_keys & has_queries)[:, 0]
-        self._means[layer] = torch.where(is_known[:, None, None], means, 0.0)
-
-    def scaling(self) -> KeyScaling:
-        return KeyScaling(self._factors, self._means)
-
-    def _tile_starts(self) -> torch.Tensor:
-        return torch.arange(self._means.shape[2], device=self._means.device) * _TILE
+        self.means[layer] = torch.where(is_known[:, None, None], means, 0.0)
 
 
 def rotated(heads: torch.Tensor, positions: torch.Tensor, rope: Rope | None) -> torch.Tensor:

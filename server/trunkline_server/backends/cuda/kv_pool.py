@@ -163,11 +163,6 @@ class KvLayout:
         return self.piece_bytes // _SCALE_BYTES
 
 
-def bytes_per_block(layout: KvLayout, num_layers: int) -> int:
-    """Returns the size of one block in all layers, scales and alignment included."""
-    return num_layers * layout.piece_bytes
-
-
 class KvPool:
     """All pieces, [layers, num_blocks, piece_bytes] in one allocation, zero at first; slot = block_id * B + offset.
 
@@ -176,27 +171,16 @@ class KvPool:
 
     def __init__(
         self,
+        layout: KvLayout,
         *,
         num_layers: int,
         num_blocks: int,
-        block_size: int,
-        num_kv_heads: int,
-        head_size: int,
-        dtype: str,
         device: torch.device | str,
         key_scaling: KeyScaling | None = None,
-        latent_size: int | None = None,
     ) -> None:
-        self.key_scaling = key_scaling
-        self.layout = KvLayout(
-            block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size, format=KvFormat(dtype),
-            latent_size=latent_size,
-        )  # fmt: skip
-        self.num_layers = num_layers
-        self.num_blocks = num_blocks
-        self.pieces = torch.zeros(
-            num_layers, num_blocks, self.layout.piece_bytes, dtype=torch.uint8, device=torch.device(device)
-        )
+        self.layout, self.key_scaling = layout, key_scaling
+        self.num_layers, self.num_blocks = num_layers, num_blocks
+        self.pieces = torch.zeros(num_layers, num_blocks, layout.piece_bytes, dtype=torch.uint8, device=device)
 
     @property
     def format(self) -> KvFormat:
@@ -204,7 +188,7 @@ class KvPool:
 
     @property
     def bytes_per_block(self) -> int:
-        return bytes_per_block(self.layout, self.num_layers)
+        return self.num_layers * self.layout.piece_bytes
 
     def elements(self, layer: int) -> torch.Tensor:
         """Returns [num_blocks, piece_elements] in the storage dtype; V begins at `values_offset`."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 from types import MappingProxyType
 
 import torch
@@ -21,18 +21,18 @@ import torch
 from trunkline_server.backends.cuda.finite import not_finite
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
-from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, dense_rows, grouped_weight
+from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, gguf_weight
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.stack import stacked
 from trunkline_server.backends.cuda.staging import Staging
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
 from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
-from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.dequantize import dequantize, order_heads
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
-from trunkline_server.weights.quantization import EightBits, Mxfp4
+from trunkline_server.weights.quantization import EightBits, Mxfp4, Quantization
 from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
-from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state, quantized_shape
+from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state
 from trunkline_server.weights.tensor import Tensor, Weight
 
 logger = logging.getLogger(__name__)
@@ -61,9 +61,6 @@ _PART_DTYPES = {
 _ROUNDED = EightBits(is_float=True, activations="dynamic")
 _ROUNDED_ELEMENTS = 1 << 24
 
-# Receives bytes read and total bytes. Called from any thread, but one call at a time.
-Progress = Callable[[int, int], None]
-
 
 def default_dtype(checkpoint: Checkpoint) -> torch.dtype:
     """Returns the dtype of activations: f16 if the checkpoint has f16 matrices, otherwise bf16."""
@@ -83,7 +80,6 @@ def load_weights(
     checkpoint: Checkpoint,
     device: torch.device,
     dtype: torch.dtype,
-    progress: Progress | None = None,
     *,
     rounds_to_fp8: bool = False,
 ) -> DeviceWeights:
@@ -98,7 +94,7 @@ def load_weights(
             "multiplying FP8 weights as %s: a GPU of compute capability %s has no FP8 products",
             str(dtype).removeprefix("torch."), card_of(device).name,
         )  # fmt: skip
-    loader = _Loader(checkpoint, device, dtype, progress, rounds_to_fp8)
+    loader = _Loader(checkpoint, device, dtype, rounds_to_fp8)
     try:
         return loader.load()
     except torch.OutOfMemoryError as error:
@@ -111,18 +107,11 @@ def load_weights(
 
 
 class _Loader:
-    """One load. Threads share only the count of bytes."""
+    """One load. Its threads share nothing that they change."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        device: torch.device,
-        dtype: torch.dtype,
-        progress: Progress | None,
-        rounds_to_fp8: bool,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, rounds_to_fp8: bool) -> None:
         self._rounds_to_fp8 = rounds_to_fp8
-        self._checkpoint, self._device, self._dtype, self._progress = checkpoint, device, dtype, progress
+        self._checkpoint, self._device, self._dtype = checkpoint, device, dtype
         # Keyed by stored name, so that a tied head is loaded once.
         self._tensors: dict[str, Weight] = {}
         self._aliases: dict[str, str] = {}
@@ -138,33 +127,31 @@ class _Loader:
                 self._aliases[name] = tensor.name
         self.num_source_bytes = sum(tensor.num_bytes for tensor in self._tensors.values())
         self.num_source_bytes += sum(part.data.nbytes for parts in self._parts.values() for part in parts.values())
-        self._num_bytes_done = 0
-        # Matrices that no product multiplies as they are stored.
-        self._num_dequantised = 0
-        self._lock = threading.Lock()
+        # Norms and biases on the device, before any matrix.
+        self._vectors: dict[str, torch.Tensor] = {}
         self._local = threading.local()
 
     def load(self) -> DeviceWeights:
-        vectors = {name: self._vector(tensor) for name, tensor in self._tensors.items() if len(tensor.shape) == 1}
+        self._vectors |= {name: self._vector(one) for name, one in self._tensors.items() if len(one.shape) == 1}
         if self._device.type == "cuda":
             # Other streams read them.
             torch.cuda.synchronize(self._device)
         stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
         num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
-            made = pool.map(lambda names: self._make(names, vectors), stacks)
-            matrices = list(chain.from_iterable(made))
-        if self._num_dequantised:
-            fields = {"matrices": self._num_dequantised, "dtype": str(self._dtype).removeprefix("torch.")}
+            matrices = list(chain.from_iterable(pool.map(self._make, stacks)))
+        dense = chain.from_iterable(matrix.slices for matrix in matrices if isinstance(matrix, DenseWeight))
+        if num_dequantised := sum(self._kind(name) != "dense" for name in dense):
+            fields = {"matrices": num_dequantised, "dtype": str(self._dtype).removeprefix("torch.")}
             logger.info("quantised matrices of experts or heads became dense", extra={"fields": fields})
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             # Frees memory that was only needed for repacking, on streams that no longer exist.
             torch.cuda.empty_cache()
-        bad = [name for name, vector in vectors.items() if not bool(vector.isfinite().all())]
+        bad = [name for name, vector in self._vectors.items() if not bool(vector.isfinite().all())]
         if (name := bad[0] if bad else not_finite(matrices)) is not None:
             raise DamagedFile(self._checkpoint.path, f"tensor {quoted(name)} has a number that is not finite")
-        return DeviceWeights(matrices, vectors, self._aliases)
+        return DeviceWeights(matrices, self._vectors, self._aliases)
 
     def _stacks(self) -> Iterator[list[str]]:
         """Yields the names of the tensors of each matrix."""
@@ -174,61 +161,72 @@ class _Loader:
         for name in names:
             if name in taken:
                 continue
-            stack = self._whole_stack(name) or self._stack_of(name)
+            stack = self._stack_of(name)
             taken.update(stack)
             yield stack
 
-    def _whole_stack(self, name: str) -> list[str] | None:
-        """Returns the names of all experts or heads that one product multiplies."""
-        config = self._checkpoint.config
-        return expert_stack(name, config.num_experts) or head_stack(name, config.num_heads)
-
     def _stack_of(self, name: str) -> list[str]:
+        """Returns the names of all weights that one product multiplies, this one among them."""
+        config = self._checkpoint.config
+        if whole := expert_stack(name, config.num_experts) or head_stack(name, config.num_heads):
+            return whole
         for projections in STACKS:
             prefix, found, rest = name.partition(projections[0])
             if found and rest == ".weight":
                 stack = [f"{prefix}{projection}.weight" for projection in projections]
-                kinds = {self._kind(member) if self._is_known(member) else "missing" for member in stack}
-                if len(kinds) == 1:
+                if len({self._kind(member) for member in stack}) == 1:
                     return stack
         return [name]
 
-    def _is_known(self, name: str) -> bool:
-        return name in self._parts or name in self._tensors
-
-    def _kind(self, name: str) -> str:
-        """Returns a kind; only weights of the same kind are stacked."""
+    def _kind(self, name: str) -> str | None:
+        """Returns a kind, or None if there is no such weight; only weights of the same kind are stacked."""
         if name in self._parts:
             return "quantized"
-        stored_as = self._tensors[name].format
-        return "dense" if stored_as in _DTYPES else stored_as
+        tensor = self._tensors.get(name)
+        return None if tensor is None else "dense" if tensor.format in _DTYPES else tensor.format
 
     def _num_bytes(self, name: str) -> int:
         if name in self._parts:
             return sum(part.data.nbytes for part in self._parts[name].values())
         return self._tensors[name].num_bytes
 
-    def _make(self, names: Sequence[str], vectors: Mapping[str, torch.Tensor]) -> list[DeviceWeight]:
+    def _make(self, names: Sequence[str]) -> list[DeviceWeight]:
         """Makes the matrix of a stack, or its members if they cannot be combined."""
         is_whole = is_expert(names[0]) or is_head(names[0])
         if all(name in self._parts for name in names) and self._stays_quantized(names[0]):
             with self._thread_staging() as staging:
-                members = [self._quantized(name, vectors, staging) for name in names]
+                members = [self._quantized(name, staging) for name in names]
                 with staging.on_stream():
-                    stack = stacked(members) if len(members) > 1 else None
+                    stack = stacked(members)
+            sizes = {name: member.num_outputs for name, member in zip(names, members, strict=True)}
             if stack is not None and not (is_whole and isinstance(stack, GroupedWeight) and stack.order is not None):
-                return [stack]
+                return [self._with_names(stack, sizes)]
             if not is_whole:
-                return members
+                return [
+                    self._with_names(member, {name: sizes[name]}) for name, member in zip(names, members, strict=True)
+                ]
         weights = [self._tensors.get(name) or self._checkpoint.tensor(name) for name in names]
         tensors = [weight if isinstance(weight, Tensor) else weight.read() for weight in weights]
-        return [self._matrix(tensors, vectors)]
+        with self._thread_staging() as staging:
+            matrix = self._matrix(tensors, staging)
+        return [self._with_names(matrix, {tensor.name: tensor.shape[0] for tensor in tensors})]
+
+    def _with_names(self, matrix: DeviceWeight, sizes: Mapping[str, int]) -> DeviceWeight:
+        """Adds the names of the weights in a matrix, and their biases. sizes: their rows, in order."""
+        ends = list(accumulate(sizes.values()))
+        slices = {name: (end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
+        biases = {name: self._vectors.get(name.removesuffix(".weight") + ".bias") for name in sizes}
+        parts = [
+            torch.zeros(sizes[name], device=self._device) if bias is None else bias for name, bias in biases.items()
+        ]
+        bias = None if all(bias is None for bias in biases.values()) else torch.cat(parts)
+        return replace(matrix, slices=MappingProxyType(slices), bias=bias)
 
     def _stays_quantized(self, name: str) -> bool:
         """Returns True if a module's parts are converted on the device. MXFP4's are a tensor in GGUF's format."""
         return not is_head(name) and not isinstance(self._checkpoint.quantization, Mxfp4)
 
-    def _quantized(self, name: str, vectors: Mapping[str, torch.Tensor], staging: Staging) -> DeviceWeight:
+    def _quantized(self, name: str, staging: Staging) -> DeviceWeight:
         parts = {}
         for suffix, part in self._parts[name].items():
             if part.dtype not in _PART_DTYPES:
@@ -240,56 +238,39 @@ class _Loader:
                 parts[suffix] = raw.view(_PART_DTYPES[part.dtype]).view(part.shape)
         scheme = self._checkpoint.quantization
         assert scheme is not None, "parts are only found under a scheme"
+        with staging.on_stream():
+            return self._converted(scheme, name, parts, quantization_state(self._parts[name]))
+
+    def _converted(
+        self, scheme: Quantization, name: str, parts: Mapping[str, torch.Tensor], state: Mapping[str, object]
+    ) -> DeviceWeight:
         if isinstance(scheme, EightBits) and is_expert(name):
             # Their product takes activations as they are.
             scheme = replace(scheme, activations="none")
-        shape = quantized_shape(self._checkpoint.path, scheme, name.removesuffix(".weight"), self._parts[name])
-        slices = MappingProxyType({name: (0, shape[0])})
-        with staging.on_stream():
-            return quantized_weight(
-                scheme, name, parts, quantization_state(self._parts[name]), dtype=self._dtype, slices=slices,
-                bias=self._bias(slices, vectors), multiplies_fp8=card_of(self._device).multiplies_fp8,
-            )  # fmt: skip
+        multiplies_fp8 = card_of(self._device).multiplies_fp8
+        return quantized_weight(scheme, name, parts, state, dtype=self._dtype, multiplies_fp8=multiplies_fp8)
 
     def _vector(self, weight: Weight) -> torch.Tensor:
         tensor = weight if isinstance(weight, Tensor) else weight.read()
-        self._count(tensor.num_bytes)
         return torch.from_numpy(dequantize(tensor)).to(self._device)
 
-    def _matrix(self, tensors: Sequence[Tensor], vectors: Mapping[str, torch.Tensor]) -> DeviceWeight:
-        slices, begin = {}, 0
-        for tensor in tensors:
-            slices[tensor.name] = begin, begin + tensor.shape[0]
-            begin += tensor.shape[0]
-        bias = self._bias(slices, vectors)
-        with self._thread_staging() as staging:
-            is_grouped = len({tensor.format for tensor in tensors}) == 1 and tensors[0].format in GROUPED_FORMATS
-            if is_grouped and not is_head(tensors[0].name):
-                parts = [self._raw(tensor, staging) for tensor in tensors]
-                with staging.on_stream():
-                    return grouped_weight(
-                        tensors[0].format, parts, num_inputs=tensors[0].shape[1], dtype=self._dtype,
-                        slices=MappingProxyType(slices), bias=bias,
-                    )  # fmt: skip
-            values = self._dense(tensors, staging)
-            if not all(tensor.format in _DTYPES for tensor in tensors):
-                with self._lock:
-                    self._num_dequantised += len(tensors)
-            if self._rounds_to_fp8 and all(map(self._is_rounded, tensors)):
-                with staging.on_stream():
-                    return self._rounded(values, MappingProxyType(slices), bias)
-            return DenseWeight(
-                num_outputs=begin, num_inputs=tensors[0].shape[1], dtype=self._dtype, slices=MappingProxyType(slices),
-                bias=bias, values=values,
-            )  # fmt: skip
+    def _matrix(self, tensors: Sequence[Tensor], staging: Staging) -> DeviceWeight:
+        stored_as, name = {tensor.format for tensor in tensors}, tensors[0].name
+        if len(stored_as) == 1 and tensors[0].format in GROUPED_FORMATS and not is_head(name):
+            parts = [self._raw(tensor, staging) for tensor in tensors]
+            with staging.on_stream():
+                return gguf_weight(tensors[0].format, parts, self._dtype)
+        values = self._dense(tensors, staging)
+        if self._rounds_to_fp8 and all(map(self._is_rounded, tensors)):
+            with staging.on_stream():
+                return self._rounded(name, values)
+        return DenseWeight.of(name, values)
 
     def _is_rounded(self, tensor: Tensor) -> bool:
         is_embedding = tensor.name in WHOLE_MODEL or tensor.name.startswith("embeddings.")
         return is_quantizable(tensor) and not is_embedding and not is_head(tensor.name)
 
-    def _rounded(
-        self, values: torch.Tensor, slices: Mapping[str, tuple[int, int]], bias: torch.Tensor | None
-    ) -> DeviceWeight:
+    def _rounded(self, name: str, values: torch.Tensor) -> DeviceWeight:
         """Rounds rows to e4m3, so that the largest element of each becomes the largest number."""
         limit = torch.finfo(torch.float8_e4m3fn).max
         # A row of zeros has any scale.
@@ -301,23 +282,7 @@ class _Loader:
         for begin in range(0, len(values), step):
             rows = slice(begin, begin + step)
             rounded[rows].copy_(values[rows].float() / scales[rows, None])
-        parts, name = {"weight": rounded, _ROUNDED.scale_name: scales}, next(iter(slices))
-        scheme = replace(_ROUNDED, activations="none") if is_expert(name) else _ROUNDED
-        return quantized_weight(
-            scheme, name, parts, {}, dtype=self._dtype, slices=slices, bias=bias,
-            multiplies_fp8=card_of(self._device).multiplies_fp8,
-        )  # fmt: skip
-
-    def _bias(self, slices: Mapping[str, tuple[int, int]], vectors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        names = [name.removesuffix(".weight") + ".bias" for name in slices]
-        if not any(name in vectors for name in names):
-            return None
-        sizes = [end - begin for begin, end in slices.values()]
-        parts = [
-            vectors[name] if name in vectors else torch.zeros(size, device=self._device)
-            for name, size in zip(names, sizes, strict=True)
-        ]
-        return torch.cat(parts)
+        return self._converted(_ROUNDED, name, {"weight": rounded, _ROUNDED.scale_name: scales}, {})
 
     def _dense(self, tensors: Sequence[Tensor], staging: Staging) -> torch.Tensor:
         """Stacks tensors into one matrix [N, K] in the dtype."""
@@ -331,46 +296,28 @@ class _Loader:
             if _DTYPES.get(tensor.format) == self._dtype and tensor.interleaved_heads is None:
                 staging.copy(tensor.data, part.view(torch.uint8).view(-1))
                 continue
-            if tensor.format not in _DTYPES and tensor.format not in GROUPED_FORMATS:
-                with staging.on_stream():
-                    part.copy_(torch.from_numpy(dequantize(tensor)))
-                continue
-            raw = self._raw(tensor, staging)
+            if tensor.format in _DTYPES:
+                read = self._raw(tensor, staging).view(_DTYPES[tensor.format])
+            else:
+                read = torch.from_numpy(dequantize(tensor))
             with staging.on_stream():
-                if tensor.format in GROUPED_FORMATS:
-                    part.copy_(dense_rows(tensor.format, raw, self._dtype))
-                else:
-                    part.copy_(raw.view(_DTYPES[tensor.format]))
+                part.copy_(read)
         return values
 
     def _raw(self, tensor: Tensor, staging: Staging) -> torch.Tensor:
         """Returns a tensor's rows as stored, [N, bytes] u8, in the model's order."""
-        num_rows = tensor.shape[0]
         with staging.on_stream():
-            raw = torch.empty(num_rows, tensor.row_bytes, dtype=torch.uint8, device=self._device)
+            raw = torch.empty(tensor.shape[0], tensor.row_bytes, dtype=torch.uint8, device=self._device)
         staging.copy(tensor.data, raw.view(-1))
-        if tensor.interleaved_heads is None:
-            return raw
-        head_size, rotary_size = tensor.interleaved_heads
         with staging.on_stream():
-            # The rotated rows of each head are stored in the order 0, h, 1, h + 1, ...; see weights/places.py.
-            rotated = raw.view(-1, head_size, tensor.row_bytes)[:, :rotary_size]
-            pairs = rotated.reshape(-1, rotary_size // 2, 2, tensor.row_bytes)
-            rotated.copy_(pairs.swapaxes(1, 2).reshape(rotated.shape))
-            return raw
+            order_heads(raw, tensor)
+        return raw
 
     @contextmanager
     def _thread_staging(self) -> Iterator[Staging]:
         """Yields this thread's buffers, and waits for their copies at the end."""
         if not hasattr(self._local, "staging"):
-            self._local.staging = Staging(self._device, self._count)
+            self._local.staging = Staging(self._device)
         staging: Staging = self._local.staging
         yield staging
         staging.wait()
-
-    def _count(self, num_bytes: int) -> None:
-        with self._lock:
-            # Weights that the host decodes are larger than what was read.
-            self._num_bytes_done = min(self._num_bytes_done + num_bytes, self.num_source_bytes)
-            if self._progress is not None:
-                self._progress(self._num_bytes_done, self.num_source_bytes)

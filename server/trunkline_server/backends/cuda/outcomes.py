@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
 from trunkline_server.backends.interface import RestoreOutcome, StoreOutcome, Transfers
 
 logger = logging.getLogger(__name__)
-
-# Minimum time between two warnings, so that a full disk does not fill the log as well.
-WARNING_INTERVAL_S = 60.0
 
 
 class Outcomes:
@@ -23,9 +19,6 @@ class Outcomes:
         self._restores: list[RestoreOutcome] = []
         self._is_woken = False
         self._bug: BaseException | None = None
-        self._last_problem = ""
-        self._num_problems = 0
-        self._warned_at = -WARNING_INTERVAL_S
         self._counts = {"stored": 0, "not_stored": 0, "restored": 0, "not_restored": 0}
 
     def add_store(self, slot: int, problem: str | None) -> None:
@@ -33,8 +26,8 @@ class Outcomes:
         with self._changed:
             self._counts["stored" if problem is None else "not_stored"] += 1
             self._stores.append(StoreOutcome(slot, problem is None))
-            self._note(problem)
             self._changed.notify_all()
+        _warn(problem)
 
     def add_restore(self, outcome: RestoreOutcome, problem: str | None) -> None:
         """Adds the outcome of a restore. problem: why it ended before its last block, or None."""
@@ -42,24 +35,14 @@ class Outcomes:
             self._counts["restored"] += outcome.num_blocks
             self._counts["not_restored"] += problem is not None
             self._restores.append(outcome)
-            self._note(problem)
             self._changed.notify_all()
-
-    def note(self, problem: str) -> None:
-        """Notes a problem for the next warning."""
-        with self._changed:
-            self._note(problem)
+        _warn(problem)
 
     def fail(self, bug: BaseException) -> None:
         """Notes an exception that no plan can cause; the next `take` raises it."""
         with self._changed:
             self._bug = self._bug or bug
             self._changed.notify_all()
-
-    def _note(self, problem: str | None) -> None:
-        if problem is not None:
-            self._last_problem = problem
-            self._num_problems += 1
 
     def take(self) -> Transfers | None:
         """Returns the outcomes since the last call; None if there are none."""
@@ -70,17 +53,7 @@ class Outcomes:
                 return None
             transfers = Transfers(self._stores, self._restores)
             self._stores, self._restores = [], []
-            self._warn()
             return transfers
-
-    def _warn(self) -> None:
-        now = time.monotonic()
-        if self._num_problems and now - self._warned_at >= WARNING_INTERVAL_S:
-            num_others = self._num_problems - 1
-            plural = "s" if num_others > 1 else ""
-            others = f", and {num_others} more failure{plural} before it" if num_others else ""
-            logger.warning("a block was not stored or restored: %s%s", self._last_problem, others)
-            self._warned_at, self._num_problems = now, 0
 
     def wait(self, timeout_s: float) -> None:
         """Waits for outcomes, for the time limit, or for `wake`."""
@@ -105,3 +78,8 @@ class Outcomes:
         """Returns the numbers of blocks stored, not stored, restored and not restored so far."""
         with self._changed:
             return dict(self._counts)
+
+
+def _warn(problem: str | None) -> None:
+    if problem is not None:
+        logger.warning("a block was not stored or restored: %s", problem)

@@ -12,18 +12,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import torch
+
 from trunkline_server.backends.cuda.device import Event
 
 
 class PlaceTable:
     """The table of places. All methods may be called from any thread.
 
-    evicts: the least recently used slot's block may be evicted for another, because blocks are on disk as well. Without
-    it, only the owner of the slots frees them.
+    blocks: the memory of each place, [layers, piece_bytes] u8. evicts: the least recently used slot's block may be
+    evicted for another, because blocks are on disk as well. Without it, only the owner of the slots frees them.
     """
 
-    def __init__(self, num_places: int, *, evicts: bool) -> None:
-        self.num_places = num_places
+    def __init__(self, blocks: Sequence[torch.Tensor], *, evicts: bool) -> None:
+        self.blocks = blocks
+        num_places = len(blocks)
         self._evicts = evicts
         self._changed = threading.Condition()
         self._free = list(range(num_places))[::-1]
@@ -33,6 +36,10 @@ class PlaceTable:
         self._by_slot: dict[int, tuple[int, bytes]] = {}
         # Pins that end when an event of the device is reached, in order.
         self._pinned_until: deque[tuple[Event, Sequence[int]]] = deque()
+
+    def memory(self, place: int) -> memoryview:
+        """Returns the bytes of a place."""
+        return self.blocks[place].view(-1).numpy().data
 
     def take(self, slot: int) -> int | None:
         """Returns a pinned place for new contents of a slot and forgets its old ones. None if all places are in use."""

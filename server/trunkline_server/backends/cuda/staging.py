@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -15,14 +14,9 @@ _NUM_BUFFERS = 2
 
 
 class Staging:
-    """One thread's path to the device: two pinned buffers and a stream. On the CPU, plain copies.
+    """One thread's path to the device: two pinned buffers and a stream. On the CPU, plain copies."""
 
-    progress: called with the number of bytes of each piece that was read.
-    """
-
-    def __init__(self, device: torch.device, progress: Callable[[int], None]) -> None:
-        self._device = device
-        self._progress = progress
+    def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream | None = None
         self._next = 0
         if device.type == "cuda":
@@ -43,7 +37,6 @@ class Staging:
         for begin in range(0, read.nbytes, STAGING_BYTES):
             piece = read[begin : begin + STAGING_BYTES]
             self._copy_piece(piece, destination[begin : begin + piece.nbytes])
-            self._progress(piece.nbytes)
 
     def _copy_piece(self, piece: NDArray[np.uint8], destination: torch.Tensor) -> None:
         if self._stream is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from trunkline_server.backends.cuda.copies import staging_bytes
 from trunkline_server.backends.cuda.device import Device
-from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes
+from trunkline_server.backends.cuda.host_pool import least_bytes, pinned_blocks
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
@@ -53,7 +53,7 @@ def make_tiers(
         # Never more than the disk holds, and never less than a piece with room for a block.
         wanted = min(DEFAULT_BYTES_WITH_DISK, info.num_store_slots * pool.bytes_per_block)
         num_bytes = max(wanted, least_bytes(pool.bytes_per_block))
-    host = HostPool(
+    host = pinned_blocks(
         num_bytes,
         num_layers=pool.num_layers,
         piece_bytes=pool.layout.piece_bytes,
@@ -62,10 +62,9 @@ def make_tiers(
     )
     if files is None:
         tiers = TieredStore(device, pool, host)
-        info = replace(info, num_store_slots=host.num_places)
+        info = replace(info, num_store_slots=len(host))
     else:
         from trunkline_server._kernels import extend_key
 
         tiers = TieredStore(device, pool, host, files=files, extend_key=extend_key)
-    tiers.warm_up()
     return tiers, info

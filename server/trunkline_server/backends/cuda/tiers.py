@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from trunkline_server.backends.cuda.arrivals import MAX_UNFINISHED_BYTES, Arrival, Arrivals, LayerGates
 from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
-from trunkline_server.backends.cuda.departures import (
-    BlockFiles,
-    BlockToStore,
-    Departures,
-    KeyChain,
-    StepStores,
-)
+from trunkline_server.backends.cuda.departures import BlockToStore, Departures, KeyChain, StepStores
 from trunkline_server.backends.cuda.device import Device, Event
-from trunkline_server.backends.cuda.host_pool import HostPool
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
-from trunkline_server.backends.cuda.worker import ThreadWorker, Worker
+from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
-from trunkline_server.backends.store_files import log_removed, read_contents
+from trunkline_server.backends.sequences import RunningSequence
+from trunkline_server.backends.store_files import close_files, log_removed, read_contents
 from trunkline_server.errors import PlanError
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Store as BlockFiles
 
 logger = logging.getLogger(__name__)
 
@@ -40,68 +37,45 @@ logger = logging.getLogger(__name__)
 MIN_LAYERED_ROWS = 512
 
 
-class Tokens(Protocol):
-    """The fields of a started sequence that a store needs."""
-
-    token_ids: list[int]
-    block_ids: list[int]
-
-
 class TieredStore:
     """Implements `Store`, and the hooks that the backend calls around steps. Outcomes may be taken by any thread.
 
-    files: the store on disk; extend_key: computes a block's key from the one before it, as the router does. make_worker
-    and the sizes are for tests.
+    host: pinned memory of each block, [layers, piece_bytes] u8. files: the store on disk; extend_key: computes a
+    block's key from the one before it, as the router does. make_worker and the sizes are for tests.
     """
 
     def __init__(
         self,
         device: Device,
         pool: KvPool,
-        host: HostPool,
+        host: Sequence[torch.Tensor],
         *,
         files: BlockFiles | None = None,
-        extend_key: Callable[[bytes, Sequence[int]], bytes] | None = None,
-        make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = ThreadWorker,
+        extend_key: Callable[[bytes, Sequence[int]], bytes] = lambda key, _: key,
+        make_worker: Callable[[str, Callable[[BaseException], None]], Worker] = Worker,
         staging_bytes: int = STAGING_BYTES,
         group_bytes: int = GROUP_BYTES,
         max_unfinished_bytes: int = MAX_UNFINISHED_BYTES,
         min_layered_rows: int = MIN_LAYERED_ROWS,
     ) -> None:
-        assert (files is None) == (extend_key is None), "blocks on disk have keys"
         self._device, self._files, self._extend_key = device, files, extend_key
         self._block_size = pool.layout.block_size
         self._min_layered_rows = min_layered_rows
-        self._host = host
-        self._copies_out = CopyOut(device, pool, staging_bytes)
-        self._copies_in = CopyIn(device, pool, staging_bytes, group_bytes)
+        copies_in = CopyIn(device, pool, staging_bytes, group_bytes)
         self._outcomes = Outcomes()
-        self._places = PlaceTable(host.num_places, evicts=files is not None)
+        self._places = PlaceTable(host, evicts=files is not None)
         names = ("kv-out", "kv-in", "kv-disk")
         writer, near, far = (make_worker(name, self._outcomes.fail) for name in names)
         self._departures = Departures(
-            self._copies_out, host, self._places, self._outcomes, writer, files, self._block_size
-        )
+            copies=CopyOut(device, pool, staging_bytes), places=self._places, outcomes=self._outcomes, worker=writer,
+            files=files, block_size=self._block_size,
+        )  # fmt: skip
         self._arrivals = Arrivals(
-            self._copies_in,
-            host,
-            self._places,
-            self._outcomes,
-            (near, far),
-            files,
-            self._blockers,
-            max_unfinished_bytes,
-        )
-        self.gates = LayerGates(device, self._copies_in.groups)
-        self._chains: dict[int, KeyChain | None] = {}
-        # The newest copy within the pool, since no step result reports these.
-        self._copied: Event | None = None
-
-    def warm_up(self) -> None:
-        """Copies a block out and in, so that its kernels are compiled before a request needs them."""
-        place = self._host.place(0)
-        self._copies_out.begin([(0, place)]).wait()
-        self._copies_in.begin([(0, place)], ())[-1].wait()
+            copies=copies_in, places=self._places, outcomes=self._outcomes, near=near, far=far, files=files,
+            blockers=self._departures.events_of, max_unfinished_bytes=max_unfinished_bytes,
+        )  # fmt: skip
+        self.gates = LayerGates(device, copies_in.groups)
+        self._chains: dict[int, KeyChain] = {}
 
     def contents(self) -> Iterator[StoredBlocks]:
         return iter(()) if self._files is None else read_contents(self._files)
@@ -123,7 +97,7 @@ class TieredStore:
                 try:
                     self._files.erase(slot)
                 except OSError as error:
-                    self._outcomes.note(str(error))
+                    logger.warning("cannot empty a slot of the KV block store: %s", error)
 
     def take_outcomes(self) -> Transfers | None:
         if self._files is not None:
@@ -142,20 +116,13 @@ class TieredStore:
             logger.info("KV block store handed over")
 
     def sync(self) -> None:
-        self._departures.drain()
-        counts = self._outcomes.counts()
-        try:
-            if self._files is not None:
-                self._files.sync()
-        except OSError as error:
-            logger.warning("cannot sync the KV block store: %s", error, extra={"fields": counts})
-            return
-        logger.info("KV block store closed", extra={"fields": counts})
+        self._departures.worker.drain()
+        close_files(self._files, self._outcomes.counts())
 
     def start(self, sequence_id: int, root_key: bytes) -> None:
         """Registers a sequence. Without a root key, its blocks are not stored."""
         if root_key:
-            self._chains[sequence_id] = self._extend_key and KeyChain(root_key, self._block_size, self._extend_key)
+            self._chains[sequence_id] = KeyChain(root_key, self._block_size, self._extend_key)
 
     def end(self, sequence_id: int) -> None:
         self._chains.pop(sequence_id, None)
@@ -199,7 +166,7 @@ class TieredStore:
         finally:
             self.gates.arm(())
 
-    def begin_stores(self, chunks: Sequence[tuple[Chunk, Tokens | None]]) -> StepStores | None:
+    def begin_stores(self, chunks: Sequence[tuple[Chunk, RunningSequence | None]]) -> StepStores | None:
         """Begins to copy blocks out behind the step that began last.
 
         chunks: each with its sequence, or None if it is not in the step.
@@ -226,8 +193,8 @@ class TieredStore:
         self._wait(arrival.events[-1] for arrival in arrivals)
 
     def leave_copy(self) -> None:
-        """Marks the end of a copy within the pool."""
-        self._copied = self._device.mark()
+        """Makes later restores wait for a copy within the pool, which no step result reports."""
+        self._arrivals.copies.follow(self._device.steps.mark())
 
     def reset(self) -> None:
         """Ends transfers and drops their outcomes and all sequences. Without a disk, stored blocks are dropped too."""
@@ -235,7 +202,6 @@ class TieredStore:
         self._departures.reset()
         self._outcomes.forget()
         self._chains.clear()
-        self._copied = None
         if self._files is None:
             self._places.clear()
 
@@ -243,11 +209,6 @@ class TieredStore:
         if self._departures.is_storing(slot) or self._arrivals.is_reading(slot):
             raise PlanError(f"slot {slot} is in a transfer")
 
-    def _blockers(self, block_ids: Collection[int]) -> list[Event]:
-        """Returns copies that must end before blocks are restored. Steps that read these blocks have ended already."""
-        copied = self._copied
-        return [*self._departures.events_of(block_ids), *([] if copied is None else [copied])]
-
     def _wait(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._device.wait_for(event)
+            self._device.steps.wait_for(event)

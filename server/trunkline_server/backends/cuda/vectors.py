@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from trunkline_server.backends.interface import Chunk, Sampled, SequenceFailure
+from trunkline_server.backends.sequences import vector_outcome
 
 if TYPE_CHECKING:
     import torch
@@ -39,20 +38,7 @@ class Vectors:
     def outcome(
         self, sequence: RunningSequence, chunk: Chunk, rows: torch.Tensor | None
     ) -> Sampled | SequenceFailure | None:
-        """Returns the vector of a sequence whose prompt is complete. rows: what `take` returned, computed by now.
-
-        Means add up in f64 in the order of positions, so cuts between chunks change no bit.
-        """
+        """Returns the vector of a sequence whose prompt is complete. rows: what `take` returned, computed by now."""
         if rows is None:
             return None
-        values = rows.cpu().numpy()
-        if self.pooling.is_summed:
-            before = np.broadcast_to(np.float64(sequence.output_sum), values.shape[1:])
-            # Along the first axis, rows are added one after the other.
-            sequence.output_sum = np.concatenate([before[None], values.astype(np.float64)]).sum(0)
-            values = (sequence.output_sum / sequence.num_tokens).astype(np.float32)
-        if not chunk.sample:
-            return None
-        if not np.isfinite(values).all():
-            return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
-        return Sampled(chunk.sequence_id, None, vector=values.tolist())
+        return vector_outcome(sequence, chunk, rows.cpu().numpy(), is_mean=self.pooling.is_summed)

@@ -73,14 +73,9 @@ class DeviceWeights:
         self, matrices: Sequence[DeviceWeight], vectors: Mapping[str, torch.Tensor], aliases: Mapping[str, str]
     ) -> None:
         """Takes matrices, norms and biases. aliases: maps a tied weight's name to the name under which it is stored."""
-        self.matrices = tuple(matrices)
-        self.vectors = dict(vectors)
-        self._places: dict[str, tuple[DeviceWeight, int, int]] = {}
-        for matrix in self.matrices:
-            for name, (begin, end) in matrix.slices.items():
-                self._places[name] = matrix, begin, end
-        for name, stored in aliases.items():
-            self._places[name] = self._places[stored]
+        self.matrices, self._vectors = matrices, vectors
+        self._places = {name: (matrix, *rows) for matrix in matrices for name, rows in matrix.slices.items()}
+        self._places |= {name: self._places[stored] for name, stored in aliases.items()}
 
     def matrix(self, name: str) -> tuple[DeviceWeight, int, int]:
         """Returns the matrix that holds this weight, and [begin, end) of its rows there. Raises KeyError."""
@@ -88,11 +83,9 @@ class DeviceWeights:
 
     def vector(self, name: str) -> torch.Tensor:
         """Returns a norm's weight or a bias, f32. Raises KeyError."""
-        return self.vectors[name]
+        return self._vectors[name]
 
     @property
     def num_bytes(self) -> int:
         """Size on the device; a tied weight counts once."""
-        return sum(matrix.num_bytes for matrix in self.matrices) + sum(
-            vector.nbytes for vector in self.vectors.values()
-        )
+        return sum(matrix.num_bytes for matrix in self.matrices) + sum(one.nbytes for one in self._vectors.values())

@@ -5,21 +5,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 
-class Worker(Protocol):
-    """Runs tasks in the order in which they were posted."""
-
-    def post(self, task: Callable[[], None]) -> None:
-        """Queues a task without waiting. May be called from any thread."""
-
-    def drain(self) -> None:
-        """Waits until all posted tasks are done."""
-
-
-class ThreadWorker:
-    """Implements `Worker` with a thread that lives as long as the process.
+class Worker:
+    """Runs tasks in the order in which they were posted, in a thread that lives as long as the process.
 
     on_bug: called from that thread with an exception that a task raised, which tasks should never do.
     """
@@ -30,9 +19,11 @@ class ThreadWorker:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def post(self, task: Callable[[], None]) -> None:
+        """Queues a task without waiting. May be called from any thread."""
         self._tasks.put(task)
 
     def drain(self) -> None:
+        """Waits until all posted tasks are done."""
         self._tasks.join()
 
     def _run(self) -> None:

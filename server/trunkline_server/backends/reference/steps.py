@@ -21,7 +21,13 @@ from trunkline_server.backends.interface import (
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.kv_pool import Blocks
 from trunkline_server.backends.reference.ops import ChunkRows, Step
-from trunkline_server.backends.sequences import LogitsRows, RunningSequence, SequenceTable, StepChunks
+from trunkline_server.backends.sequences import (
+    LogitsRows,
+    RunningSequence,
+    SequenceTable,
+    StepChunks,
+    vector_outcome,
+)
 from trunkline_server.models.pooling import Pooling
 from trunkline_server.sampling.sampler import NotFiniteError, check_finite, choose_token, log_softmax, top_logprobs
 
@@ -140,18 +146,9 @@ class StepBackend:
     def _vector(self, chunk: Chunk, output: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         """Takes the output [num_tokens, N] of a chunk of a pooled sequence."""
         assert self._pooling is not None, "the router asks for vectors only where there are some"
-        sequence = self._sequences[chunk.sequence_id]
-        if self._pooling.kind == "mean":
-            sequence.output_sum = sequence.output_sum + output.astype(np.float64).sum(0)
-        if not chunk.sample:
-            return None
-        if self._pooling.kind == "mean":
-            vector = (sequence.output_sum / sequence.num_tokens).astype(np.float32)
-        else:
-            vector = output[0 if self._pooling.kind == "first" else -1]
-        if not np.isfinite(vector).all():
-            return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
-        return Sampled(chunk.sequence_id, None, vector=vector.tolist())
+        is_mean = self._pooling.kind == "mean"
+        rows = output if is_mean else output[0 if self._pooling.kind == "first" else -1]
+        return vector_outcome(self._sequences[chunk.sequence_id], chunk, rows, is_mean=is_mean)
 
     def _outcome(self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         try:

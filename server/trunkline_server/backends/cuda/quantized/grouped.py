@@ -48,18 +48,37 @@ def padded(num_inputs: int) -> int:
     return -(-num_inputs // BLOCK_INPUTS) * BLOCK_INPUTS
 
 
-def pad_columns(values: torch.Tensor, num_columns: int) -> torch.Tensor:
+def grouped(
+    quants: torch.Tensor,
+    scales: torch.Tensor,
+    group_size: int,
+    *,
+    bits: int,
+    dtype: torch.dtype,
+    zeros: torch.Tensor | None = None,
+    minima: torch.Tensor | None = None,
+    zero_point: int = 0,
+    table: torch.Tensor | None = None,
+    order: torch.Tensor | None = None,
+) -> GroupedWeight:
+    """Packs and pads a weight. quants: [N, K], u8 below 16 for 4 bits; scales, zeros, minima: [N, groups]."""
+    num_outputs, num_inputs = quants.shape
+    num_groups = -(-padded(num_inputs) // group_size)
+    return GroupedWeight(
+        num_outputs=num_outputs, num_inputs=num_inputs, dtype=dtype, bits=bits, group_size=group_size,
+        quants=_packed_nibbles(quants) if bits == 4 else _pad_columns(quants, padded(num_inputs)),
+        scales=_pad_columns(scales, num_groups), zeros=None if zeros is None else _pad_columns(zeros, num_groups),
+        minima=None if minima is None else _pad_columns(minima, num_groups),
+        zero_point=zero_point, table=table, order=order,
+    )  # fmt: skip
+
+
+def _pad_columns(values: torch.Tensor, num_columns: int) -> torch.Tensor:
     """Pads values [N, fewer] with columns of zeros; the result is contiguous."""
     return torch.nn.functional.pad(values, (0, num_columns - values.shape[1])).contiguous()
 
 
-def pack_nibbles(quants: torch.Tensor) -> torch.Tensor:
-    """Packs u8 [N, K], each below 16, as 4-bit `GroupedWeight.quants`."""
+def _packed_nibbles(quants: torch.Tensor) -> torch.Tensor:
     num_rows, num_inputs = quants.shape
-    blocks = pad_columns(quants, padded(num_inputs)).view(num_rows, -1, 2, BLOCK_INPUTS // 2)
+    blocks = _pad_columns(quants, padded(num_inputs)).view(num_rows, -1, 2, BLOCK_INPUTS // 2)
     return (blocks[:, :, 0] | (blocks[:, :, 1] << 4)).view(num_rows, -1)
-
-
-def pad_groups(numbers: torch.Tensor, num_inputs: int, group_size: int) -> torch.Tensor:
-    """Pads numbers [N, groups], one per group, to the groups of whole blocks."""
-    return pad_columns(numbers, -(-padded(num_inputs) // group_size))

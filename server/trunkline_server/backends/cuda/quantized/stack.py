@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,38 +17,21 @@ _ROWS = {GroupedWeight: ("quants", "scales", "zeros", "minima"), ScaledWeight: (
 
 
 def stacked(weights: Sequence[DeviceWeight]) -> DeviceWeight | None:
-    """Stacks weights of one slice each into one; None if they differ in kind or scheme. Waits for the device."""
+    """Stacks weights without names and biases; None if they differ in kind or scheme. Waits for the device."""
     first = weights[0]
+    if len(weights) == 1:
+        return first
     rows = _ROWS.get(type(first))
     if rows is None or any(type(weight) is not type(first) for weight in weights):
         return None
+    joined: dict[str, Any] = {"num_outputs": sum(weight.num_outputs for weight in weights)}
     for entry in fields(first):
-        if entry.name in (*rows, "slices", "bias", "num_outputs"):
-            continue
-        if not all(_equal(getattr(weight, entry.name), getattr(first, entry.name)) for weight in weights[1:]):
+        values = [getattr(weight, entry.name) for weight in weights]
+        if entry.name in rows and all(isinstance(value, torch.Tensor) for value in values):
+            joined[entry.name] = torch.cat(values)
+        elif entry.name not in joined and not all(_equal(value, values[0]) for value in values[1:]):
             return None
-    joined: dict[str, Any] = {}
-    for name in rows:
-        parts = [getattr(weight, name) for weight in weights]
-        is_missing = [part is None for part in parts]
-        if any(is_missing) and not all(is_missing):
-            return None
-        joined[name] = None if is_missing[0] else torch.cat(parts)
-    slices: dict[str, tuple[int, int]] = {}
-    begin = 0
-    for weight in weights:
-        slices |= {name: (begin + first_row, begin + end) for name, (first_row, end) in weight.slices.items()}
-        begin += weight.num_outputs
-    return replace(first, num_outputs=begin, slices=MappingProxyType(slices), bias=_bias(weights), **joined)
-
-
-def _bias(weights: Sequence[DeviceWeight]) -> torch.Tensor | None:
-    given = [weight.bias for weight in weights if weight.bias is not None]
-    if not given:
-        return None
-    return torch.cat(
-        [given[0].new_zeros(weight.num_outputs) if weight.bias is None else weight.bias for weight in weights]
-    )
+    return replace(first, **joined)
 
 
 def _equal(a: object, b: object) -> bool:
