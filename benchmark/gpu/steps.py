@@ -46,13 +46,13 @@ class Sequences:
         length, most = self.lengths[sequence_id], self._backend.info.max_step_tokens
         for first in range(0, length, most):
             num_tokens = min(most, length - first)
-            self._begin([self._chunk(sequence_id, first, num_tokens, first + num_tokens == length)])
+            self._begin([self.chunk(sequence_id, first, num_tokens, first + num_tokens == length)])
         self.lengths[sequence_id] += 1
 
     def decode(self, num_steps: int) -> None:
         """Runs decode steps for all sequences to their end."""
         for _ in range(num_steps):
-            self._begin([self._chunk(number, length - 1, 1, True) for number, length in self.lengths.items()])
+            self._begin([self.chunk(number, length - 1, 1, True) for number, length in self.lengths.items()])
             self.lengths = {number: length + 1 for number, length in self.lengths.items()}
         self.drain()
 
@@ -67,7 +67,7 @@ class Sequences:
         self.lengths.clear()
         self._next_block = 0
 
-    def _chunk(self, sequence_id: int, first: int, num_tokens: int, sample: bool) -> Chunk:
+    def chunk(self, sequence_id: int, first: int, num_tokens: int, sample: bool) -> Chunk:
         needed = -(-(first + num_tokens) // self._backend.info.block_size) - self._num_blocks[sequence_id]
         blocks = range(self._next_block, self._next_block + max(0, needed))
         self._next_block += len(blocks)
