@@ -46,6 +46,8 @@ CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS.values())
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
+# More than any step needs; `POOL_TOKENS` limits the pool.
+FREE_BYTES = 100 << 30
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 
@@ -59,6 +61,9 @@ class IdleDevice(Device):
     """Captures a step by running it once and replays nothing. Inputs and results are copied within host memory."""
 
     can_capture = True
+
+    def free_bytes(self) -> tuple[int, int]:
+        return FREE_BYTES, FREE_BYTES
 
     def capture(self, work: Callable[[], object]) -> Graph:
         work()
@@ -127,7 +132,7 @@ def run(model: str, kv_cache_dtype: str, dtype: str, card: Card, lines: Lines) -
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(shape, Path(folder), "cpu", is_fp8=is_fp8(model))
         backend = assembly.build(
-            open_checkpoint(path), device=IdleDevice(16 << 30), kv_cache_dtype=kv_cache_dtype,
+            open_checkpoint(path), device=IdleDevice(), kv_cache_dtype=kv_cache_dtype,
             dtype=DTYPES[dtype], max_batch_total_tokens=POOL_TOKENS,
         )  # fmt: skip
     for batch in (1, 8, 64):

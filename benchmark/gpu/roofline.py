@@ -26,6 +26,7 @@ from trunkline_server.backends.cuda.device import Graph
 from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.card import Card
+from trunkline_server.backends.interface import SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.dry import NUM_LAYERS, IdleDevice, as_on
@@ -37,12 +38,17 @@ H200 = Card((9, 0), 132)
 MEMORY_RATE, CACHE_RATE, PRODUCT_RATE = 4.3e12, 7.5e12, 790e12
 # Bytes that must be in flight to reach the memory's rate, and the time that the first of them take.
 BYTES_IN_FLIGHT, LATENCY_S = 4 << 20, 1e-6
+# Time of one of a search's 33 passes over a list of tokens, by one program.
+PASS_S, PASSES = 0.4e-6, 33
 # Time from the end of a kernel until the next one in a graph works at its rate.
 GAP_S = 2.5e-6
 # Attention's exponentials and other operations on scores, a second, which do not overlap its products.
 EXPONENTIAL_RATE, SCALAR_RATE = 132 * 16 * 1.75e9, 132 * 128 * 1.75e9
 OPERATIONS_OF_SCORE = 8
-DECODES, PROMPT = ((1, 1024), (64, 1024)), 8192
+DRAWN = SamplingParams(temperature=0.8, top_p=0.95, seed=1)
+DECODES, PROMPT = ((1, 1024, None), (1, 1024, DRAWN), (64, 1024, None), (64, 1024, DRAWN)), 8192
+# Bytes that sampling kernels read and write for each token of each row. The first of two narrow ranges mostly decides.
+_SAMPLING_BYTES = {"_peaks_kernel": 4, "_weigh_kernel": 8, "_narrow_kernel": 0, "_list_kernel": 4}
 # Arguments of row kernels of which a launch reads only a few rows, or nothing.
 _TABLES = {"pool", "scales", "cos", "sin", "factors", "means", "bias", "weight_scales", "row_scales", "previous"}
 
@@ -173,6 +179,12 @@ def work_of(launch: Launch) -> Work:
         return whole_attention(launch.chunks, heads, constants["ROWS"])
     if launch.kernel in ("merge_kernel", "_plan_kernel", "_fill_kernel", "_embedding_kernel", "_largest_kernel"):
         return Work()
+    if launch.kernel in _SAMPLING_BYTES:
+        num_bytes = float(_SAMPLING_BYTES[launch.kernel] * arguments["num_rows"] * arguments["vocab_size"])
+        return Work(num_bytes, seconds=num_bytes / MEMORY_RATE)
+    if launch.kernel == "_choose_kernel":
+        # One search for the token, and one for a filter.
+        return Work(seconds=(1 + constants["FILTERS"]) * PASSES * PASS_S)
     # The others read and write rows.
     tensors = {
         tensor.data_ptr(): tensor.nbytes
@@ -191,7 +203,7 @@ class _Recorder(IdleDevice):
     """Records launches; replaying a graph records those of its capture again."""
 
     def __init__(self) -> None:
-        super().__init__(100 << 30)
+        super().__init__()
         self.launches: list[Launch] = []
 
     def record(self, kernel: Any, *arguments: Any, grid: tuple[int, ...], warmup: bool, **constants: Any) -> None:
@@ -213,15 +225,16 @@ class _Recorder(IdleDevice):
 def _steps(backend: CudaBackend, shape: Shape, recorder: _Recorder) -> dict[str, list[Launch]]:
     """Returns the launches of each measured shape."""
     found: dict[str, list[Launch]] = {}
-    for batch, context in DECODES:
+    for batch, context, params in DECODES:
         sequences = Sequences(backend)
         for number in range(batch):
-            sequences.start_random(number, context, shape.vocab_size)
+            sequences.start_random(number, context, shape.vocab_size, params)
             sequences.prefill(number)
         sequences.drain()
         recorder.launches.clear()
         sequences.decode(1)
-        found[f"decode {batch}, context {context}"] = _with_chunks(recorder, [(1, context + 1)] * batch)
+        how = "" if params is None else ", drawn"
+        found[f"decode {batch}{how}, context {context}"] = _with_chunks(recorder, [(1, context + 1)] * batch)
         sequences.end()
     sequences, most = Sequences(backend), backend.info.max_step_tokens
     sequences.start_random(0, PROMPT, shape.vocab_size)

@@ -36,10 +36,12 @@ class Sequences:
         self._backend.start(sequence_id, tokens, len(tokens), params or SamplingParams())
         self.lengths[sequence_id], self._num_blocks[sequence_id] = len(tokens), 0
 
-    def start_random(self, sequence_id: int, num_tokens: int, vocab_size: int) -> None:
+    def start_random(
+        self, sequence_id: int, num_tokens: int, vocab_size: int, params: SamplingParams | None = None
+    ) -> None:
         """Starts a sequence of random tokens that depend only on its id."""
         generator = np.random.default_rng(sequence_id)
-        self.start(sequence_id, generator.integers(2, vocab_size, num_tokens).tolist())
+        self.start(sequence_id, generator.integers(2, vocab_size, num_tokens).tolist(), params)
 
     def prefill(self, sequence_id: int) -> None:
         """Begins the steps of the prompt, in the largest chunks, of which the last one samples an output token."""

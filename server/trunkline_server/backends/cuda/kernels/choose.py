@@ -191,18 +191,22 @@ def _choose_kernel(
     entropy = information
     farthest = none + FARTHEST
     if FILTERS:
+        # A program has one row on the device, and its own filters.
         top_k = number_of(draws, TOP_K, rows, inside)
-        cut_key, cut_rest, cut_mass, total = cut_by_count(
-            values, base, size, longest, top_k, vocab_size, total, SCALE, ROWS, TILE
-        )
-        cut_key, cut_rest, cut_mass, total = cut_by_mass(
-            values, base, size, longest, real_of(draws, TOP_P, rows, inside), cut_key, cut_rest, cut_mass, total, SCALE,
-            ROWS, TILE,
-        )  # fmt: skip
-        cut_key, cut_rest, cut_mass, total = cut_by_weight(
-            values, base, size, longest, real_of(draws, MIN_P, rows, inside), cut_key, cut_rest, cut_mass, total, SCALE,
-            ROWS, TILE,
-        )  # fmt: skip
+        if tl.max(top_k, 0) > 0:
+            cut_key, cut_rest, cut_mass, total = cut_by_count(
+                values, base, size, longest, top_k, vocab_size, total, SCALE, ROWS, TILE
+            )
+        top_p = tl.where(inside, real_of(draws, TOP_P, rows, inside), 1.0)
+        if tl.min(top_p, 0) < 1.0:
+            cut_key, cut_rest, cut_mass, total = cut_by_mass(
+                values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+            )
+        min_p = real_of(draws, MIN_P, rows, inside)
+        if tl.max(min_p, 0) > 0.0:
+            cut_key, cut_rest, cut_mass, total = cut_by_weight(
+                values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
+            )
     excluded = none
     if RARE:
         information, entropy, farthest, cut_mass, total = cut_by_information(
