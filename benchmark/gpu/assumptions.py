@@ -209,7 +209,7 @@ def check_steps(place: Place, lines: Lines) -> None:
                         detail=f"sequences {differing} differ" if differing else "",
                     )  # fmt: skip
             if place.is_gpu:
-                replayed = backend._runner.num_replayed
+                replayed = backend.runner.num_replayed
                 lines.check(f"graphs: {name}: steps were replayed", holds=replayed > 0)
                 _check_eager(model, alone, name, params, lines)
 
@@ -220,7 +220,7 @@ def _check_eager(
     eager = model.build(captures=False)
     found = {number: generate(eager, model, [number], in_flight=1, params=params)[number] for number in alone}
     differing = [number for number, output in found.items() if output != alone[number]]
-    launched = eager._runner.num_replayed == 0
+    launched = eager.runner.num_replayed == 0
     detail = f"sequences {differing} differ" if differing else ""
     lines.check(f"graphs: {name}: replayed as launched", holds=launched and not differing, detail=detail)
 

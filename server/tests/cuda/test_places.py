@@ -25,7 +25,7 @@ def test_a_waiter_gets_a_kept_place_when_its_last_pin_ends() -> None:
         is_asking.set()
         return False
 
-    waiter = threading.Thread(target=lambda: taken.append(table.take_when_free(1, is_over)), daemon=True)
+    waiter = threading.Thread(target=lambda: taken.append(table.take(1, is_over)), daemon=True)
     waiter.start()
     assert is_asking.wait(DEADLINE_S)
     table.unpin([place])

@@ -101,9 +101,9 @@ class Shard(running.Shard):
 
     def clobber(self) -> None:
         """Overwrites the same blocks without computing, once nothing is in flight."""
-        self.backend._device.wait()
+        self.backend.device.wait()
         with torch.inference_mode():
-            self.backend._pool.pieces.fill_(7)
+            self.backend.pool.pieces.fill_(7)
 
     def restore(self, keys: Sequence[bytes] | None = None) -> int:
         """Restores the blocks; returns how many were restored."""

@@ -182,7 +182,7 @@ class Arrivals:
             place = self._find(block)
             if place is None:
                 if index == 0:
-                    place = self.places.take_when_free(block.slot, partial(self._is_over, job))
+                    place = self.places.take(block.slot, partial(self._is_over, job))
                 else:
                     place = self.places.take(block.slot)
                 if place is None:

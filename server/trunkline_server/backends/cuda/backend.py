@@ -87,30 +87,23 @@ class _Step:
     results: list[Sampled | SequenceFailure] | None = None
 
 
+@dataclass(kw_only=True, eq=False)
 class CudaBackend:
     """Implements `Backend`, including `begin` and `finish`, so that two steps may be in flight."""
 
-    def __init__(
-        self,
-        info: BackendInfo,
-        *,
-        device: Device,
-        runner: StepRunner,
-        sampler: DeviceSampler,
-        pool: KvPool,
-        vocab_size: int,
-        vectors: Vectors | None = None,
-        states: StatePool | None = None,
-        tiers: TieredStore | None = None,
-    ) -> None:
-        self.info = info
-        self.store: Store | None = tiers
-        self._tiers = tiers
-        self._device, self._runner, self._sampler, self._pool = device, runner, sampler, pool
-        self._vocab_size = vocab_size
-        self._vectors = vectors
-        self._states = states
-        self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
+    info: BackendInfo
+    device: Device
+    runner: StepRunner
+    sampler: DeviceSampler
+    pool: KvPool
+    vocab_size: int
+    vectors: Vectors | None
+    states: StatePool | None
+    tiers: TieredStore | None
+
+    def __post_init__(self) -> None:
+        self.store: Store | None = self.tiers
+        self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, self.vocab_size)
         self._steps: deque[_Step] = deque()
 
     def after_start(self) -> None:
@@ -126,45 +119,45 @@ class CudaBackend:
         *,
         pool: int | None = None,
     ) -> None:
-        rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self._vocab_size)
+        rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self.vocab_size)
         sequence = RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules, pool=pool)
         self._sequences.start(sequence_id, sequence)
-        if self._tiers is not None:
-            self._tiers.start(sequence_id, root_key)
+        if self.tiers is not None:
+            self.tiers.start(sequence_id, root_key)
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
-        if self._tiers is not None:
-            self._tiers.end(sequence_id)
+        if self.tiers is not None:
+            self.tiers.end(sequence_id)
 
     def make_late_masks(self) -> LateMasks:
         return LateMasks()
 
     def reset(self) -> None:
-        self._device.use()
-        self._device.wait()
-        if self._tiers is not None:
-            self._tiers.reset()
+        self.device.use()
+        self.device.wait()
+        if self.tiers is not None:
+            self.tiers.reset()
         self._steps.clear()
         self._sequences.clear()
-        if self._states is not None:
+        if self.states is not None:
             # A router that starts anew expects no block to have a state.
-            self._states.drop_all()
+            self.states.drop_all()
 
     def drop_window_parts(self, block_ids: Sequence[int]) -> None:
-        assert self._states is not None, "only states are parts of blocks"
-        self._states.drop(block_ids)
+        assert self.states is not None, "only states are parts of blocks"
+        self.states.drop(block_ids)
 
     @torch.inference_mode()
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
-        self._device.use()
-        if self._tiers is not None:
-            self._tiers.enter_copy(source_block_id, destination_block_id)
-        if self._states is not None:
-            self._states.copy(source_block_id, destination_block_id, num_tokens)
-        self._pool.copy_block(source_block_id, destination_block_id)
-        if self._tiers is not None:
-            self._tiers.leave_copy()
+        self.device.use()
+        if self.tiers is not None:
+            self.tiers.enter_copy(source_block_id, destination_block_id)
+        if self.states is not None:
+            self.states.copy(source_block_id, destination_block_id, num_tokens)
+        self.pool.copy_block(source_block_id, destination_block_id)
+        if self.tiers is not None:
+            self.tiers.leave_copy()
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -182,32 +175,32 @@ class CudaBackend:
         one.
         """
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "too many steps in flight"
-        self._device.use()
-        if self._tiers is not None:
-            self._tiers.check(chunks)
+        self.device.use()
+        if self.tiers is not None:
+            self.tiers.check(chunks)
         before = self._steps[-1] if self._steps else None
         if before is not None:
             self._sample(before)
             if any(self._needs_tokens(chunk) for chunk in chunks):
                 self._resolve(before)
-        step = _Step(chunks, StepChunks(self._sequences, self._sampler.max_rows))
+        step = _Step(chunks, StepChunks(self._sequences, self.sampler.max_rows))
         self._steps.append(step)
         for chunk in chunks:
             self._accept(chunk, step)
         if step.works:
             step.logits = self._run([self._entry(work) for work in step.works])
             self._take_vectors(step)
-        if self._tiers is not None:
+        if self.tiers is not None:
             computed = {id(work.chunk): work.sequence for work in step.works}
             stored = [(chunk, computed.get(id(chunk))) for chunk in chunks if chunk.stores]
-            step.stores = self._tiers.begin_stores(stored)
+            step.stores = self.tiers.begin_stores(stored)
         if not step.works:
             return
         if not any(work.chunk.late_masks is not None for work in step.works):
             self._sample(step)
 
     def _run(self, entries: Sequence[Entry]) -> torch.Tensor:
-        return self._runner.run(entries) if self._tiers is None else self._tiers.run(self._runner, entries)
+        return self.runner.run(entries) if self.tiers is None else self.tiers.run(self.runner, entries)
 
     def is_ready(self) -> bool:
         """Returns True if `finish` would not wait for the device."""
@@ -220,7 +213,7 @@ class CudaBackend:
     @torch.inference_mode()
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Waits for the oldest step in flight and returns its outcomes."""
-        self._device.use()
+        self.device.use()
         step = self._steps[0]
         results = self._resolve(step)
         self._steps.popleft()
@@ -229,20 +222,20 @@ class CudaBackend:
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         self._sequences.check_score(len(token_ids))
-        self._device.use()
+        self.device.use()
         pieces = []
-        most = min(self._sampler.max_rows, self.info.max_step_tokens)
+        most = min(self.sampler.max_rows, self.info.max_step_tokens)
         for first in range(0, len(token_ids), most):
             tokens = token_ids[first : first + most]
             block_ids = range(-(-(first + len(tokens)) // self.info.block_size))
-            states = NO_STATES if self._states is None else self._states.admit(first, len(tokens), block_ids)
+            states = NO_STATES if self.states is None else self.states.admit(first, len(tokens), block_ids)
             logits = self._run([Entry(tokens, first, block_ids, range(len(tokens)), states)])
-            if self._states is not None:
-                self._states.drop(block_ids[:-1])
-            self._device.wait()
+            if self.states is not None:
+                self.states.drop(block_ids[:-1])
+            self.device.wait()
             pieces.append(logits[: len(tokens)].cpu().numpy().copy())
-        if self._states is not None:
-            self._states.drop_all()
+        if self.states is not None:
+            self.states.drop_all()
         return np.concatenate(pieces)
 
     def _needs_tokens(self, chunk: Chunk) -> bool:
@@ -254,10 +247,10 @@ class CudaBackend:
     def _accept(self, chunk: Chunk, step: _Step) -> None:
         self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
         problem, states = step.taken.take(chunk), NO_STATES
-        if problem is None and self._states is not None:
+        if problem is None and self.states is not None:
             block_ids = self._sequences[chunk.sequence_id].block_ids
             try:
-                states = self._states.admit(chunk.first_position, chunk.num_tokens, block_ids)
+                states = self.states.admit(chunk.first_position, chunk.num_tokens, block_ids)
             except PlanError as error:
                 problem = str(error)
         if problem is not None:
@@ -279,8 +272,8 @@ class CudaBackend:
         first_token = 0
         for work in step.works:
             if work.sequence.pool is not None:
-                assert self._vectors is not None, "the router asks for vectors only where there are some"
-                work.vector = self._vectors.take(first_token, work.first_row, work.chunk)
+                assert self.vectors is not None, "the router asks for vectors only where there are some"
+                work.vector = self.vectors.take(first_token, work.first_row, work.chunk)
             first_token += work.chunk.num_rows
 
     def _entry(self, work: _ChunkWork) -> Entry:
@@ -290,7 +283,7 @@ class CudaBackend:
         tokens += [-1 - sequence.pending_row] * (chunk.num_tokens - len(tokens))
         tokens += chunk.draft_token_ids
         rows = work.rows.offsets(chunk.num_tokens)
-        if sequence.pool is not None and self._vectors is not None and self._vectors.pooling.kind == "first":
+        if sequence.pool is not None and self.vectors is not None and self.vectors.pooling.kind == "first":
             rows = [0] * len(rows)
         return Entry(
             tokens, chunk.first_position, sequence.block_ids, rows, work.states, second_text=sequence.pool or 0
@@ -306,9 +299,9 @@ class CudaBackend:
                 work.problem = self._sequences.mask_problem(work.mask)
                 work.samples = bool(work.mask) and work.problem is None
         requests = [request for work in step.works for request in self._requests(work)]
-        if requests and (self._vectors is None or self._vectors.generates):
-            step.rows = self._sampler.launch(step.logits, requests)
-        step.event = self._device.steps.mark()
+        if requests and (self.vectors is None or self.vectors.generates):
+            step.rows = self.sampler.launch(step.logits, requests)
+        step.event = self.device.steps.mark()
         step.logits = None
         for work in step.works:
             if work.samples:
@@ -339,7 +332,7 @@ class CudaBackend:
                     last_token=drafts[-1] if drafts else sequence.token_ids[-1],
                     pending_row=sequence.pending_row if work.num_tokens > num_known else -1,
                     mask=self._mask(sequence, masks[index] if index < len(masks) else b""),
-                    penalties=penalties_of(masks[index] if index < len(masks) else b"", self._vocab_size),
+                    penalties=penalties_of(masks[index] if index < len(masks) else b"", self.vocab_size),
                     drafts=drafts,
                 )
             )
@@ -347,7 +340,7 @@ class CudaBackend:
 
     def _mask(self, sequence: RunningSequence, mask: bytes) -> Words | None:
         """Returns what a mask and the sequence's parameters allow together; None if they allow all tokens."""
-        words = mask_from_bytes(mask, self._vocab_size) if mask else None
+        words = mask_from_bytes(mask, self.vocab_size) if mask else None
         allowed = sequence.rules.allowed
         return allowed if words is None else words if allowed is None else words & allowed
 
@@ -365,17 +358,17 @@ class CudaBackend:
                 if outcome is not None:
                     step.outcomes[work.chunk.sequence_id] = outcome
             outcomes = step.outcomes
-            if self._tiers is not None and step.stores is not None:
+            if self.tiers is not None and step.stores is not None:
                 failed = {one.sequence_id for one in outcomes.values() if isinstance(one, SequenceFailure)}
-                self._tiers.end_stores(step.stores, failed)
+                self.tiers.end_stores(step.stores, failed)
             step.results = [outcomes[chunk.sequence_id] for chunk in step.chunks if chunk.sequence_id in outcomes]
         return step.results
 
     def _outcome(self, work: _ChunkWork, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
         sequence_id, sequence = work.chunk.sequence_id, work.sequence
         if sequence.pool is not None:
-            assert self._vectors is not None, "the sequence is pooled"
-            return self._vectors.outcome(sequence, work.chunk, work.vector)
+            assert self.vectors is not None, "the sequence is pooled"
+            return self.vectors.outcome(sequence, work.chunk, work.vector)
         sequence.num_pending -= work.samples
         if work.problem is not None:
             return SequenceFailure(sequence_id, "invalid_plan", work.problem)

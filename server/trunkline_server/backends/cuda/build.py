@@ -250,9 +250,9 @@ class _Assembly:
                 sampler.warm_up(model.logits[:1].zero_())
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
-            info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size, tiers=tiers,
+            info=info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            states=states,
+            states=states, tiers=tiers,
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:

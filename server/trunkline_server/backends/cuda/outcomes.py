@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 
 from trunkline_server.backends.interface import RestoreOutcome, StoreOutcome, Transfers
 
 logger = logging.getLogger(__name__)
+
+# Minimum time between two warnings, so that a full disk does not fill the log as well.
+WARNING_INTERVAL_S = 60.0
 
 
 class Outcomes:
@@ -19,6 +23,7 @@ class Outcomes:
         self._restores: list[RestoreOutcome] = []
         self._is_woken = False
         self._bug: BaseException | None = None
+        self._warned_at = -WARNING_INTERVAL_S
         self._counts = {"stored": 0, "not_stored": 0, "restored": 0, "not_restored": 0}
 
     def add_store(self, slot: int, problem: str | None) -> None:
@@ -26,8 +31,8 @@ class Outcomes:
         with self._changed:
             self._counts["stored" if problem is None else "not_stored"] += 1
             self._stores.append(StoreOutcome(slot, problem is None))
+            self.warn(problem)
             self._changed.notify_all()
-        _warn(problem)
 
     def add_restore(self, outcome: RestoreOutcome, problem: str | None) -> None:
         """Adds the outcome of a restore. problem: why it ended before its last block, or None."""
@@ -35,14 +40,22 @@ class Outcomes:
             self._counts["restored"] += outcome.num_blocks
             self._counts["not_restored"] += problem is not None
             self._restores.append(outcome)
+            self.warn(problem)
             self._changed.notify_all()
-        _warn(problem)
 
     def fail(self, bug: BaseException) -> None:
         """Notes an exception that no plan can cause; the next `take` raises it."""
         with self._changed:
             self._bug = self._bug or bug
             self._changed.notify_all()
+
+    def warn(self, problem: str | None) -> None:
+        """Logs a problem, unless it is None or another one was logged less than `WARNING_INTERVAL_S` ago."""
+        with self._changed:
+            now = time.monotonic()
+            if problem is not None and now - self._warned_at >= WARNING_INTERVAL_S:
+                self._warned_at = now
+                logger.warning("a block was not stored or restored: %s", problem)
 
     def take(self) -> Transfers | None:
         """Returns the outcomes since the last call; None if there are none."""
@@ -78,8 +91,3 @@ class Outcomes:
         """Returns the numbers of blocks stored, not stored, restored and not restored so far."""
         with self._changed:
             return dict(self._counts)
-
-
-def _warn(problem: str | None) -> None:
-    if problem is not None:
-        logger.warning("a block was not stored or restored: %s", problem)

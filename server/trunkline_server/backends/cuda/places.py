@@ -41,19 +41,16 @@ class PlaceTable:
         """Returns the bytes of a place."""
         return self.blocks[place].view(-1).numpy().data
 
-    def take(self, slot: int) -> int | None:
-        """Returns a pinned place for new contents of a slot and forgets its old ones. None if all places are in use."""
-        with self._changed:
-            self._drop(slot)
-            return self._take()
+    def take(self, slot: int, gives_up: Callable[[], bool] = lambda: True) -> int | None:
+        """Returns a pinned place for new contents of a slot and forgets its old ones.
 
-    def take_when_free(self, slot: int, is_over: Callable[[], bool]) -> int | None:
-        """Waits for a place as `take` returns it; None once `is_over` is true, which `wake` has it check again."""
+        If all places are in use, waits for one. Returns None if `gives_up` is true, which `wake` has it check again.
+        """
         while True:
             with self._changed:
                 self._drop(slot)
                 place = self._take()
-                if place is not None or is_over():
+                if place is not None or gives_up():
                     return place
                 if not self._pinned_until:
                     self._changed.wait()
@@ -102,7 +99,7 @@ class PlaceTable:
                 self._drop(slot)
 
     def wake(self) -> None:
-        """Makes calls of `take_when_free` check `is_over` again."""
+        """Makes calls of `take` check `gives_up` again."""
         with self._changed:
             self._changed.notify_all()
 

@@ -97,7 +97,7 @@ class TieredStore:
                 try:
                     self._files.erase(slot)
                 except OSError as error:
-                    logger.warning("cannot empty a slot of the KV block store: %s", error)
+                    self._outcomes.warn(str(error))
 
     def take_outcomes(self) -> Transfers | None:
         if self._files is not None:
