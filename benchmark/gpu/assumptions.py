@@ -29,13 +29,13 @@ from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.lines import Lines
 from gpu.process import phase_lines
 from gpu.shapes import SHAPES, write_model
-from gpu.steps import Sequences
+from gpu.steps import Outcomes, Sequences
 
 # The products of Llama-3-8B for query, key and value, for gate and up, and for down. The last one has many splits.
 PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
@@ -173,8 +173,8 @@ class Model:
 
 
 def generate(
-    backend: CudaBackend, model: Model, numbers: Iterable[int], *, in_flight: int, params: SamplingParams = SAMPLED
-) -> dict[int, list[Sampled | SequenceFailure]]:
+    backend: CudaBackend, model: Model, numbers: Iterable[int], *, in_flight: int, params: SamplingParams
+) -> dict[int, Outcomes]:
     """Generates for several sequences. Each prefills in its own steps, then all decode in the same steps."""
     sequences = Sequences(backend, in_flight)
     for number in numbers:
@@ -195,34 +195,25 @@ def check_steps(place: Place, lines: Lines) -> None:
         model = Model(place, Path(folder))
         backend = model.build(captures=place.is_gpu)
         for name, params in (("greedy", GREEDY), ("sampled", SAMPLED)):
-            alone = {
-                number: generate(backend, model, [number], in_flight=1, params=params)[number]
-                for number in range(min(8, max(batches)))
-            }
+            alone = _alone(backend, model, min(8, max(batches)), params)
             for in_flight in (1, 2):
                 for batch in batches:
                     found = generate(backend, model, range(batch), in_flight=in_flight, params=params)
                     differing = [n for n in range(min(batch, len(alone))) if found[n] != alone[n]]
                     steps = "two steps in flight" if in_flight == 2 else "one step at a time"
-                    lines.check(
-                        f"batches: {name}, {batch} sequences, {steps}: as alone", holds=not differing,
-                        detail=f"sequences {differing} differ" if differing else "",
-                    )  # fmt: skip
+                    check = f"batches: {name}, {batch} sequences, {steps}: as alone"
+                    lines.check(check, holds=not differing, detail=f"differ: {differing}")
             if place.is_gpu:
-                replayed = backend.runner.num_replayed
-                lines.check(f"graphs: {name}: steps were replayed", holds=replayed > 0)
-                _check_eager(model, alone, name, params, lines)
+                lines.check(f"graphs: {name}: steps were replayed", holds=backend.runner.num_replayed > 0)
+                eager = model.build(captures=False)
+                found = _alone(eager, model, len(alone), params)
+                differing = [number for number, output in found.items() if output != alone[number]]
+                holds = not differing and eager.runner.num_replayed == 0
+                lines.check(f"graphs: {name}: replayed as launched", holds=holds, detail=f"differ: {differing}")
 
 
-def _check_eager(
-    model: Model, alone: dict[int, list[Sampled | SequenceFailure]], name: str, params: SamplingParams, lines: Lines
-) -> None:
-    eager = model.build(captures=False)
-    found = {number: generate(eager, model, [number], in_flight=1, params=params)[number] for number in alone}
-    differing = [number for number, output in found.items() if output != alone[number]]
-    launched = eager.runner.num_replayed == 0
-    detail = f"sequences {differing} differ" if differing else ""
-    lines.check(f"graphs: {name}: replayed as launched", holds=launched and not differing, detail=detail)
+def _alone(backend: CudaBackend, model: Model, count: int, params: SamplingParams) -> dict[int, Outcomes]:
+    return {number: generate(backend, model, [number], in_flight=1, params=params)[number] for number in range(count)}
 
 
 CHECKS: dict[str, Callable[[Place, Lines], None]] = {

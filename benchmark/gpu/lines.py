@@ -21,10 +21,9 @@ class Lines:
         """Adds a row to one of a model's tables."""
         self._write({"what": "figure", "model": model, "table": table, "row": dict(row)})
 
-    def check(self, name: str, *, holds: bool, detail: str = "") -> bool:
-        """Records whether a required condition holds, and returns it."""
+    def check(self, name: str, *, holds: bool, detail: str = "") -> None:
+        """Records whether a required condition holds."""
         self._write({"what": "check", "name": name, "holds": holds, "detail": detail})
-        return holds
 
     def note(self, **facts: Any) -> None:
         """Records facts about the machine and the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from gpu.shapes import Shape
 
 ELEMENT_BYTES = 2
 WARM_STEPS = 3
+Outcomes: TypeAlias = list[Sampled | SequenceFailure]
 
 
 class Sequences:
@@ -30,7 +31,7 @@ class Sequences:
         self._next_block = 0
         self._num_blocks: dict[int, int] = {}
         self.lengths: dict[int, int] = {}
-        self.outcomes: defaultdict[int, list[Sampled | SequenceFailure]] = defaultdict(list)
+        self.outcomes: defaultdict[int, Outcomes] = defaultdict(list)
 
     def start(self, sequence_id: int, tokens: list[int], params: SamplingParams | None = None) -> None:
         self._backend.start(sequence_id, tokens, len(tokens), params or SamplingParams())
@@ -86,15 +87,21 @@ class Sequences:
             self.outcomes[outcome.sequence_id].append(outcome)
 
 
-def measure_decode(
-    backend: CudaBackend, shape: Shape, batch: int, context: int, num_steps: int, limits: dict[str, float]
-) -> dict[str, Any]:
-    """Measures tokens per second, and the least bytes that a step must read as a share of the card's bandwidth."""
+def _decoding(backend: CudaBackend, shape: Shape, batch: int, context: int, num_steps: int) -> Sequences:
+    """Returns sequences of `context` tokens after some steps of decode."""
     sequences = Sequences(backend)
     for number in range(batch):
         sequences.start_random(number, context, shape.vocab_size)
         sequences.prefill(number)
-    sequences.decode(WARM_STEPS if num_steps > 1 else 0)
+    sequences.decode(num_steps)
+    return sequences
+
+
+def measure_decode(
+    backend: CudaBackend, shape: Shape, batch: int, context: int, num_steps: int, limits: dict[str, float]
+) -> dict[str, Any]:
+    """Measures tokens per second, and the least bytes that a step must read as a share of the card's bandwidth."""
+    sequences = _decoding(backend, shape, batch, context, WARM_STEPS if num_steps > 1 else 0)
     began = time.perf_counter()
     sequences.decode(num_steps)
     seconds = (time.perf_counter() - began) / num_steps
@@ -140,10 +147,7 @@ def measure_idle(backend: CudaBackend, shape: Shape, context: int, num_steps: in
     """Measures the share of time in which the device is idle during decode at batch 1, by the device's own clock."""
     from torch.profiler import ProfilerActivity, profile
 
-    sequences = Sequences(backend)
-    sequences.start_random(0, context, shape.vocab_size)
-    sequences.prefill(0)
-    sequences.decode(WARM_STEPS)
+    sequences = _decoding(backend, shape, 1, context, WARM_STEPS)
     with profile(activities=[ProfilerActivity.CUDA]) as trace:
         sequences.decode(num_steps)
     sequences.end()

@@ -183,7 +183,7 @@ def variants() -> Iterator[Variant]:
     types = {"x": "*bf16", "factors": "*bf16", "out": "*bf16", "alpha": "fp32", "limit": "fp32"}
     constants = {"KIND": activation.GELU.value, "HAS_FACTORS": True, **row, "BLOCK": 1024}
     yield _variant("gelu_mul", activation._activation_kernel, types, constants)
-    constants |= {"KIND": activation._CLAMPED.value}
+    constants |= {"KIND": activation.CLAMPED.value}
     yield _variant("clamped_swiglu", activation._activation_kernel, types, constants)
     constants = {"KIND": activation.RELU_SQUARED.value, "HAS_FACTORS": False, **row, "BLOCK": 1024}
     yield _variant("relu_squared", activation._activation_kernel, types, constants)

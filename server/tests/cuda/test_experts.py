@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from trunkline_server.backends.cuda.kernels.activation import SILU, activate, clamped_swiglu
+from trunkline_server.backends.cuda.kernels.activation import SILU, activate
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.weights import DenseWeight
 from trunkline_server.backends.reference.ops import _activated
@@ -36,7 +36,7 @@ def mixture(
     )
     inner = expert_product(x, inner_weight, routes, is_sorted=False, out_dtype=x.dtype)
     gate, up = inner.chunk(2, dim=1)
-    hidden = activate(SILU, gate, up) if activation is None else clamped_swiglu(gate, up, activation)
+    hidden = activate(activation or SILU, gate, up)
     parts = expert_product(hidden, down_weight, routes, is_sorted=True, out_dtype=torch.float32)
     found = combine(parts, routes, row_entry, x.dtype)
     expected = torch.zeros_like(x)

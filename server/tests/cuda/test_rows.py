@@ -18,6 +18,7 @@ from trunkline_server.backends.cuda.kernels.activation import (
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed, summed
+from trunkline_server.backends.cuda.weights import DenseWeight
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -45,7 +46,7 @@ def close(found: torch.Tensor, expected: torch.Tensor) -> None:
 def test_embedding_gives_rows_of_the_weight(device: str, dtype: torch.dtype, width: int) -> None:
     weight = random(11, width, dtype=dtype, device=device)
     token_ids = torch.tensor([10, 0, 3, 3], dtype=torch.int32, device=device)
-    found = embedding(token_ids, weight)
+    found = embedding(token_ids, DenseWeight.of("w", weight))
     assert found.dtype == torch.float32
     assert torch.equal(found, weight[token_ids.long()].float())
 
@@ -162,4 +163,4 @@ def test_no_rows_mean_no_work(device: str) -> None:
     assert add_rms_norm(x, x, weight, EPS, torch.float16)[1].shape == (0, 64)
     assert activate(SILU, x, x).shape == (0, 64)
     token_ids = torch.empty(0, dtype=torch.int32, device=device)
-    assert embedding(token_ids, torch.ones(5, 64, device=device)).shape == (0, 64)
+    assert embedding(token_ids, DenseWeight.of("w", torch.ones(5, 64, device=device))).shape == (0, 64)

@@ -266,10 +266,7 @@ class CudaOps:
         joined, down = (self.model.weights.matrix(names[0])[0] for names in (experts.gate, experts.down))
         both = expert_product(x, joined, routes, is_sorted=False, out_dtype=x.dtype)
         gate, up = both.chunk(2, dim=1)
-        if experts.activation is None:
-            hidden = activate(activations.SILU, gate, up)
-        else:
-            hidden = activations.clamped_swiglu(gate, up, experts.activation)
+        hidden = activate(experts.activation or activations.SILU, gate, up)
         parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32)
         return combine(parts, routes, row_entry, x.dtype)
 

@@ -21,8 +21,7 @@ RELU_SQUARED = tl.constexpr(2)
 SIGMOID = tl.constexpr(3)
 IDENTITY = tl.constexpr(4)
 GELU_ERF = tl.constexpr(5)
-# The activation of `ClampedSwiglu`, which only `clamped_swiglu` takes.
-_CLAMPED = tl.constexpr(6)
+CLAMPED = tl.constexpr(6)
 
 
 @triton.jit
@@ -53,7 +52,7 @@ def _activation_kernel(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = columns < num_elements
     values = tl.load(x + row * x_stride + columns, mask, other=0.0).to(tl.float32)
-    if KIND == _CLAMPED:
+    if KIND == CLAMPED:
         # Comparisons with NaN are false, so it stays NaN.
         values = tl.where(values > limit, limit, values)
         result = values / (1.0 + tl.exp(-alpha * values))
@@ -61,45 +60,36 @@ def _activation_kernel(
         result = activated(values, KIND)
     if HAS_FACTORS:
         factor = tl.load(factors + row * factors_stride + columns, mask, other=0.0).to(tl.float32)
-        if KIND == _CLAMPED:
+        if KIND == CLAMPED:
             factor = tl.where(factor > limit, limit, tl.where(factor < -limit, -limit, factor)) + 1.0
         result *= factor
     tl.store(out + row * out_stride + columns, narrow(result, OUT), mask)
 
 
 def activate(
-    kind: tl.constexpr, x: torch.Tensor, factors: torch.Tensor | None = None, out_dtype: torch.dtype | None = None
+    kind: tl.constexpr | ClampedSwiglu,
+    x: torch.Tensor,
+    factors: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Computes an activation of x, times `factors` if they are given, in f32.
 
-    kind: a constant of this module. x, factors: [T, N], rows contiguous, possibly the halves of one [T, 2 N]. Returns
-    [T, N] `out_dtype`; None: the dtype of factors, or else of x.
+    kind: a constant of this module, or `ClampedSwiglu` of x as gate and factors as up. x, factors: [T, N], rows
+    contiguous, possibly the halves of one [T, 2 N]. Returns [T, N] `out_dtype`; None: the dtype of factors, or else of
+    x.
     """
-    return _activated(kind, x, factors, out_dtype)
-
-
-def clamped_swiglu(gate: torch.Tensor, up: torch.Tensor, activation: ClampedSwiglu) -> torch.Tensor:
-    """Computes `activation` of gate and up; otherwise as `activate`."""
-    return _activated(_CLAMPED, gate, up, None, activation.alpha, activation.limit)
-
-
-def _activated(
-    kind: tl.constexpr,
-    x: torch.Tensor,
-    factors: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
-    alpha: float = 0.0,
-    limit: float = 0.0,
-) -> torch.Tensor:
     has_factors, factors = factors is not None, x if factors is None else factors
     assert x.shape == factors.shape, f"x is {list(x.shape)}, factors {list(factors.shape)}"
     num_rows, width = x.shape
     out = torch.empty(num_rows, width, dtype=out_dtype or factors.dtype, device=x.device)
     if num_rows == 0:
         return out
+    clamp = ClampedSwiglu(alpha=0.0, limit=0.0)
+    if isinstance(kind, ClampedSwiglu):
+        kind, clamp = CLAMPED, kind
     _activation_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
-        x, factors, out, x.stride(0), factors.stride(0), out.stride(0), width, alpha, limit, KIND=kind.value,
-        HAS_FACTORS=has_factors, OUT=TRITON_DTYPES[out.dtype], BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False,
-        **overlap(x.device),
+        x, factors, out, x.stride(0), factors.stride(0), out.stride(0), width, clamp.alpha, clamp.limit,
+        KIND=kind.value, HAS_FACTORS=has_factors, OUT=TRITON_DTYPES[out.dtype],
+        BLOCK=_BLOCK, num_warps=4, enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out

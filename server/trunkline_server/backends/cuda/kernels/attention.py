@@ -108,7 +108,7 @@ def paged_attention(
         )  # fmt: skip
     if pool.format.is_transformed:
         factor = 1.0 / transform_run(shape.head_size)
-        transform_heads(out, shape.head_size, factor, step.query_begin[num_entries:], out=out)
+        transform_heads(out, shape.head_size, factor, step.query_begin[num_entries:])
     return out
 
 

@@ -23,21 +23,19 @@ def _embedding_kernel(token_ids, weight, out, weight_stride, num_elements, BLOCK
     tl.store(out + row * num_elements + columns, values, mask)
 
 
-def embedding(token_ids: torch.Tensor, weight: DeviceWeight | torch.Tensor) -> torch.Tensor:
+def embedding(token_ids: torch.Tensor, weight: DeviceWeight) -> torch.Tensor:
     """Returns the rows of `weight` for the tokens of the step.
 
-    token_ids: [T] i32, each in 0..V (the plan was checked for it); weight: [V, N], of any kind, or a matrix of f32,
-    bf16 or f16. Returns [T, N] f32.
+    token_ids: [T] i32, each in 0..V (the plan was checked for it); weight: [V, N], dense or grouped. Returns [T, N]
+    f32.
     """
     num_rows, width = token_ids.shape[0], weight.shape[1]
     out = torch.empty(num_rows, width, dtype=torch.float32, device=token_ids.device)
     if isinstance(weight, GroupedWeight):
         return dequantized_rows(weight, token_ids, out)
-    if isinstance(weight, DeviceWeight):
-        assert isinstance(weight, DenseWeight), f"{type(weight).__name__} has no single rows"
-        weight = weight.values
+    assert isinstance(weight, DenseWeight), f"{type(weight).__name__} has no single rows"
     if num_rows > 0:
         _embedding_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
-            token_ids, weight, out, weight.stride(0), width, BLOCK=_BLOCK, num_warps=4
+            token_ids, weight.values, out, weight.values.stride(0), width, BLOCK=_BLOCK, num_warps=4
         )
     return out

@@ -30,33 +30,29 @@ def transform(x, ROWS: tl.constexpr, SIZE: tl.constexpr, LOG_RUN: tl.constexpr):
 
 @triton.jit
 def _transform_heads_kernel(
-    x, out, row_count, x_stride, out_stride, factor,
+    x, row_count, x_stride, factor,
     D: tl.constexpr, D_PAD: tl.constexpr, LOG_RUN: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     elements = tl.arange(0, D_PAD)
     mask = (rows < tl.load(row_count))[:, None] & (elements < D)[None, :]
     columns = tl.program_id(1) * D + elements
-    values = tl.load(x + rows[:, None] * x_stride + columns[None, :], mask, other=0.0).to(tl.float32)
-    transformed = transform(values, ROWS, D_PAD, LOG_RUN) * factor
-    tl.store(out + rows[:, None] * out_stride + columns[None, :], narrow(transformed, OUT), mask)
+    pointers = x + rows[:, None] * x_stride + columns[None, :]
+    values = tl.load(pointers, mask, other=0.0).to(tl.float32)
+    tl.store(pointers, narrow(transform(values, ROWS, D_PAD, LOG_RUN) * factor, OUT), mask)
 
 
-def transform_heads(
-    x: torch.Tensor, head_size: int, factor: float, row_count: torch.Tensor, out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Multiplies each head of x [T, heads * D] by the matrix and by factor, in `out` (which may be x itself).
+def transform_heads(x: torch.Tensor, head_size: int, factor: float, row_count: torch.Tensor) -> None:
+    """Multiplies each head of x [T, heads * D] by the matrix and by factor, in place.
 
     row_count: [1] i32 on the device, rows beyond it are not touched. The matrix is its own inverse up to the factor 1 /
     transform_run(D).
     """
-    out = torch.empty_like(x) if out is None else out
     num_rows, width = x.shape
     if num_rows == 0:
-        return out
+        return
     _transform_heads_kernel[(triton.cdiv(num_rows, _ROWS), width // head_size)](
-        x, out, row_count, x.stride(0), out.stride(0), factor,
+        x, row_count, x.stride(0), factor,
         D=head_size, D_PAD=triton.next_power_of_2(head_size), LOG_RUN=transform_run(head_size).bit_length() - 1,
-        OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS, num_warps=4,
+        OUT=TRITON_DTYPES[x.dtype], ROWS=_ROWS, num_warps=4,
     )  # fmt: skip
-    return out

@@ -24,7 +24,7 @@ from trunkline_server.backends.cuda.kernels.product import (
     is_describable,
     loaded_sum,
     make_partials,
-    store_partial,
+    store_split,
     store_tile,
 )
 from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan, Tiles
@@ -69,13 +69,10 @@ def _parallel_kernel(
         x, weight, n0, t0, first, end, num_outputs, num_rows, num_inputs, x_stride, weight_stride,
         IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
     )  # fmt: skip
-    if NUM_SPLITS == 1:
-        store_tile(
-            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
-        )  # fmt: skip
-    else:
-        store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
+    store_split(
+        acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+        NUM_SPLITS, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+    )  # fmt: skip
 
 
 @triton.jit

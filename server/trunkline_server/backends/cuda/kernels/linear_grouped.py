@@ -27,8 +27,7 @@ from trunkline_server.backends.cuda.kernels.product import (
     ProductEnd,
     Unsummed,
     make_partials,
-    store_partial,
-    store_tile,
+    store_split,
 )
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
@@ -64,13 +63,10 @@ def _grouped_kernel(
         first, min(first + split_elements, num_inputs), num_inputs, quants_stride, groups_stride,
         BITS, HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, GROUP, DTYPE, BLOCK_K,
     )  # fmt: skip
-    if NUM_SPLITS == 1:
-        store_tile(
-            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
-        )  # fmt: skip
-    else:
-        store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N, BLOCK_T)
+    store_split(
+        acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+        NUM_SPLITS, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+    )  # fmt: skip
 
 
 def stages_on(card: Card) -> int:

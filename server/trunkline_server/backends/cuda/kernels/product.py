@@ -96,12 +96,22 @@ def store_tile(
 
 
 @triton.jit
-def store_partial(acc, partials, split, n0, t0, num_outputs, num_rows, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr):
-    """Stores a split's acc [BLOCK_N, BLOCK_T] in partials [splits, T, N] f32."""
-    n = n0 + tl.arange(0, BLOCK_N)
-    t = t0 + tl.arange(0, BLOCK_T)
-    offsets = (split.to(tl.int64) * num_rows + t[None, :]) * num_outputs + n[:, None]
-    tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
+def store_split(
+    acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
+    OUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """Stores acc [BLOCK_N, BLOCK_T] as `store_tile` does; with several splits, in partials [splits, T, N] f32."""
+    if NUM_SPLITS == 1:
+        store_tile(
+            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
+            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        )  # fmt: skip
+    else:
+        n = n0 + tl.arange(0, BLOCK_N)
+        t = t0 + tl.arange(0, BLOCK_T)
+        offsets = (split.to(tl.int64) * num_rows + t[None, :]) * num_outputs + n[:, None]
+        tl.store(partials + offsets, acc, (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 
 
 @triton.jit
