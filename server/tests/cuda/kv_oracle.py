@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from trunkline_server.backends.cuda.kernels import card
 from trunkline_server.backends.cuda.kernels.attention import (
     AttentionPlan,
     AttentionShape,
@@ -14,6 +15,7 @@ from trunkline_server.backends.cuda.kernels.attention import (
     paged_attention,
 )
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention, latent_shape
+from trunkline_server.backends.cuda.kernels.attention_plan import whole_rows_of
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvPool
 from trunkline_server.models.ops import Rope
 
@@ -91,6 +93,33 @@ def hadamard(size: int) -> torch.Tensor:
     while matrix.shape[0] < run:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
     return torch.block_diag(*[matrix] * (size // run))
+
+
+def softmax_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    *,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    sees_all: bool = False,
+) -> torch.Tensor:
+    """Returns [T, H, D] f32 for queries [T, H, D] of the last positions of keys and values [S, G, D]."""
+    num_rows, context = len(queries), len(keys)
+    keys, values = (x.float().repeat_interleave(queries.shape[1] // x.shape[1], 1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", queries.float(), keys) * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    positions, seen = torch.arange(context - num_rows, context)[:, None], torch.arange(context)[None, :]
+    is_hidden = (seen > positions) & (not sees_all)
+    if window is not None:
+        is_hidden |= (seen - positions).abs() >= window
+    scores = scores.masked_fill(is_hidden.to(scores.device), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.cpu()[:, None, None].expand(-1, num_rows, 1)], dim=-1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :context], values)
 
 
 @dataclass
@@ -180,22 +209,11 @@ class Scene:
             queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, keys.shape[-1])
             key, value = (x[self.slots(index)] for x in (keys, values))
             key[0] += first_keys(self.pool, 1)[self.tables[index, 0]]
-            key, value = (x.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for x in (key, value))
-            scores = torch.einsum("qhd,khd->hqk", queries, key) * scale
-            if soft_cap is not None:
-                scores = soft_cap * torch.tanh(scores / soft_cap)
-            positions = torch.arange(entry.context - entry.num_rows, entry.context)[:, None]
-            seen = torch.arange(entry.context)[None, :]
-            is_hidden = (seen > positions) & (not sees_all)
-            if window is not None:
-                is_hidden |= seen <= positions - window
-                is_hidden |= seen >= positions + window
-            scores = scores.masked_fill(is_hidden, -torch.inf)
-            if sinks is not None:
-                column = sinks.cpu()[:, None, None].expand(-1, entry.num_rows, 1)
-                scores = torch.cat([scores, column], dim=-1)
-            weights = scores.softmax(-1)[..., : entry.context]
-            mixed.append(torch.einsum("hqk,khd->qhd", weights, value))
+            mixed.append(
+                softmax_attention(
+                    queries, key, value, scale, window=window, soft_cap=soft_cap, sinks=sinks, sees_all=sees_all
+                )
+            )
         result = torch.cat(mixed)
         if self.pool.format.is_transformed:
             size = self.shape.head_size
@@ -238,7 +256,8 @@ def make_scene(
     if latent_size is not None:
         shape = latent_shape(num_heads, latent_size)
     else:
-        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
+        rows = whole_rows_of(card.card_of(torch.device(device)))
+        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, whole_rows=rows)
     if is_exact:
         queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
     else:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from trunkline_server.backends.cuda import build
+from trunkline_server.backends.cuda.kernels import overlap
 from trunkline_server.backends.cuda.kernels.attention import stages_of
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, WHOLE_ROWS, whole_rows_of
 from trunkline_server.backends.cuda.kernels.card import SHARED_KIB, Card, card_of
@@ -58,3 +59,13 @@ def test_cards_before_ampere_are_refused(
 
 def test_the_interpreter_acts_as_hopper() -> None:
     assert card_of(torch.device("cpu")) == HOPPER
+
+
+def test_launches_overlap_from_hopper_on_if_that_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "OVERLAPS_LAUNCHES", True)
+    monkeypatch.setattr(overlap.INTERPRETED, "value", False)
+    for capability, expected in (((9, 0), {"launch_pdl": True}), ((12, 0), {"launch_pdl": True}), ((8, 9), {})):
+        monkeypatch.setattr(overlap, "card_of", lambda _device, capability=capability: Card(capability, 100))
+        assert overlap.overlap(torch.device("cpu")) == expected
+    monkeypatch.setattr(overlap, "OVERLAPS_LAUNCHES", False)
+    assert overlap.overlap(torch.device("cpu")) == {}

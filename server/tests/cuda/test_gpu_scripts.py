@@ -16,35 +16,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpu import __main__ as program
+from gpu import measure, phases, plan, report
+from gpu.lines import Lines
+from gpu.phases import Conductor, Phase
+from gpu.process import end_with
+from tests.cuda.compiled import run_without_interpreter
 
 ROOT = Path(__file__).resolve().parents[3]
 PATHS = [str(ROOT / "benchmark"), str(ROOT / "server")]
 SAYS = "from gpu.process import phase_lines; lines = phase_lines(); lines.figure('m', 'decode', {'batch': 1, 'n': 2}); "
 
 
-@pytest.fixture(autouse=True)
-def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PATHS[0])
-
-
 def run(folder: Path, phases: Sequence[Any], *, seconds: float = 60.0, width: int = 2) -> dict[str, str]:
     """Returns how each phase of a run ended."""
-    from gpu.phases import Conductor
-
     conductor = Conductor(folder, time.monotonic() + seconds, {"PYTHONPATH": os.pathsep.join(PATHS)})
     conductor.run(phases, width)
     return conductor.statuses()
 
 
 def phase(name: str, program: str, limit_s: float = 30.0, **more: Any) -> Any:
-    from gpu.phases import Phase
-
     return Phase(name, ["-c", SAYS + program], limit_s, least_s=more.pop("least_s", 0.0), **more)
 
 
 def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> None:
-    from gpu import report
-
     statuses = run(
         tmp_path,
         [
@@ -53,11 +48,12 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
             phase("needs", "", after=["raises"]),
             phase("good", "lines.check('sums are exact', holds=True)"),
             phase("wrong", "lines.check('graphs are as launched', holds=False, detail='row 3 differs')"),
+            phase("late", "", least_s=1000.0),
         ],
     )
     assert statuses == {
         "raises": "failed with 1", "dies": "killed by SIGKILL", "needs": "skipped: raises did not end well",
-        "good": "ok", "wrong": "ok",
+        "good": "ok", "wrong": "ok", "late": "skipped: no time was left",
     }  # fmt: skip
     report.write(tmp_path)
     results = json.loads((tmp_path / "gpu.json").read_text())
@@ -68,7 +64,8 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
     assert "- wrong: graphs are as launched: row 3 differs" in text
     assert "RuntimeError: no memory" in (tmp_path / "log.txt").read_text()
     assert sorted(report.problems(tmp_path)) == [
-        "dies: killed by SIGKILL", "needs: skipped: raises did not end well", "raises: failed with 1",
+        "dies: killed by SIGKILL", "late: skipped: no time was left", "needs: skipped: raises did not end well",
+        "raises: failed with 1",
         "wrong: graphs are as launched: row 3 differs",
     ]  # fmt: skip
 
@@ -108,8 +105,6 @@ def has_ended(process: int, within_s: float = 10.0) -> bool:
 
 
 def test_a_hanging_phase_reports_where_and_its_children_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import phases, report
-
     child, log = tmp_path / "child", tmp_path / ".hangs.log"
     program = f"""
 import pathlib, subprocess, time
@@ -149,17 +144,12 @@ conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1)
 
 
 def test_a_phase_is_killed_after_its_limit_even_if_it_ignores_every_request(tmp_path: Path) -> None:
-    from gpu.process import end_with
-
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], preexec_fn=partial(end_with, os.getpid(), 0.2)) as process:
         assert process.wait(30) == -signal.SIGALRM
 
 
 def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
-    from gpu import __main__ as program
-    from gpu.lines import Lines
-
     output = tmp_path / "results"
     output.mkdir()
     Lines(output / "results.jsonl", "steps").begin(60.0)
@@ -175,21 +165,7 @@ def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> Non
     assert not other.exists()
 
 
-def test_phases_without_time_left_are_listed(tmp_path: Path) -> None:
-    from gpu import report
-
-    first = phase("first", "import time; time.sleep(600)", 600.0, least_s=0.5)
-    statuses = run(tmp_path, [first, phase("second", "", least_s=0.5)], seconds=2.0, width=1)
-    assert statuses["first"].startswith("over its limit of")
-    assert statuses["second"] == "skipped: no time was left"
-    report.write(tmp_path)
-    assert "- second: skipped: no time was left" in (tmp_path / "gpu.md").read_text()
-
-
 def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.phases import Conductor
-
     conductor = Conductor(tmp_path, time.monotonic() + 60, {"PYTHONPATH": os.pathsep.join(PATHS)})
     good, later = phase("good", ""), phase("later", "")
     conductor.expect([good, later])
@@ -200,29 +176,7 @@ def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
     assert report.problems(tmp_path) == ["later: skipped: the run was ended"]
 
 
-def test_figures_of_the_interpreter_are_marked_and_not_drawn(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.lines import Lines
-
-    lines = Lines(tmp_path / "results.jsonl", "steps")
-    lines.figure("m", "decode", {"batch": 1, "tokens_per_s": 9.0})
-    lines.figure("m", "transformers decode", {"batch": 1, "tokens_per_s": 7.0})
-    report.write(tmp_path)
-    assert ">m transformers</text>" in (tmp_path / "decode.svg").read_text()
-    (tmp_path / "decode.svg").unlink()
-    lines.note(device="none", on_gpu=False)
-    report.write(tmp_path)
-    text = (tmp_path / "gpu.md").read_text()
-    assert "The times mean nothing" in text
-    assert "| device | none |" in text
-    assert "decode.svg" not in text
-    assert not (tmp_path / "decode.svg").exists()
-
-
 def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.lines import Lines
-
     lines = Lines(tmp_path / "results.jsonl", "steps")
     lines.begin(60.0)
     lines.figure("m", "prefill", {"tokens": 512, "tokens_per_s": 9.0})
@@ -232,16 +186,22 @@ def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
     assert report.problems(tmp_path) == ["steps: was running when the run ended"]
     assert (tmp_path / "prefill.svg").read_text().startswith("<svg")
     assert "| 512 | 9 |" in (tmp_path / "gpu.md").read_text()
+    # Times of the interpreter mean nothing.
+    for name in ("prefill.svg", "results.jsonl"):
+        (tmp_path / name).unlink()
+    lines.note(device="none", on_gpu=False)
+    lines.figure("m", "prefill", {"tokens": 512, "tokens_per_s": 9.0})
+    report.write(tmp_path)
+    assert "The times mean nothing" in (tmp_path / "gpu.md").read_text()
+    assert not (tmp_path / "prefill.svg").exists()
 
 
 @pytest.mark.full
 def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import measure, report
-
     monkeypatch.setenv("GPU_CHECK_RESULTS", str(tmp_path / "results.jsonl"))
-    for program in ("weights", "steps"):
+    for name in ("weights", "steps"):
         model = ["--model", "tiny", "--path", str(tmp_path / "model")]
-        monkeypatch.setattr(sys, "argv", ["measure", program, *model])
+        monkeypatch.setattr(sys, "argv", ["measure", name, *model])
         assert measure.main() == 0
     report.write(tmp_path)
     figures = json.loads((tmp_path / "gpu.json").read_text())["figures"]
@@ -261,12 +221,10 @@ def test_fp8_weights_form_a_readable_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_phases_of_a_run_fit_into_its_time() -> None:
-    from gpu import plan
-
     stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
     names = [phase.name for stage in stages for phase in stage.phases]
     assert len(names) == len(set(names))
-    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile_cards"} & set(names), "they need no GPU"
+    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile"} & set(names), "they need no GPU"
     assert {"assumptions-products", "traffic-int4", "tests-linear", "steps-llama-8b", "requests-llama-1b"} <= set(names)
     for stage in stages:
         known = [phase.name for phase in stage.phases]
@@ -278,31 +236,12 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
     both = plan.selected(stages, ["steps-llama-1b"])
     assert [stage.share for stage in both] == [stage.share for stage in stages]
-
-
-def test_a_window_runs_everything_but_transformers_in_commands_of_ten_minutes() -> None:
-    from gpu import plan
-
-    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16)
-    chosen = {
-        phase.name for _, names in plan.WINDOW for stage in plan.selected(stages, names) for phase in stage.phases
-    }
-    left = {phase.name for stage in stages for phase in stage.phases} - chosen
-    assert {name.split("-")[0] for name in left} == {"transformers"}
-    # A minute of each command is for imports and the archive, and some of the window for starting the machine.
+    # The window has everything else, in commands of at most ten minutes with one for imports and the archive.
+    chosen = {one.name for _, wanted in plan.WINDOW for stage in plan.selected(stages, wanted) for one in stage.phases}
+    assert {name.split("-")[0] for name in set(names) - chosen} == {"transformers"}
     assert all(minutes <= 9 for minutes, _ in plan.WINDOW)
-    assert sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
-    assert sum(line.startswith("scripts/gpu-check.sh ") for line in plan.window(stages)) == len(plan.WINDOW)
-
-
-def test_every_measuring_program_belongs_to_a_phase() -> None:
-    from gpu import measure, plan
-
-    stages = [
-        *plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), plan.model_names(None), 16),
-        *plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16),
-    ]
-    commands = [phase.command for stage in stages for phase in stage.phases]
+    interpreted = plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16)
+    commands = [phase.command for stage in [*stages, *interpreted] for phase in stage.phases]
     assert set(measure.PROGRAMS) == {command[2] for command in commands if list(command[:2]) == ["-m", "gpu.measure"]}
 
 
@@ -323,8 +262,6 @@ def test_a_bundle_finds_its_programs_in_any_folder(tmp_path: Path, is_absolute: 
 
 
 def test_a_missing_launcher_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gpu import __main__ as program
-
     monkeypatch.setattr(sys, "argv", ["gpu", "--launcher", str(tmp_path / "trunkline"), "--output", str(tmp_path)])
     with pytest.raises(SystemExit):
         program.main()
@@ -335,8 +272,6 @@ def test_a_missing_launcher_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, 
 def test_an_unknown_phase_is_refused_before_results_are_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_gpu: bool
 ) -> None:
-    from gpu import __main__ as program
-
     kept = {name: f"of before: {name}" for name in ("results.jsonl", "gpu.md", "log.txt")}
     for name, content in kept.items():
         (tmp_path / name).write_text(content)
@@ -354,8 +289,6 @@ def test_an_unknown_phase_is_refused_before_results_are_lost(
 def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    from gpu import __main__ as program
-
     monkeypatch.setattr(program, "_look", lambda _environment: {"problem": "nothing in 90 s"})
     monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
     assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
@@ -365,49 +298,37 @@ def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
 _COMPILES_TWICE = """
 import pathlib, shutil, sys
 from triton import knobs
-from tests.cuda import attention_variants
-from tests.cuda.compiled import HOPPER, compile_variant
 from gpu.compiled_cache import pack, unpack
+from gpu.dry import as_on
+from tests.cuda.compiled import HOPPER
+from tests.cuda.launches import pieces
+from trunkline_server.backends.cuda.kernels.pack_pieces import _pack_kernel
 
-(variant,) = [one for one in attention_variants.variants() if one.name == "merge"]
 first, second, archive = (pathlib.Path(name) for name in sys.argv[1:])
+as_on(HOPPER)
 hits = []
 knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
 for folder in (first, second):
     knobs.cache.dir = str(folder)
-    compile_variant(variant, HOPPER)
+    pieces()
     if folder == first:
-        assert pack(first, archive) == 1
+        assert pack(first, archive) == 2
         shutil.rmtree(first)
-        assert unpack(archive, second) == 1
+        assert unpack(archive, second) == 2
+        _pack_kernel.device_caches.clear()
 print(hits)
 """
 
 
+@pytest.mark.full
 def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
     """The second compilation has another folder, as on another machine, and the first folder is gone."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(PATHS)
-    command = [sys.executable, "-c", _COMPILES_TWICE, *(str(tmp_path / name) for name in ("one", "two", "all.tar.gz"))]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "[False, True]\n"
-
-
-def test_percentiles_and_tables() -> None:
-    from gpu.report import table
-    from gpu.requests import percentiles, prompt
-    from line_chart import line_chart
-
-    assert percentiles([0.001 * number for number in range(1, 102)]) == pytest.approx({"p50": 51.0, "p99": 100.0})
-    assert len(set(prompt(3, 50, 1000))) > 30
-    assert table([{"a": 1, "b": {"p50": 2.0}}])[0] == "| a | b p50 |"
-    assert line_chart("m", "batch", {"x": [(1, 2.0), (8, 9.0)]}).count("<polyline") == 1
+    folders = [str(tmp_path / name) for name in ("one", "two", "all.tar.gz")]
+    printed = run_without_interpreter(["-c", _COMPILES_TWICE, *folders], tmp_path / "cache", 120)
+    assert printed == "[False, False, True, True]\n"
 
 
 def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import measure
-
     (tmp_path / "made_by_newer.py").write_text("raise RuntimeError('generated with version 9')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(measure, "NEEDED", ("json", "made_by_newer", "no_such_module"))
