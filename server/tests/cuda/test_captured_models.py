@@ -51,7 +51,11 @@ class CapturingDevice(HostDevice):
     """Repeats captured work when it is replayed, which must read nothing on the host."""
 
     can_capture = True
-    num_replays = 0
+    num_replays = num_copies = 0
+
+    def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
+        self.num_copies += 1
+        super().copy(source, destination)
 
     def capture(self, work: Callable[[], object]) -> Graph:
         graph = _Graph(self, work)

@@ -1,4 +1,4 @@
-"""Encoders on the cuda backend, beside the reference backend, and attention to positions behind a row's own."""
+"""Encoders on the cuda backend, beside the reference backend."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import torch
-from tests.cuda.kv_oracle import make_scene
 from tests.cuda.test_backend import build_cuda
-from tests.tiers import first, full
-from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
+from tests.tiers import first
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
@@ -96,30 +94,6 @@ def test_vectors_match_the_reference(case: str, device: str, tmp_path: Path) -> 
 
 def test_all_encoders_are_compared() -> None:
     assert {values["model_type"] for values in CASES.values()} == set(ENCODERS)
-
-
-def test_a_window_shows(device: str, tmp_path: Path) -> None:
-    """Otherwise the test above would not see a missing one."""
-    found = []
-    for window in (18, 128):
-        (tmp_path / str(window)).mkdir()
-        folder = write_encoder(tmp_path / str(window), {**_MODERNBERT, "local_attention": window})
-        found += vectors(ReferenceBackend(open_checkpoint(folder)), [(LONG, 0)])
-    assert np.abs(found[0] - found[1]).max() > 0.01
-
-
-# A text of several splits, one that is computed in parallel over them, and a single token.
-TEXTS = [(SPLIT + MAX_SPLIT_TOKENS, SPLIT + MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS - 1, MAX_SPLIT_TOKENS - 1), (1, 1)]
-
-
-@pytest.mark.parametrize(
-    ("window", "max_partial_rows"), [(None, 256), (9, 256), full(9, 0), full(70, 256), full(70, 0), full(None, 0)]
-)
-def test_rows_see_positions_behind_their_own(window: int | None, max_partial_rows: int, device: str) -> None:
-    scene = make_scene(TEXTS, device=device, format="f32", num_heads=4)
-    expected = scene.expected(window=window, sees_all=True)
-    found = scene.attend(window=window, sees_all=True, max_partial_rows=max_partial_rows).float().cpu()
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
 
 def test_means_are_those_of_each_text(device: str) -> None:

@@ -65,3 +65,23 @@ def test_a_block_size_without_kernels_is_refused(block_size: int) -> None:
 def test_a_head_size_without_kernels_is_refused(head_size: int) -> None:
     with pytest.raises(InvalidArgument, match=f"head size is {head_size}, must be a multiple of 16 up to 256"):
         KvLayout(block_size=16, num_kv_heads=1, head_size=head_size, format=KvFormat.BF16)
+
+
+def test_a_block_holds_keys_alone() -> None:
+    layout = KvLayout(block_size=64, num_kv_heads=1, head_size=576, format=KvFormat.BF16, latent_size=512)
+    assert layout.piece_bytes == 64 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    ("head_size", "latent_size", "format", "message"),
+    [
+        (576, 512, "int8", "`--kv-cache-dtype` is int8, but the cuda backend keeps latents as bf16 or f16"),
+        (576, 512, "fp8", "`--kv-cache-dtype` is fp8"),
+        (560, 512, "bf16", "the rotated part of a key has 48 features, must be a power of two from 16 to 512"),
+        (112, 96, "bf16", "the latent has 96 features"),
+        (1088, 1024, "bf16", "the latent has 1024 features"),
+    ],
+)
+def test_latents_without_kernels_are_refused(head_size: int, latent_size: int, format: str, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        KvLayout(block_size=16, num_kv_heads=1, head_size=head_size, format=KvFormat(format), latent_size=latent_size)

@@ -28,12 +28,15 @@ from trunkline_server.weights.quantize import QuantizedCheckpoint
 
 
 def rows_of(weights: DeviceWeights, name: str) -> torch.Tensor:
+    """Returns a weight in f32 on the host, with its columns in the model's order."""
     matrix, begin, end = weights.matrix(name)
     if isinstance(matrix, GroupedWeight):
         rows = torch.arange(begin, end, device=matrix.quants.device)
-        return dequantized_rows(matrix, rows, torch.empty(len(rows), matrix.num_inputs, device=rows.device))
-    assert isinstance(matrix, DenseWeight)
-    return matrix.values[begin:end].float()
+        found = dequantized_rows(matrix, rows, torch.empty(len(rows), matrix.num_inputs, device=rows.device)).cpu()
+        return found if matrix.order is None else found[:, matrix.order.long().argsort().cpu()]
+    assert isinstance(matrix, DenseWeight | ScaledWeight)
+    values = matrix.values[begin:end].float()
+    return (values * matrix.scales[begin:end, None] if isinstance(matrix, ScaledWeight) else values).cpu()
 
 
 def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) -> None:
@@ -42,7 +45,7 @@ def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) ->
         if expected.dim() == 1:
             assert torch.equal(weights.vector(name).cpu(), expected), name
         else:
-            found = rows_of(weights, name).cpu()
+            found = rows_of(weights, name)
             exact = isinstance(weights.matrix(name)[0], GroupedWeight)
             assert torch.equal(found, expected if exact else expected.to(dtype).float()), name
 
@@ -87,28 +90,29 @@ def test_gguf_is_read_with_rows_in_the_models_order(
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
 def test_floats_are_quantised_as_on_other_backends(device: str, tiny_model: TinyModels, bits: str) -> None:
-    checkpoint = QuantizedCheckpoint(open_checkpoint(tiny_model("qwen2").folder), bits)
+    checkpoint = QuantizedCheckpoint(open_checkpoint(tiny_model("qwen2_moe").folder), bits)
     weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
     check(checkpoint, weights, torch.bfloat16)
-    query = weights.matrix("model.layers.1.self_attn.q_proj.weight")[0]
-    assert isinstance(query, GroupedWeight)
-    assert query is weights.matrix("model.layers.1.self_attn.v_proj.weight")[0]
+    query, value = (weights.matrix(f"model.layers.1.self_attn.{one}_proj.weight")[0] for one in "qv")
+    assert query is value
+    for projection in ("self_attn.q_proj", "mlp.shared_expert.up_proj", "mlp.experts.1.up_proj"):
+        assert isinstance(weights.matrix(f"model.layers.1.{projection}.weight")[0], GroupedWeight)
 
 
 def test_floats_are_rounded_to_fp8(device: str, tiny_model: TinyModels) -> None:
-    checkpoint = open_checkpoint(tiny_model("qwen2").folder)
+    checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
     weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, rounds_to_fp8=True)
     assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
-    for projection in ("self_attn.k_proj", "mlp.down_proj"):
+    for projection in ("self_attn.k_proj", "mlp.shared_expert.down_proj", "mlp.experts.1.up_proj"):
         name = f"model.layers.1.{projection}.weight"
-        matrix, begin, end = weights.matrix(name)
-        assert isinstance(matrix, ScaledWeight)
-        found = matrix.values[begin:end].float() * matrix.scales[begin:end, None]
+        # Experts are grouped weights.
+        assert isinstance(weights.matrix(name)[0], GroupedWeight if ".experts." in name else ScaledWeight)
+        found = rows_of(weights, name)
         expected = torch.from_numpy(dequantize(checkpoint.tensor(name))).to(torch.bfloat16).float()
         largest = expected.abs().amax(dim=1, keepdim=True)
         # Half a unit of the last of four significant bits, or of the smallest numbers.
-        assert ((found.cpu() - expected).abs() <= expected.abs() / 16 + largest / 448 / 1024).all()
-        torch.testing.assert_close(found.abs().amax(dim=1, keepdim=True).cpu(), largest)
+        assert ((found - expected).abs() <= expected.abs() / 16 + largest / 448 / 1024).all()
+        torch.testing.assert_close(found.abs().amax(dim=1, keepdim=True), largest)
 
 
 def test_bytes_are_staged_in_pieces(device: str) -> None:

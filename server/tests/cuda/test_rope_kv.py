@@ -151,3 +151,20 @@ def test_transforming_twice_restores_heads(head_size: int, device: str) -> None:
     )
     back = transform_heads(turned, head_size, 1.0 / run, count, out=turned)
     assert torch.allclose(back[:17].cpu(), x[:17], atol=1e-5)
+
+
+def test_keys_with_latents_are_rotated_and_written_once(device: str) -> None:
+    pool = make_pool("f32", device, num_kv_heads=1, head_size=48, latent_size=32)
+    q, k = random(3, 2 * 48).to(device), random(3, 48, seed=1).to(device)
+    rope, positions = make_rope(16), torch.tensor([4, 20, 7], dtype=torch.int32, device=device)
+    slots = torch.tensor([5, 33, -1], dtype=torch.int32, device=device)
+    turned = rope_and_write_kv(q, k, None, positions, slots, rope_tables(rope, 64, device), pool, 1)
+    expected_q = rotate(q.cpu().view(3, 2, -1), positions.cpu(), rope, 1.0).flatten(1)
+    torch.testing.assert_close(turned.cpu(), expected_q)
+    keys, values = stored(pool, 1)
+    expected = rotate(k.cpu().view(3, 1, -1), positions.cpu(), rope, 1.0)
+    torch.testing.assert_close(keys[[5, 33]], expected[:2])
+    torch.testing.assert_close(values[[5, 33]], k.cpu().view(3, 1, -1)[:2, :, 16:])
+    assert keys.count_nonzero() == 2 * 48
+    pool.copy_block(2, 0)
+    torch.testing.assert_close(stored(pool, 1)[0][1], expected[1])

@@ -1,51 +1,19 @@
-"""Capture, replay and inputs of steps, on a device that only records calls."""
+"""Capture, replay and inputs of steps, on a device that repeats what it captured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
-from trunkline_server.backends.cuda.device import Graph, HostDevice
+from tests.cuda.test_captured_models import CapturingDevice
 from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
 from trunkline_server.backends.cuda.step_input import Entry, StepShape, StepTensors
 
 BLOCK_SIZE = 16
 LARGEST = StepShape(256, 24, 24)
 VOCAB = 3
-
-
-@dataclass
-class FakeGraph:
-    device: BookDevice
-    work: Callable[[], object]
-
-    def replay(self) -> None:
-        self.device.num_replays += 1
-        self.work()
-
-
-class BookDevice(HostDevice):
-    """Counts calls; a graph repeats its work when it is replayed, as on a GPU."""
-
-    can_capture = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_captures = self.num_replays = 0
-        self.copies: list[int] = []
-
-    def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
-        self.copies.append(source.numel())
-        super().copy(source, destination)
-
-    def capture(self, work: Callable[[], object]) -> Graph:
-        self.num_captures += 1
-        work()
-        return FakeGraph(self, work)
 
 
 @dataclass
@@ -64,7 +32,7 @@ class Model:
         return self.logits[: len(rows)].copy_(said)
 
 
-def make(device: BookDevice, model: Model) -> StepRunner:
+def make(device: CapturingDevice, model: Model) -> StepRunner:
     return StepRunner(device, model, max_shape=LARGEST, max_blocks=20, block_size=BLOCK_SIZE, max_partial_rows=24)
 
 
@@ -92,11 +60,10 @@ def test_shapes_reach_every_size() -> None:
 
 
 def test_each_shape_is_captured_once_the_largest_first() -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     shapes = [*decode_shapes(24), *chunk_shapes(256, 24, 24)]
     runner.capture(shapes)
-    assert device.num_captures == len(shapes)
     # Twice each: first compiled, then captured.
     assert model.shapes[::2] == model.shapes[1::2] == sorted(shapes, reverse=True)
 
@@ -117,15 +84,15 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
     ],
 )
 def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], expected: StepShape) -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     runner.capture([*decode_shapes(24), *chunk_shapes(256, 24, 24)])
-    device.copies.clear()
+    num_copies = device.num_copies
     logits = runner.run(entries)
     assert (device.num_replays, runner.num_replayed, runner.num_launched) == (1, 1, 0)
     assert model.shapes[-1] == expected
     # One copy to the device per step.
-    assert len(device.copies) == 1
+    assert device.num_copies == num_copies + 1
     # The graph used this step's rows.
     assert logits.shape[0] == expected.num_logits
     for number, entry in enumerate(entries):
@@ -134,7 +101,7 @@ def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], e
 
 
 def test_a_step_without_a_graph_is_launched() -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     runner.capture(decode_shapes(4))
     runner.run([chunk(5), decode(1)])
@@ -142,32 +109,3 @@ def test_a_step_without_a_graph_is_launched() -> None:
     runner.run([Entry([1, 2, 3], 0, [1], [0, 1, 2])])
     assert (runner.num_replayed, runner.num_launched, device.num_replays) == (0, 2, 0)
     assert model.shapes[-1] == StepShape(16, 16, 16)
-
-
-def test_captured_steps_find_their_tensors_where_they_were() -> None:
-    device, model = BookDevice(), Model()
-    runner = make(device, model)
-    runner.capture(decode_shapes(24))
-    captured = {step.shape: step.block_tables.data_ptr() for step in model.steps}
-    for count in (1, 24, 3, 1, 17):
-        runner.run([decode(number) for number in range(count)])
-        step = model.steps[-1]
-        assert step.block_tables.data_ptr() == captured[step.shape]
-        assert step.block_tables.data_ptr() % 16 == 0
-
-
-def test_padding_writes_nothing_and_has_no_entry() -> None:
-    device, model = BookDevice(), Model()
-    runner = make(device, model)
-    runner.capture(chunk_shapes(256, 24, 24))
-    runner.run([chunk(200) for _ in range(1)])
-    runner.run([chunk(20, first=30), decode(3)])
-    step = model.steps[-1]
-    assert step.shape.num_rows == 32
-    blocks = np.array(range(1, 16))
-    slots = [int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE for position in range(30, 50)]
-    assert step.slots[:21].tolist() == [*slots, 7 * BLOCK_SIZE + 23 % BLOCK_SIZE]
-    assert set(step.slots[21:].tolist()) == {-1}
-    assert set(step.row_entry[21:].tolist()) == {-1}
-    assert step.query_begin.tolist() == [0, 20, *[21] * 23]
-    assert step.context_length.tolist() == [50, 24, *[0] * 22]
