@@ -45,7 +45,7 @@ def flash_attn_func(
     left, right = window_size
     assert causal and right <= 0 and softmax_scale is not None
     window, soft_cap = None if left < 0 else left + 1, softcap or None
-    out = softmax_attention(q[0], k[0], v[0], softmax_scale, window=window, soft_cap=soft_cap)
+    out = softmax_attention(q[0], k[0], v[0], scale=softmax_scale, window=window, soft_cap=soft_cap)
     return out[None].to(q.dtype)
 
 

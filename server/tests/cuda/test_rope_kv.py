@@ -28,13 +28,6 @@ def test_heads_are_rotated_by_position(head_size: int, dim: int, device: str) ->
     assert torch.allclose(actual.cpu(), expected, rtol=0, atol=1e-6)
 
 
-def test_rotation_is_not_in_place(device: str) -> None:
-    x, zero = random(1, 64).to(device), i32([0], device)
-    with pytest.raises(AssertionError, match="out must not be q"):
-        tables = rope_tables(make_rope(32), 4, device)
-        rope_and_write_kv(x, x, x, zero, zero, tables, make_pool("f32", device), 1, out=x)
-
-
 @pytest.mark.parametrize(("format", "head_size"), matrix(["f32", "f16", "bf16", "fp8", "int8", "int4"], [32, 80]))
 def test_stored_elements_are_close_to_the_input(format: str, head_size: int, device: str) -> None:
     dtype, rotary = activation_dtype(format), make_rope(head_size)
