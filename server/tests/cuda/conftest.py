@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.cuda.quick_interpreter import make_once
 
 # Triton reads the variable when a kernel is decorated, including those of its own library.
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -26,8 +25,6 @@ def patched_once() -> None:
     from gpu.interpreter import patch_once
 
     patch_once()
-    if not torch.cuda.is_available():
-        make_once()
 
 
 @pytest.fixture(scope="session")

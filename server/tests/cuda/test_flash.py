@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.cuda.kv_oracle import make_scene, softmax_attention
-from tests.cuda.test_captured_models import CapturingDevice
+from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.tiers import full
 from trunkline_server.backends.cuda import flash

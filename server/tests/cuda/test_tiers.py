@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
+from tests import running
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, MemoryFiles, World, content
 from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
 from trunkline_server.backends.cuda.host_pool import HostPool, least_bytes, piece_sizes
 from trunkline_server.backends.cuda.outcomes import Outcomes
+from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import ThreadWorker
 from trunkline_server.backends.interface import BlockRestore, Restore
@@ -268,3 +271,25 @@ def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:
     token_ids.pop()
     world.settle()
     assert (world.slots, files.blocks) == ({}, {})
+
+
+def test_a_waiter_gets_a_kept_place_when_its_last_pin_ends() -> None:
+    """The place is not free then, but it may be evicted."""
+    table = PlaceTable(1, evicts=True)
+    place = table.take(0)
+    assert place is not None
+    table.keep(0, place, b"")
+    is_asking = threading.Event()
+    taken: list[int | None] = []
+
+    def is_over() -> bool:
+        # Called with the table's lock, which only waiting releases.
+        is_asking.set()
+        return False
+
+    waiter = threading.Thread(target=lambda: taken.append(table.take_when_free(1, is_over)), daemon=True)
+    waiter.start()
+    assert is_asking.wait(running.DEADLINE_S)
+    table.unpin([place])
+    waiter.join(running.DEADLINE_S)
+    assert taken == [place]
