@@ -20,10 +20,9 @@ from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash
-from trunkline_server.backends.cuda.kernels.gather_kv import gather_kv
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
-from trunkline_server.backends.cuda.step_input import StepShape
+from trunkline_server.backends.cuda.step_input import Entry, StepShape
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -100,16 +99,6 @@ def test_a_chunk_has_the_attention_of_the_stored_elements(
     expected = scene.expected(**options)
     torch.testing.assert_close(out[rows].float().cpu(), expected[rows], rtol=2e-2, atol=2e-2)
     assert (out[: rows.start] == 7.0).all(), "rows of others are left alone"
-
-
-def test_gathered_elements_equal_stored_ones(device: str) -> None:
-    scene = make_scene([(45, 1)], device=device, num_heads=4, num_kv_heads=2, head_size=48, format="f16")
-    keys, values = gather_kv(scene.pool, 1, scene.tables[0].to(device), 45)
-    layout = scene.pool.layout
-    pieces = scene.pool.elements(1)[scene.tables[0, :3].long().to(device), : 2 * layout.values_offset]
-    expected = pieces.view(3, 2, 2, layout.block_size, 48).permute(1, 0, 3, 2, 4).reshape(2, -1, 2, 48)[:, :45]
-    assert torch.equal(keys, expected[0])
-    assert torch.equal(values, expected[1])
 
 
 def backend_of(path: Path, device: str, numerics: str, *, captures: bool = False) -> CudaBackend:
@@ -198,8 +187,6 @@ def test_the_reason_for_not_using_it_is_logged(calls: list[tuple[int, int]], mon
 
 
 def test_long_contexts_are_left_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trunkline_server.backends.cuda.step_input import Entry
-
     entries = [Entry([1], 9, [0], [0]), Entry([1] * 512, 0, [1], []), Entry([1] * 512, 100, [2], [])]
     one = FlashAttention("test", flash_attn_func)
     assert one.long_chunks(entries, LAYOUT) == [LongChunk(1, 1, 513, 512), LongChunk(2, 513, 1025, 612)]

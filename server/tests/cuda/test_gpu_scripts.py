@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from gpu import measure, phases, plan, report
 from gpu.lines import Lines
 from gpu.phases import Conductor, Phase
 from gpu.process import end_with
+from gpu.shapes import SHAPES, write_model
 from tests.cuda.compiled import run_without_interpreter
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
 PATHS = [str(ROOT / "benchmark"), str(ROOT / "server")]
@@ -70,28 +73,6 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-class LeapingClock:
-    """Replaces `time` where phases run, and jumps past their limits once an event has been seen.
-
-    This leaves room for a slow start without making any test wait. A phase learns that its limit has passed and then
-    reports where it is.
-    """
-
-    LEAP_S, PAST_S = 100.0, 1000.0
-    sleep = staticmethod(time.sleep)
-
-    def __init__(self, is_seen: Callable[[], bool]) -> None:
-        self._is_seen = is_seen
-        self._has_leapt = False
-
-    def monotonic(self) -> float:
-        self._has_leapt = self._has_leapt or self._is_seen()
-        return time.monotonic() + (self.LEAP_S if self._has_leapt else 0.0)
-
-    def time(self) -> float:
-        return time.time() - self.PAST_S
-
-
 def has_ended(process: int, within_s: float = 10.0) -> bool:
     """Returns True if a process ends in that time, even if no parent has waited for it."""
     try:
@@ -112,7 +93,14 @@ pathlib.Path({str(child)!r}).write_text(str(subprocess.Popen(["sleep", "600"]).p
 time.sleep(600)
 """
     place = 'File "<string>", line 4'
-    monkeypatch.setattr(phases, "time", LeapingClock(lambda: log.exists() and place in log.read_text()))
+
+    def monotonic() -> float:
+        """Jumps past all limits while the phase says where it is, which leaves room for a slow start."""
+        return time.monotonic() + (100.0 if log.exists() and place in log.read_text() else 0.0)
+
+    # A phase learns that its limit has passed long ago, and then reports where it is.
+    clock = SimpleNamespace(sleep=time.sleep, monotonic=monotonic, time=lambda: time.time() - 1000.0)
+    monkeypatch.setattr(phases, "time", clock)
     hangs, good = phase("hangs", program, 60.0), phase("good", "", 60.0)
     assert run(tmp_path, [hangs, good], seconds=600.0, width=1) == {"hangs": "over its limit of 60 s", "good": "ok"}
     assert has_ended(int(child.read_text()))
@@ -211,9 +199,6 @@ def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytes
 
 
 def test_fp8_weights_form_a_readable_checkpoint(tmp_path: Path) -> None:
-    from gpu.shapes import SHAPES, write_model
-    from trunkline_server.weights.checkpoint import open_checkpoint
-
     path = write_model(SHAPES["tiny"], tmp_path, "cpu", is_fp8=True)
     checkpoint = open_checkpoint(path)
     assert checkpoint.config.hidden_size == SHAPES["tiny"].hidden_size
