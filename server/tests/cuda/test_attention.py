@@ -18,8 +18,8 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     fits_in_splits,
 )
 
-# A decode across the end of a split, a new sequence, a chunk of a few tokens, whose windows of 65 positions begin in two
-# splits, and one of many.
+# A decode across the end of a split, a new sequence, a chunk of a few tokens (windows of 65 positions begin in two
+# splits), and one of many.
 MIXED = [(SPLIT + 2, 1), (5, 5), (SPLIT + 80, 33), (90, MAX_SPLIT_TOKENS + 6)]
 # The same without the chunks that add nothing where sizes differ.
 FEWER = [(SPLIT + 2, 1), (67, MAX_SPLIT_TOKENS + 1)]
