@@ -144,8 +144,9 @@ def _main(capability: str) -> None:
     from tests.cuda import launches
 
     (card,) = [card for card in (HOPPER, *OTHER_CARDS) if card.name == capability]
-    found = launches.on_hopper() if card == HOPPER else launches.on_other(card)
-    wanted = {name: launch for name, launch in found.items() if IS_FULL or name in launches.FIRST}
+    found = launches.launches()
+    names = (found.keys() if IS_FULL else launches.FIRST) if card == HOPPER else launches.ON_OTHER_CARDS[card.name]
+    wanted = {name: launch for name, launch in found.items() if name in names}
     compile_for(card, wanted, lambda compiled: print(json.dumps(asdict(compiled)), flush=True))
 
 

@@ -18,7 +18,6 @@ from trunkline_server.backends.cuda.kernels.activation import (
     relu_squared,
     sigmoid,
 )
-from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.experts_grouped import grouped_expert_product
@@ -206,7 +205,17 @@ FIRST = {
 }  # fmt: skip
 
 
-def on_hopper() -> dict[str, Callable[[], object]]:
+# Launches that are compiled for other cards: of each kernel that depends on the card one or two.
+ON_OTHER_CARDS = {
+    "8.0": {"8192 rows of one split", "latents", "e4m3 made bf16", "attention bf16"},
+    # The widest heads on the least shared memory.
+    "8.9": {"8192 rows of one split", "latents", "e4m3", "wide heads"},
+    "10.0": {"8192 rows of one split", "1 row", "e4m3", "attention bf16"},
+    "12.0": {"8192 rows of one split", "latents", "e4m3", "4 bits zeros"},
+}
+
+
+def launches() -> dict[str, Callable[[], object]]:
     return {
         "1 row": partial(product, BF16, NARROW, 1),
         "1 row by pointers": partial(product, BF16, NARROW, 1, is_tma=False),
@@ -221,6 +230,7 @@ def on_hopper() -> dict[str, Callable[[], object]]:
         "4 bits zeros": partial(grouped, 64, 4, 128, "zeros"),
         "4 bits table": partial(grouped, 16, 4, 64, "table"),
         "8 bits": partial(grouped, 16, 8, 32),
+        "e4m3 made bf16": partial(grouped, 64, 8, 3584, "e4m3"),
         "experts": partial(experts, 16),
         "experts of many rows": partial(experts, 8192),
         "experts of 4 bits": lambda: experts(
@@ -236,6 +246,7 @@ def on_hopper() -> dict[str, Callable[[], object]]:
         "rows": rows_of_all_kinds,
         **{f"attention {format}": partial(attention, format) for format in ("bf16", "fp8", "int8", "int4")},
         "attention of encoders": partial(attention, "bf16", sees_all=True, window=128),
+        "wide heads": lambda: scene("bf16", head_size=256).attend(),
         "attention of one": lambda: scene("bf16", [(300, 1)]).attend(),
         **{f"writes {format}": partial(writes, format) for format in ("bf16", "fp8", "int4")},
         "gathered": lambda: gather_kv(scene("bf16").pool, 1, new(9, dtype=torch.int32), 130),
@@ -245,23 +256,3 @@ def on_hopper() -> dict[str, Callable[[], object]]:
         **{variant.name: variant.launch for variant in sampling_variants.variants()},
         "sampler": lambda: DeviceSampler(HostDevice(), 1 << 17, 64, 20).warm_up(new(64, 1 << 17, dtype=F32)),
     }
-
-
-def on_other(card: Card) -> dict[str, Callable[[], object]]:
-    """Returns one or two launches of each kernel that depends on the card."""
-    found: dict[str, Callable[[], object]] = {"8192 rows": partial(product, BF16, WIDE, 8192)}
-    if not card.products_are_async:
-        found["latents"] = latents
-    if card.multiplies_fp8:
-        found["e4m3"] = partial(product, E4M3, WIDE, 64)
-    else:
-        found["e4m3 made bf16"] = partial(grouped, 64, 8, 4096, "e4m3")
-        found["attention bf16"] = partial(attention, "bf16")
-    if card.products_are_async:
-        found |= {"1 row": partial(product, BF16, NARROW, 1), "attention bf16": partial(attention, "bf16")}
-    elif card.copies_tensors:
-        found["4 bits zeros"] = partial(grouped, 64, 4, 128, "zeros")
-    elif card.multiplies_fp8:
-        # The widest heads on the least shared memory.
-        found["wide heads"] = lambda: scene("bf16", head_size=256).attend()
-    return found

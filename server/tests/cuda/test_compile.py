@@ -14,12 +14,12 @@ from trunkline_server.backends.cuda.kernels.card import KEPT_BYTES, SHARED_KIB, 
 
 SHARED_BYTES = 228 << 10
 REGISTERS = 64 << 10
-# Bytes that a thread may spill: fp8's conversions in the widest kernel, what int4 adds to scores, and scalars of the
-# sampler's kernel with all filters.
+# Bytes that a thread may spill: fp8's conversions in the widest kernel, what int4 adds to scores, scalars of the
+# sampler's kernel with all filters, and heads of 256 elements.
 SPILLED_BYTES = {
     ("attention fp8", "whole_kernel"): 64, ("attention int8", "whole_kernel"): 64,
     ("attention int4", "whole_kernel"): 320, ("all filters", "_choose_kernel"): 128,
-    ("sampler", "_choose_kernel"): 128,
+    ("sampler", "_choose_kernel"): 128, ("wide heads", "split_kernel"): 64, ("wide heads", "whole_kernel"): 640,
 }  # fmt: skip
 # On other cards, e4m3 conversion in software exceeds registers, and so does attention of long chunks, most of all with
 # heads of 256 elements.
