@@ -42,7 +42,7 @@ from gpu.shapes import NAMES, is_fp8, shape_of, write_model
 from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
-CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS.values())
+CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS)
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000

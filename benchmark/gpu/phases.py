@@ -117,7 +117,7 @@ class Conductor:
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, *phase.command], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                start_new_session=True, preexec_fn=partial(end_with, os.getpid()),
+                start_new_session=True, preexec_fn=partial(end_with, os.getpid(), limit_s + 2 * GRACE_S),
                 env={
                     **os.environ, **self._environment, "GPU_CHECK_PHASE": phase.name,
                     "GPU_CHECK_RESULTS": str(self.results), "GPU_CHECK_ENDS": str(time.time() + limit_s),

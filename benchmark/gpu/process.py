@@ -17,15 +17,17 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
 
-def end_with(parent: int) -> None:
-    """Makes the kernel kill this process when its parent, whose id this is, has ended.
+def end_with(parent: int, after_s: float = 0.0) -> None:
+    """Makes the kernel kill this process when its parent has ended, or after `after_s` if that is positive.
 
     Runs in the child between fork and exec, as `preexec_fn`. A process in a session of its own would otherwise outlive
-    a parent that is killed, and keep the GPU's memory.
+    a parent that is killed, and keep the GPU's memory. parent: the id of the parent.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
+    # The timer outlives the exec, and nothing in a phase handles its signal.
+    signal.setitimer(signal.ITIMER_REAL, after_s)
 
 
 def phase_lines() -> Lines:
@@ -43,5 +45,5 @@ def phase_lines() -> Lines:
 
 
 def _end(number: int, _frame: object) -> None:
-    """Exits by an exception, so that servers are stopped."""
+    """Exits by an exception, so that servers are stopped and their logs are printed."""
     raise SystemExit(128 + number)

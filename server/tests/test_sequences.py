@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
+from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.sequences import RunningSequence, SequenceTable, StepChunks
 from trunkline_server.errors import InvalidArgument
 
@@ -45,6 +46,10 @@ def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSe
         (replace(CHUNK, allowed_tokens=bytes(2)), "2 bytes, expected 3"),
         (replace(CHUNK, num_tokens=11), "has 11 tokens, but the limit is 10"),
         (replace(CHUNK, score=True), "logits of 5 positions, but the limit is 4"),
+        (replace(CHUNK, draft_token_ids=[VOCAB_SIZE]), "the draft 20 is not below 20"),
+        (replace(CHUNK, draft_token_ids=[0] * 3), "cannot hold 9 tokens"),
+        (replace(CHUNK, draft_token_ids=[0], allowed_tokens=bytes(3)), "0 `draft_masks`, expected 1"),
+        (replace(CHUNK, draft_token_ids=[0], late_masks=LateMasks()), "with a late mask"),
     ],
 )
 def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: str) -> None:

@@ -3,7 +3,6 @@
 import os
 
 if os.environ.get("TRITON_INTERPRET") == "1":
-    from tests.cuda.quick_interpreter import make_once, patch_once
+    from tests.cuda.quick_interpreter import patch_once
 
     patch_once()
-    make_once()

@@ -7,27 +7,24 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from tests.cuda.quick_interpreter import make_once, patch_once
-
-if TYPE_CHECKING:
-    from tests.cuda.compiled import Compiled
 
 # Triton reads the variable when a kernel is decorated, including those of its own library.
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     assert "triton" not in sys.modules, "imported before it was told to interpret"
     os.environ["TRITON_INTERPRET"] = "1"
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmark"))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def patched_once() -> None:
     """Patches once what Triton would patch for every launch, which would take most of the time."""
+    from tests.cuda.quick_interpreter import patch_once
+
     patch_once()
-    if not torch.cuda.is_available():
-        make_once()
 
 
 @pytest.fixture(scope="session")
@@ -49,15 +46,3 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Returns a folder that the processes of this test run share."""
     own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
-
-
-@pytest.fixture(scope="session")
-def hopper(shared_folder: Path) -> dict[str, dict[str, Compiled]]:
-    """Maps modules of variants to their kernels by name, compiled for Hopper."""
-    from tests.cuda.compiled import compiled_once
-
-    modules = ("attention_variants", "product_variants", "recurrent_variants", "sampling_variants")
-    found: dict[str, dict[str, Compiled]] = {module: {} for module in modules}
-    for name, kernel in compiled_once(shared_folder, modules).items():
-        found[kernel.module][name] = kernel
-    return found

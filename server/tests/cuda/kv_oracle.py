@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from trunkline_server.backends.cuda.kernels import card
 from trunkline_server.backends.cuda.kernels.attention import (
     AttentionPlan,
     AttentionShape,
@@ -14,6 +15,7 @@ from trunkline_server.backends.cuda.kernels.attention import (
     paged_attention,
 )
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention, latent_shape
+from trunkline_server.backends.cuda.kernels.attention_plan import whole_rows_of
 from trunkline_server.backends.cuda.key_scaling import KeyScaling
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.models.ops import Rope
@@ -55,42 +57,35 @@ def activation_dtype(format: str) -> torch.dtype:
 def stored(pool: KvPool, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns K and V [slots, G, D] f32 as stored in the pool, still transformed if its format transforms heads."""
     layout = pool.layout
+    elements = _decoded(pool.elements(layer)[:, : layout.num_elements], layout.format)
     if layout.latent_size is not None:
-        rows = pool.elements(layer)[:, : layout.num_elements].float().cpu().reshape(-1, 1, layout.head_size)
+        rows = elements.reshape(-1, 1, layout.head_size)
         return rows, rows[..., -layout.latent_size :]
-    per_head = layout.num_kv_heads * layout.block_size
-    pieces = pool.pieces[layer].cpu()
-    parts = []
-    for part in range(2):
-        begin = part * layout.values_offset * layout.format.storage_dtype.itemsize
-        end = begin + layout.values_offset * layout.format.storage_dtype.itemsize
-        data = pieces[:, begin:end].contiguous()
-        if layout.format is KvFormat.INT4:
-            elements = torch.stack([data & 15, data >> 4], dim=-1).flatten(-2).float() * 2 - 15
-        elif layout.format is KvFormat.FP8:
-            elements = data.view(torch.float8_e4m3fn).float()
-        else:
-            elements = data.view(layout.format.storage_dtype).float()
-        elements = elements.view(pool.num_blocks, layout.num_kv_heads, layout.block_size, layout.head_size)
-        if layout.format.has_scales:
-            begin = layout.scales_offset_bytes + part * per_head * 2
-            scales = pieces[:, begin : begin + per_head * 2].contiguous().view(torch.bfloat16).float()
-            elements = elements * scales.view(pool.num_blocks, layout.num_kv_heads, layout.block_size, 1)
-        parts.append(elements.transpose(1, 2).reshape(-1, layout.num_kv_heads, layout.head_size))
-    return parts[0], parts[1]
+    parts = elements.view(pool.num_blocks, 2, layout.num_kv_heads, layout.block_size, layout.head_size)
+    if layout.format.has_scales:
+        scales = pool.scales(layer)[:, : 2 * layout.num_kv_heads * layout.block_size].float().cpu()
+        parts = parts * scales.view(*parts.shape[:-1], 1)
+    keys, values = parts.permute(1, 0, 3, 2, 4).reshape(2, -1, layout.num_kv_heads, layout.head_size)
+    return keys, values
 
 
 def first_keys(pool: KvPool, layer: int) -> torch.Tensor:
     """Returns the correction of the key at position 0, if the block has it: [num_blocks, G, D] f32, mostly zero."""
-    layout = pool.layout
-    num_heads, row = layout.num_kv_heads, layout.row_elements
+    layout, num_heads = pool.layout, pool.layout.num_kv_heads
     if not layout.format.has_first_keys:
         return torch.zeros(pool.num_blocks, num_heads, layout.head_size)
-    pieces = pool.pieces[layer].cpu()
-    begin, end = layout.first_keys_offset, layout.first_keys_offset + num_heads * row
-    data = pieces[:, begin:end].contiguous().view(-1, num_heads, row)
-    scales = pieces[:, end : end + 2 * num_heads].contiguous().view(torch.bfloat16).float()
-    return (torch.stack([data & 15, data >> 4], dim=-1).flatten(-2).float() * 2 - 15) * scales[:, :, None]
+    begin, first_scale = layout.first_keys_offset, layout.first_scales_offset
+    elements = _decoded(pool.elements(layer)[:, begin : begin + num_heads * layout.row_elements], layout.format)
+    scales = pool.scales(layer)[:, first_scale : first_scale + num_heads].float().cpu()
+    return elements.view(-1, num_heads, layout.head_size) * scales[:, :, None]
+
+
+def _decoded(data: torch.Tensor, format: KvFormat) -> torch.Tensor:
+    """Returns stored elements [num_blocks, ...] as f32 on the host, without their scales."""
+    data = data.cpu().contiguous()
+    if format is KvFormat.INT4:
+        return torch.stack([data & 15, data >> 4], dim=-1).flatten(-2).float() * 2 - 15
+    return (data.view(torch.float8_e4m3fn) if format is KvFormat.FP8 else data).float()
 
 
 def hadamard(size: int) -> torch.Tensor:
@@ -100,6 +95,33 @@ def hadamard(size: int) -> torch.Tensor:
     while matrix.shape[0] < run:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)], 0)
     return torch.block_diag(*[matrix] * (size // run))
+
+
+def softmax_attention(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    *,
+    scale: float = 0.125,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    sinks: torch.Tensor | None = None,
+    sees_all: bool = False,
+) -> torch.Tensor:
+    """Returns [T, H, D] f32 for queries [T, H, D] of the last positions of keys and values [S, G, D]."""
+    num_rows, context = len(queries), len(keys)
+    keys, values = (x.float().repeat_interleave(queries.shape[1] // x.shape[1], 1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", queries.float(), keys) * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
+    positions, seen = torch.arange(context - num_rows, context)[:, None], torch.arange(context)[None, :]
+    is_hidden = (seen > positions) & (not sees_all)
+    if window is not None:
+        is_hidden |= (seen - positions).abs() >= window
+    scores = scores.masked_fill(is_hidden.to(scores.device), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.cpu()[:, None, None].expand(-1, num_rows, 1)], dim=-1)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1)[..., :context], values)
 
 
 @dataclass
@@ -132,18 +154,17 @@ class Scene:
     def attend(
         self,
         *,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        scale: float = 0.125,
         max_partial_rows: int = 256,
         padding_rows: int = 0,
         padding_entries: int = 0,
         out: torch.Tensor | None = None,
         decode_only: bool = False,
-        sinks: torch.Tensor | None = None,
+        window: int | None = None,
         sees_all: bool = False,
+        scale: float = 0.125,
+        **options: Any,
     ) -> torch.Tensor:
-        """Returns attention in layer 1, [T + padding, H * D]."""
+        """Returns attention in layer 1, [T + padding, H * D]. options: `soft_cap` and `sinks`."""
         num_rows = self.num_rows + padding_rows
         begins = [0]
         for entry in self.entries:
@@ -159,52 +180,25 @@ class Scene:
         plan.update(step, num_rows)
         space = AttentionSpace(self.shape, max_partial_rows, self.device)
         queries = torch.cat([self.queries, self.queries.new_full((padding_rows, self.queries.shape[1]), torch.nan)])
-        if self.pool.layout.latent_size is not None:
-            return latent_attention(
-                queries.to(self.device), self.pool, 1, step, plan, space, scale, out, decode_only=decode_only
-            )
-        return paged_attention(
-            queries.to(self.device), self.pool, 1, step, plan, space, scale, soft_cap, out, decode_only=decode_only,
-            sinks=sinks,
-        )  # fmt: skip
+        attention = paged_attention if self.pool.layout.latent_size is None else latent_attention
+        return attention(
+            queries.to(self.device), self.pool, 1, step, plan, space, scale, out=out, decode_only=decode_only, **options
+        )
 
     def slots(self, index: int) -> torch.Tensor:
         positions = torch.arange(self.entries[index].context)
         size = self.pool.layout.block_size
         return self.tables[index].long()[positions // size] * size + positions % size
 
-    def expected(
-        self,
-        *,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        scale: float = 0.125,
-        sinks: torch.Tensor | None = None,
-        sees_all: bool = False,
-    ) -> torch.Tensor:
-        """Returns [T, H * D] f32 from a softmax over all attended positions."""
+    def expected(self, **options: Any) -> torch.Tensor:
+        """Returns [T, H * D] f32 from `softmax_attention` with these options."""
         keys, values = stored(self.pool, 1)
         mixed = []
         for index, entry in enumerate(self.entries):
             queries = self.queries[self.rows(index)].float().view(entry.num_rows, -1, keys.shape[-1])
             key, value = (x[self.slots(index)] for x in (keys, values))
             key[0] += first_keys(self.pool, 1)[self.tables[index, 0]]
-            key, value = (x.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for x in (key, value))
-            scores = torch.einsum("qhd,khd->hqk", queries, key) * scale
-            if soft_cap is not None:
-                scores = soft_cap * torch.tanh(scores / soft_cap)
-            positions = torch.arange(entry.context - entry.num_rows, entry.context)[:, None]
-            seen = torch.arange(entry.context)[None, :]
-            is_hidden = (seen > positions) & (not sees_all)
-            if window is not None:
-                is_hidden |= seen <= positions - window
-                is_hidden |= seen >= positions + window
-            scores = scores.masked_fill(is_hidden, -torch.inf)
-            if sinks is not None:
-                column = sinks.cpu()[:, None, None].expand(-1, entry.num_rows, 1)
-                scores = torch.cat([scores, column], dim=-1)
-            weights = scores.softmax(-1)[..., : entry.context]
-            mixed.append(torch.einsum("hqk,khd->qhd", weights, value))
+            mixed.append(softmax_attention(queries, key, value, **options))
         result = torch.cat(mixed)
         if self.pool.format.is_transformed:
             size = self.shape.head_size
@@ -247,7 +241,8 @@ def make_scene(
     if latent_size is not None:
         shape = latent_shape(num_heads, latent_size)
     else:
-        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size)
+        rows = whole_rows_of(card.card_of(torch.device(device)))
+        shape = AttentionShape(num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, whole_rows=rows)
     if is_exact:
         queries = torch.randint(0, 2, (num_rows, num_heads * head_size), generator=generator).float()
     else:

@@ -13,12 +13,11 @@ from tests import running
 from tests.models.compared import CUDA_CASES
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.running import Runner, all_sampled
-from tests.tiers import IS_FULL, first
+from tests.tiers import IS_FULL, first, full
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
-from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -96,8 +95,8 @@ def test_latents_in_chunks_then_decodes(tiny_model: TinyModels, device: str) -> 
     backend = build_cuda(checkpoint, device)
     size = checkpoint.config.head_size
     assert backend.info.bytes_per_block == BLOCK_SIZE * checkpoint.config.num_layers * size * 4
-    expected = run_alone(ReferenceBackend(checkpoint), [24], [3, 1, 2], num_decodes=2)
-    assert_same(run_alone(backend, [9, 15], [9, 4, 30], num_decodes=2), expected)
+    expected = run_alone(ReferenceBackend(checkpoint), [24], [3, 1, 2], num_decodes=1)
+    assert_same(run_alone(backend, [9, 15], [9, 4, 30], num_decodes=1), expected)
 
 
 def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: ReferenceBackend) -> None:
@@ -182,7 +181,7 @@ def decode_with_drafts(
     return mine.output
 
 
-@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_masked", [full(False), True])
 def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
     params = replace(
         WITH_LOGPROBS, temperature=1.2, top_p=0.95, seed=7, repetition_penalty=1.3, presence_penalty=0.4,
@@ -219,18 +218,6 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     assert [type(outcome) for outcome in outcomes] == [SequenceFailure, SequenceFailure, Sampled]
     assert [outcome.code for outcome in outcomes[:2]] == ["invalid_plan"] * 2  # type: ignore[union-attr]
     assert_same([outcomes[2]], expected)  # type: ignore[list-item]
-    for chunk, problem in (
-        (Chunk(1, 25, 1, [], True), "25 tokens are known"),
-        (Chunk(1, 24, 1, [], True, allowed_tokens=b"\xff"), "a mask of 1 bytes"),
-        (Chunk(2, 5, 19, [4, 5, 6], True, score=True), "logits of 19 positions, but the limit is 8"),
-        (Chunk(1, 24, 1, [], True, draft_token_ids=[VOCAB_SIZE]), f"the draft {VOCAB_SIZE} is not below"),
-        (Chunk(1, 24, 1, [], True, draft_token_ids=[0] * 24), "cannot hold 49 tokens"),
-        (Chunk(1, 24, 1, [], True, draft_token_ids=[0], allowed_tokens=mask_at(25)), "0 `draft_masks`, expected 1"),
-        (Chunk(1, 24, 1, [], True, draft_token_ids=[0], late_masks=LateMasks()), "with a late mask"),
-    ):
-        (outcome,) = backend.step([chunk])
-        assert isinstance(outcome, SequenceFailure)
-        assert problem in outcome.message
 
 
 def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:

@@ -7,30 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from trunkline_server.backends.cuda import build
+from trunkline_server.backends.cuda.kernels import overlap
 from trunkline_server.backends.cuda.kernels.attention import stages_of
-from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, WHOLE_ROWS, whole_rows_of
-from trunkline_server.backends.cuda.kernels.card import SHARED_KIB, Card, card_of
+from trunkline_server.backends.cuda.kernels.card import SHARED_KIB, Card
 from trunkline_server.errors import BackendUnavailable, InvalidArgument
 
-AMPERE, GEFORCE, HOPPER, BLACKWELL = Card((8, 0), 108), Card((8, 6), 82), Card((9, 0), 132), Card((10, 0), 148)
-
-
-def test_properties_of_a_card_follow_from_its_capability() -> None:
-    assert [card.multiplies_fp8 for card in (AMPERE, GEFORCE, Card((8, 9), 58), HOPPER)] == [False, False, True, True]
-    assert [card.copies_tensors for card in (AMPERE, GEFORCE, HOPPER, Card((12, 0), 170))] == [False, False, True, True]
-    assert [card.products_are_async for card in (AMPERE, HOPPER, BLACKWELL, Card((12, 0), 170))] == [
-        False, True, True, False,
-    ]  # fmt: skip
-    assert HOPPER.shared_bytes == 227 << 10
-    # A multiprocessor of compute capability 8.6 has 100 KiB.
-    assert 2 * (GEFORCE.half_shared_bytes + 1024) == 100 << 10
-    # An unknown card counts as the smallest.
-    assert Card((13, 7), 200).shared_bytes == min(SHARED_KIB.values()) << 10
-
-
-def test_only_hopper_has_tiles_of_two_sizes_in_attention() -> None:
-    assert whole_rows_of(HOPPER) == WHOLE_ROWS
-    assert {whole_rows_of(card) for card in (AMPERE, GEFORCE, BLACKWELL)} == {SPLIT_ROWS}
+GEFORCE, HOPPER = Card((8, 6), 82), Card((9, 0), 132)
 
 
 def test_heads_too_large_for_a_card_are_refused_by_name() -> None:
@@ -56,5 +38,17 @@ def test_cards_before_ampere_are_refused(
         assert build.find_device() == "the card"  # type: ignore[comparison-overlap]
 
 
-def test_the_interpreter_acts_as_hopper() -> None:
-    assert card_of(torch.device("cpu")) == HOPPER
+def test_an_unknown_card_counts_as_the_smallest() -> None:
+    assert Card((13, 7), 200).shared_bytes == min(SHARED_KIB.values()) << 10
+    # Two programs share a multiprocessor, which has 100 KiB on compute capability 8.6.
+    assert 2 * (GEFORCE.half_shared_bytes + 1024) == 100 << 10
+
+
+def test_launches_overlap_from_hopper_on_if_that_is_enabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "OVERLAPS_LAUNCHES", True)
+    monkeypatch.setattr(overlap.INTERPRETED, "value", False)
+    for capability, expected in (((9, 0), {"launch_pdl": True}), ((12, 0), {"launch_pdl": True}), ((8, 9), {})):
+        monkeypatch.setattr(overlap, "card_of", lambda _device, capability=capability: Card(capability, 100))
+        assert overlap.overlap(torch.device("cpu")) == expected
+    monkeypatch.setattr(overlap, "OVERLAPS_LAUNCHES", False)
+    assert overlap.overlap(torch.device("cpu")) == {}

@@ -1,95 +1,112 @@
-"""Experts against the reference backend's computation, and each row against itself among other rows."""
+"""Experts against the reference backend's, and each row against itself among other rows."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-import torch.nn.functional as F
+from tests.cuda.kv_oracle import random
+from tests.tiers import full
 from trunkline_server.backends.cuda.kernels.activation import SILU, activate
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.weights import DenseWeight
-from trunkline_server.backends.reference.ops import _activated
-from trunkline_server.models.ops import ClampedSwiglu
+from trunkline_server.backends.reference.ops import ReferenceOps
+from trunkline_server.models.ops import ClampedSwiglu, Experts
 
-NUM_EXPERTS, WIDTH, INNER = 5, 48, 32
+WIDTH, INNER, NUM_ROWS, NUM_PADDING = 48, 32, 16, 4
+CLAMPED = ClampedSwiglu(alpha=1.702, limit=0.9)
+# The choices of DeepSeek-V3 and of V2.
+BY_TWO_BEST, BY_BEST = {"sigmoid": True, "choice_bias": "choice"}, {"sigmoid": False}
 
 
 def mixture(
-    x: torch.Tensor,
-    logits: torch.Tensor,
-    row_entry: torch.Tensor,
-    num_used: int,
-    *,
-    renormalise: bool,
-    activation: ClampedSwiglu | None = None,
+    x: torch.Tensor, logits: torch.Tensor, entries: torch.Tensor, experts: Experts, weights: dict[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Computes a layer of experts, with biases if it has an activation of its own, and compares it with torch."""
-    generator = torch.Generator().manual_seed(7)
-    both = torch.randn(NUM_EXPERTS, 2 * INNER, WIDTH, generator=generator).to(x) / WIDTH**0.5
-    down = torch.randn(NUM_EXPERTS, WIDTH, INNER, generator=generator).to(x) / INNER**0.5
-    biases = [torch.randn(NUM_EXPERTS, size, generator=generator).to(x) for size in (2 * INNER, WIDTH)]
-    both_bias, down_bias = biases if activation is not None else (None, None)
-    routes = route(logits, row_entry, num_used, renormalise=renormalise)
-    inner_weight, down_weight = (
-        DenseWeight.of("w", values.flatten(0, 1), None if bias is None else bias.flatten())
-        for values, bias in ((both, both_bias), (down, down_bias))
-    )
-    inner = expert_product(x, inner_weight, routes, is_sorted=False, out_dtype=x.dtype)
-    gate, up = inner.chunk(2, dim=1)
-    hidden = activate(activation or SILU, gate, up)
-    parts = expert_product(hidden, down_weight, routes, is_sorted=True, out_dtype=torch.float32)
-    found = combine(parts, routes, row_entry, x.dtype)
-    expected = torch.zeros_like(x)
-    masses = logits.double().softmax(-1)
-    for row in range(len(x)):
-        if row_entry[row] < 0:
-            continue
-        chosen = torch.sort(logits[row], descending=True, stable=True).indices[:num_used]
-        weights = masses[row, chosen] / (masses[row, chosen].sum() if renormalise else 1.0)
-        for expert, weight in zip(chosen, weights, strict=True):
-            gate, up = F.linear(x[row], both[expert], None if both_bias is None else both_bias[expert]).chunk(2)
-            out_bias = None if down_bias is None else down_bias[expert]
-            expected[row] += weight.to(x.dtype) * F.linear(_activated(gate, up, activation), down[expert], out_bias)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    return found
+    """Computes a layer of experts with the kernels."""
+
+    def stacked(*parts: tuple[str, ...]) -> torch.Tensor:
+        """Returns the weights of all experts below each other, each expert's parts in order."""
+        return torch.cat([weights[name] for of_expert in zip(*parts, strict=True) for name in of_expert])
+
+    routes = route(
+        logits, entries, experts.num_used, renormalise=experts.renormalise, sigmoid=experts.sigmoid,
+        choice_bias=None if experts.choice_bias is None else weights[experts.choice_bias],
+        num_groups=experts.num_groups, num_used_groups=experts.num_used_groups,
+    )  # fmt: skip
+    biases = [None, None] if experts.biases is None else [stacked(*experts.biases[:2]), stacked(experts.biases[2])]
+    both = DenseWeight.of("both", stacked(experts.gate, experts.up), biases[0])
+    gate, up = expert_product(x, both, routes, is_sorted=False, out_dtype=x.dtype).chunk(2, dim=1)
+    hidden = activate(experts.activation or SILU, gate, up)
+    down = DenseWeight.of("down", stacked(experts.down), biases[1])
+    parts = expert_product(hidden, down, routes, is_sorted=True, out_dtype=torch.float32)
+    return combine(parts, routes, entries, x.dtype)
 
 
-@pytest.mark.parametrize(("num_used", "renormalise"), [(1, True), (2, False), (5, True)])
-def test_a_row_depends_on_its_own_experts_only(device: str, num_used: int, renormalise: bool) -> None:
-    generator = torch.Generator().manual_seed(3)
+@pytest.mark.parametrize(
+    ("num_experts", "settings"),
+    [
+        (5, {"num_used": 1, "renormalise": True}),
+        (5, {"num_used": 2, "renormalise": False}),
+        (5, {"num_used": 5, "renormalise": True}),
+        (5, {"num_used": 2, "renormalise": True, "activation": CLAMPED}),
+        (12, {"num_used": 3, "renormalise": True, "num_groups": 4, "num_used_groups": 2, **BY_TWO_BEST}),
+        full(12, {"num_used": 3, "renormalise": False, "num_groups": 4, "num_used_groups": 2, **BY_TWO_BEST}),
+        (20, {"num_used": 4, "renormalise": False, "num_groups": 5, "num_used_groups": 1, **BY_BEST}),
+        full(20, {"num_used": 4, "renormalise": True, "num_groups": 5, "num_used_groups": 1, **BY_BEST}),
+        full(9, {"num_used": 4, "renormalise": True, "sigmoid": True}),
+        full(6, {"num_used": 4, "renormalise": True, "num_groups": 3, "num_used_groups": 2, **BY_TWO_BEST}),
+    ],
+)
+def test_a_row_depends_on_its_own_experts_only(num_experts: int, settings: dict[str, Any], device: str) -> None:
+    shapes = {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
+    names = {part: tuple(f"{part} {expert}" for expert in range(num_experts)) for part in shapes}
+    weights = {
+        name: random(*shapes[name.split()[0]], seed=seed) / 6 for seed, name in enumerate(sum(names.values(), ()))
+    }
+    weights["choice"] = random(num_experts, seed=1)
+    if "activation" in settings:
+        biases = {f"{name} bias": random(len(weight), seed=seed) for seed, (name, weight) in enumerate(weights.items())}
+        weights |= biases
+        settings = {**settings, "biases": tuple(tuple(f"{name} bias" for name in part) for part in names.values())}
+    experts = Experts(**names, **settings)
     # All sizes have tiles of few rows, because the interpreter's products depend on the tile.
-    x = torch.randn(16, WIDTH, generator=generator).to(device)
-    # Few different values, so that some are equal.
-    logits = torch.randint(0, 6, (16, NUM_EXPERTS), generator=generator).float().to(device)
-    entries = torch.zeros(16, dtype=torch.int32, device=device)
-    entries[12:] = -1
-    whole = mixture(x, logits, entries, num_used, renormalise=renormalise)
-    assert not whole[12:].any()
-    for row in (0, 11):
+    x = random(NUM_ROWS, WIDTH)
+    # Without groups few different values, so that some are equal.
+    logits = random(NUM_ROWS, num_experts, seed=3)
+    logits = logits if "num_groups" in settings else (2 * logits).round()
+    reference = ReferenceOps(weights.__getitem__, None, None)  # type: ignore[arg-type]
+    expected = reference.experts(x, logits, experts)
+    x, logits, weights = x.to(device), logits.to(device), {name: weight.to(device) for name, weight in weights.items()}
+    entries = torch.zeros(NUM_ROWS, dtype=torch.int32, device=device)
+    entries[-NUM_PADDING:] = -1
+    whole = mixture(x, logits, entries, experts, weights)
+    torch.testing.assert_close(whole[:-NUM_PADDING].cpu(), expected[:-NUM_PADDING], rtol=1e-4, atol=1e-5)
+    assert not whole[-NUM_PADDING:].any()
+    for row in (0, NUM_ROWS - NUM_PADDING - 1):
         alone = slice(row, row + 1)
-        found = mixture(x[alone], logits[alone], entries[alone], num_used, renormalise=renormalise)
-        assert torch.equal(found, whole[alone])
-
-
-def test_experts_with_biases_and_a_clamp(device: str) -> None:
-    generator = torch.Generator().manual_seed(4)
-    x, logits = (torch.randn(16, size, generator=generator).to(device) for size in (WIDTH, NUM_EXPERTS))
-    entries = torch.zeros(16, dtype=torch.int32, device=device)
-    activation = ClampedSwiglu(alpha=1.702, limit=0.9)
-    whole = mixture(x, logits, entries, 2, renormalise=True, activation=activation)
-    alone = mixture(x[5:6], logits[5:6], entries[5:6], 2, renormalise=True, activation=activation)
-    assert torch.equal(alone, whole[5:6])
+        assert torch.equal(mixture(x[alone], logits[alone], entries[alone], experts, weights), whole[alone])
 
 
 def test_logits_that_are_not_numbers_make_only_their_row_invalid(device: str) -> None:
-    x, entries = torch.ones(3, WIDTH, device=device), torch.zeros(3, dtype=torch.int32, device=device)
-    logits = torch.zeros(3, NUM_EXPERTS, device=device)
+    entries = torch.zeros(3, dtype=torch.int32, device=device)
+    logits = torch.zeros(3, 5, device=device)
     logits[1, 2] = float("nan")
     routes = route(logits, entries, 2, renormalise=True)
     assert torch.equal(routes.weights[0], routes.weights[2])
     parts = torch.ones(6, WIDTH, device=device)
-    assert combine(parts, routes, entries, x.dtype).isnan().any(1).tolist() == [False, False, False]
+    assert combine(parts, routes, entries, torch.float32).isnan().any(1).tolist() == [False, False, False]
     logits[1] = float("nan")
     routes = route(logits, entries, 2, renormalise=True)
-    assert combine(parts, routes, entries, x.dtype).isnan().all(1).tolist() == [False, True, False]
+    assert combine(parts, routes, entries, torch.float32).isnan().all(1).tolist() == [False, True, False]
     assert sorted(routes.order.tolist()) == list(range(6))
+
+
+def test_logits_that_are_not_numbers_choose_experts_of_one_group(device: str) -> None:
+    logits = torch.full((2, 8), float("nan"), device=device)
+    logits[1, 5] = 1.0
+    entries = torch.zeros(2, dtype=torch.int32, device=device)
+    routes = route(logits, entries, 2, renormalise=True, sigmoid=True, num_groups=4, num_used_groups=1)
+    experts_of_places = torch.repeat_interleave(torch.arange(8), routes.begins.cpu().diff())
+    chosen = experts_of_places[routes.places.cpu().long()].view(2, 2)
+    assert chosen.tolist() == [[0, 1], [5, 4]]

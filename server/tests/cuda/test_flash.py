@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.cuda.kv_oracle import make_scene
-from tests.cuda.test_captured_models import CapturingDevice
+from tests.cuda.kv_oracle import make_scene, softmax_attention
+from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.tiers import full
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice
-from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash, gather_kv
+from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find_flash
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
-from trunkline_server.backends.cuda.step_input import StepShape
+from trunkline_server.backends.cuda.step_input import Entry, StepShape
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -40,22 +40,12 @@ def flash_attn_func(
     softcap: float = 0.0,
     **_: object,
 ) -> torch.Tensor:
-    """Computes the documented attention: [batch, rows, heads, D]; the mask aligns the last query and key."""
-    num_rows, num_keys, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
-    keys, values = (x.float().repeat_interleave(group, 2) for x in (k, v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), keys) * (softmax_scale or q.shape[-1] ** -0.5)
-    if softcap > 0:
-        scores = softcap * torch.tanh(scores / softcap)
-    distance = torch.arange(num_keys, device=q.device) - torch.arange(num_rows, device=q.device)[:, None]
-    distance = distance - (num_keys - num_rows)
-    left, right = window_size[0], 0 if causal else window_size[1]
-    is_hidden = torch.zeros_like(distance, dtype=torch.bool)
-    if right >= 0:
-        is_hidden |= distance > right
-    if left >= 0:
-        is_hidden |= distance < -left
-    weights = scores.masked_fill(is_hidden, -torch.inf).softmax(-1)
-    return torch.einsum("bhqk,bkhd->bqhd", weights, values).to(q.dtype)
+    """Computes the documented attention: [1, rows, heads, D]; the mask aligns the last query and key."""
+    left, right = window_size
+    assert causal and right <= 0 and softmax_scale is not None
+    window, soft_cap = None if left < 0 else left + 1, softcap or None
+    out = softmax_attention(q[0], k[0], v[0], scale=softmax_scale, window=window, soft_cap=soft_cap)
+    return out[None].to(q.dtype)
 
 
 @pytest.fixture
@@ -79,23 +69,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     yield seen
 
 
+@pytest.mark.parametrize("heads", [(4, 2, 32), full((3, 1, 80))])
 @pytest.mark.parametrize(
-    ("entries", "options", "heads"),
+    ("entries", "options"),
     [
-        full([(70, 70)], {}, (4, 2, 32)),
-        full([(70, 70)], {}, (3, 1, 80)),
-        ([(33, 1), (90, 37)], {"scale": 0.3}, (4, 2, 32)),
-        full([(33, 1), (90, 37)], {"scale": 0.3}, (3, 1, 80)),
-        full([(100, 40)], {"window": 21}, (4, 2, 32)),
-        full([(100, 40)], {"window": 21}, (3, 1, 80)),
-        ([(100, 40)], {"window": 21, "soft_cap": 2.0, "scale": 3.0}, (4, 2, 32)),
-        full([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}, (3, 1, 80)),
+        ([(33, 1), (90, 37)], {"scale": 0.3}),
+        full([(70, 70)], {}),
+        full([(100, 40)], {"window": 21}),
+        ([(100, 40)], {"window": 21, "soft_cap": 2.0, "scale": 3.0}),
+        full([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}),
     ],
 )
-def test_a_chunk_matches_the_own_kernels(
+def test_a_chunk_has_the_attention_of_the_stored_elements(
     device: str, entries: list[tuple[int, int]], options: dict[str, Any], heads: tuple[int, int, int]
 ) -> None:
-    """Compares a chunked prompt with shared KV heads, a window and a soft cap."""
+    """Chunks of prompts with shared KV heads, a window and a soft cap."""
     num_heads, num_kv_heads, head_size = heads
     scene = make_scene(
         entries, device=device, num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, format="bf16"
@@ -108,19 +96,9 @@ def test_a_chunk_matches_the_own_kernels(
         scene.queries.to(device), scene.pool, 1, chunk, scene.tables[index].to(device), out=out,
         **{"window": None, "soft_cap": None, "scale": 0.125, **options},
     )  # fmt: skip
-    expected = scene.attend(**options)
-    torch.testing.assert_close(out[rows].float(), expected[rows].float(), rtol=2e-2, atol=2e-2)
+    expected = scene.expected(**options)
+    torch.testing.assert_close(out[rows].float().cpu(), expected[rows], rtol=2e-2, atol=2e-2)
     assert (out[: rows.start] == 7.0).all(), "rows of others are left alone"
-
-
-def test_gathered_elements_equal_stored_ones(device: str) -> None:
-    scene = make_scene([(45, 1)], device=device, num_heads=4, num_kv_heads=2, head_size=48, format="f16")
-    keys, values = gather_kv(scene.pool, 1, scene.tables[0].to(device), 45)
-    layout = scene.pool.layout
-    pieces = scene.pool.elements(1)[scene.tables[0, :3].long().to(device), : 2 * layout.values_offset]
-    expected = pieces.view(3, 2, 2, layout.block_size, 48).permute(1, 0, 3, 2, 4).reshape(2, -1, 2, 48)[:, :45]
-    assert torch.equal(keys, expected[0])
-    assert torch.equal(values, expected[1])
 
 
 def backend_of(path: Path, device: str, numerics: str, *, captures: bool = False) -> CudaBackend:
@@ -209,8 +187,6 @@ def test_the_reason_for_not_using_it_is_logged(calls: list[tuple[int, int]], mon
 
 
 def test_long_contexts_are_left_to_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trunkline_server.backends.cuda.step_input import Entry
-
     entries = [Entry([1], 9, [0], [0]), Entry([1] * 512, 0, [1], []), Entry([1] * 512, 100, [2], [])]
     one = FlashAttention("test", flash_attn_func)
     assert one.long_chunks(entries, LAYOUT) == [LongChunk(1, 1, 513, 512), LongChunk(2, 513, 1025, 612)]

@@ -4,44 +4,44 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gpu import __main__ as program
+from gpu import measure, phases, plan, report
+from gpu.lines import Lines, of_kind, read_lines
+from gpu.phases import Conductor, Phase
+from gpu.process import end_with
+from gpu.shapes import NAMES, SHAPES, write_model
+from tests.cuda.compiled import run_without_interpreter
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
 PATHS = [str(ROOT / "benchmark"), str(ROOT / "server")]
 SAYS = "from gpu.process import phase_lines; lines = phase_lines(); lines.figure('m', 'decode', {'batch': 1, 'n': 2}); "
 
 
-@pytest.fixture(autouse=True)
-def path_of_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(PATHS[0])
-
-
 def run(folder: Path, phases: Sequence[Any], *, seconds: float = 60.0, width: int = 2) -> dict[str, str]:
     """Returns how each phase of a run ended."""
-    from gpu.phases import Conductor
-
     conductor = Conductor(folder, {"PYTHONPATH": os.pathsep.join(PATHS)})
     conductor.run(phases, width, time.monotonic() + seconds)
     return conductor.statuses()
 
 
 def phase(name: str, program: str, limit_s: float = 30.0, **more: Any) -> Any:
-    from gpu.phases import Phase
-
     return Phase(name, ["-c", SAYS + program], limit_s, least_s=more.pop("least_s", 0.0), **more)
 
 
 def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> None:
-    from gpu import report
-
     statuses = run(
         tmp_path,
         [
@@ -50,11 +50,12 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
             phase("needs", "", after=["raises"]),
             phase("good", "lines.check('sums are exact', holds=True)"),
             phase("wrong", "lines.check('graphs are as launched', holds=False, detail='row 3 differs')"),
+            phase("late", "", least_s=1000.0),
         ],
     )
     assert statuses == {
         "raises": "failed with 1", "dies": "killed by SIGKILL", "needs": "skipped: raises did not end well",
-        "good": "ok", "wrong": "ok",
+        "good": "ok", "wrong": "ok", "late": "skipped: no time was left",
     }  # fmt: skip
     report.write(tmp_path)
     text = (tmp_path / "gpu.md").read_text()
@@ -64,31 +65,10 @@ def test_a_phase_that_fails_or_is_killed_loses_only_itself(tmp_path: Path) -> No
     assert "- wrong: graphs are as launched: row 3 differs" in text
     assert "RuntimeError: no memory" in (tmp_path / "log.txt").read_text()
     assert sorted(report.problems(tmp_path)) == [
-        "dies: killed by SIGKILL", "needs: skipped: raises did not end well", "raises: failed with 1",
+        "dies: killed by SIGKILL", "late: skipped: no time was left", "needs: skipped: raises did not end well",
+        "raises: failed with 1",
         "wrong: graphs are as launched: row 3 differs",
     ]  # fmt: skip
-
-
-class LeapingClock:
-    """Replaces `time` where phases run, and jumps past their limits once an event has been seen.
-
-    This leaves room for a slow start without making any test wait. A phase learns that its limit has passed and then
-    reports where it is.
-    """
-
-    LEAP_S, PAST_S = 100.0, 1000.0
-    sleep = staticmethod(time.sleep)
-
-    def __init__(self, is_seen: Callable[[], bool]) -> None:
-        self._is_seen = is_seen
-        self._has_leapt = False
-
-    def monotonic(self) -> float:
-        self._has_leapt = self._has_leapt or self._is_seen()
-        return time.monotonic() + (self.LEAP_S if self._has_leapt else 0.0)
-
-    def time(self) -> float:
-        return time.time() - self.PAST_S
 
 
 def has_ended(process: int, within_s: float = 10.0) -> bool:
@@ -104,8 +84,6 @@ def has_ended(process: int, within_s: float = 10.0) -> bool:
 
 
 def test_a_hanging_phase_reports_where_and_its_children_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import phases, report
-
     child, log = tmp_path / "child", tmp_path / ".hangs.log"
     program = f"""
 import pathlib, subprocess, time
@@ -113,7 +91,14 @@ pathlib.Path({str(child)!r}).write_text(str(subprocess.Popen(["sleep", "600"]).p
 time.sleep(600)
 """
     place = 'File "<string>", line 4'
-    monkeypatch.setattr(phases, "time", LeapingClock(lambda: log.exists() and place in log.read_text()))
+
+    def monotonic() -> float:
+        """Jumps past all limits while the phase says where it is, which leaves room for a slow start."""
+        return time.monotonic() + (100.0 if log.exists() and place in log.read_text() else 0.0)
+
+    # A phase learns that its limit has passed long ago, and then reports where it is.
+    clock = SimpleNamespace(sleep=time.sleep, monotonic=monotonic, time=lambda: time.time() - 1000.0)
+    monkeypatch.setattr(phases, "time", clock)
     hangs, good = phase("hangs", program, 60.0), phase("good", "", 60.0)
     assert run(tmp_path, [hangs, good], seconds=600.0, width=1) == {"hangs": "over its limit of 60 s", "good": "ok"}
     assert has_ended(int(child.read_text()))
@@ -144,10 +129,13 @@ conductor.run([Phase("hangs", ["-c", {hangs!r}], 600.0)], 1, time.monotonic() + 
     assert has_ended(int(process.read_text()))
 
 
-def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
-    from gpu import __main__ as program
-    from gpu.lines import Lines
+def test_a_phase_is_killed_after_its_limit_even_if_it_ignores_every_request(tmp_path: Path) -> None:
+    program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], preexec_fn=partial(end_with, os.getpid(), 0.2)) as process:
+        assert process.wait(30) == -signal.SIGALRM
 
+
+def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
     output = tmp_path / "results"
     output.mkdir()
     Lines(output / "results.jsonl", "steps").begin(60.0)
@@ -163,21 +151,7 @@ def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> Non
     assert not other.exists()
 
 
-def test_phases_without_time_left_are_listed(tmp_path: Path) -> None:
-    from gpu import report
-
-    first = phase("first", "import time; time.sleep(600)", 600.0, least_s=0.5)
-    statuses = run(tmp_path, [first, phase("second", "", least_s=0.5)], seconds=2.0, width=1)
-    assert statuses["first"].startswith("over its limit of")
-    assert statuses["second"] == "skipped: no time was left"
-    report.write(tmp_path)
-    assert "- second: skipped: no time was left" in (tmp_path / "gpu.md").read_text()
-
-
 def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.phases import Conductor
-
     conductor = Conductor(tmp_path, {"PYTHONPATH": os.pathsep.join(PATHS)})
     good, later = phase("good", ""), phase("later", "")
     conductor.expect([good, later])
@@ -188,25 +162,7 @@ def test_an_ended_run_lists_the_phases_not_reached(tmp_path: Path) -> None:
     assert report.problems(tmp_path) == ["later: skipped: the run was ended"]
 
 
-def test_figures_of_the_interpreter_are_marked(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.lines import Lines
-
-    lines = Lines(tmp_path / "results.jsonl", "steps")
-    lines.figure("m", "decode", {"batch": 1, "tokens_per_s": 9.0})
-    report.write(tmp_path)
-    assert "The times mean nothing" not in (tmp_path / "gpu.md").read_text()
-    lines.note(device="none", on_gpu=False)
-    report.write(tmp_path)
-    text = (tmp_path / "gpu.md").read_text()
-    assert "The times mean nothing" in text
-    assert "| device | none |" in text
-
-
 def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
-    from gpu import report
-    from gpu.lines import Lines
-
     lines = Lines(tmp_path / "results.jsonl", "steps")
     lines.begin(60.0)
     lines.figure("m", "prefill", {"tokens": 512, "tokens_per_s": 9.0})
@@ -214,18 +170,20 @@ def test_a_run_that_was_cut_off_has_a_summary(tmp_path: Path) -> None:
         file.write('{"phase": "steps", "wh')
     report.write(tmp_path)
     assert report.problems(tmp_path) == ["steps: was running when the run ended"]
-    assert "| 512 | 9 |" in (tmp_path / "gpu.md").read_text()
+    text = (tmp_path / "gpu.md").read_text()
+    assert "| 512 | 9 |" in text and "The times mean nothing" not in text
+    (tmp_path / "results.jsonl").unlink()
+    lines.note(device="none", on_gpu=False)
+    report.write(tmp_path)
+    assert "The times mean nothing" in (tmp_path / "gpu.md").read_text()
 
 
 @pytest.mark.full
 def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import measure
-    from gpu.lines import of_kind, read_lines
-
     monkeypatch.setenv("GPU_CHECK_RESULTS", str(tmp_path / "results.jsonl"))
-    for program in ("weights", "steps"):
+    for name in ("weights", "steps"):
         model = ["--model", "tiny", "--path", str(tmp_path / "model")]
-        monkeypatch.setattr(sys, "argv", ["measure", program, *model])
+        monkeypatch.setattr(sys, "argv", ["measure", name, *model])
         assert measure.main() == 0
     rows: dict[str, list[dict[str, float]]] = {}
     for line in of_kind(read_lines(tmp_path / "results.jsonl"), "figure"):
@@ -236,9 +194,6 @@ def test_every_figure_is_measured_and_written(tmp_path: Path, monkeypatch: pytes
 
 
 def test_fp8_weights_form_a_readable_checkpoint(tmp_path: Path) -> None:
-    from gpu.shapes import SHAPES, write_model
-    from trunkline_server.weights.checkpoint import open_checkpoint
-
     path = write_model(SHAPES["tiny"], tmp_path, "cpu", is_fp8=True)
     checkpoint = open_checkpoint(path)
     assert checkpoint.config.hidden_size == SHAPES["tiny"].hidden_size
@@ -246,13 +201,10 @@ def test_fp8_weights_form_a_readable_checkpoint(tmp_path: Path) -> None:
 
 
 def test_the_phases_of_a_run_fit_into_its_time() -> None:
-    from gpu import plan
-    from gpu.shapes import NAMES
-
     stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), NAMES, 16)
     names = [phase.name for stage in stages for phase in stage.phases]
     assert len(names) == len(set(names))
-    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile_cards"} & set(names), "they need no GPU"
+    assert not {"tests-gpu_scripts", "tests-tiers", "tests-compile"} & set(names), "they need no GPU"
     assert {"assumptions-products", "traffic-int4", "tests-linear", "steps-llama-8b", "requests-llama-1b"} <= set(names)
     for stage in stages:
         known = [phase.name for phase in stage.phases]
@@ -264,32 +216,12 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
     assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
     both = plan.selected(stages, ["steps-llama-1b"])
     assert [stage.share for stage in both] == [stage.share for stage in stages]
-
-
-def test_a_window_runs_everything_in_commands_of_ten_minutes() -> None:
-    from gpu import plan
-    from gpu.shapes import NAMES
-
-    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), NAMES, 16)
-    chosen = {
-        phase.name for _, names in plan.WINDOW for stage in plan.selected(stages, names) for phase in stage.phases
-    }
-    assert {phase.name for stage in stages for phase in stage.phases} == chosen
-    # A minute of each command is for imports and the archive, and some of the window for starting the machine.
-    assert all(minutes <= 9 for minutes, _ in plan.WINDOW)
-    assert sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
-    assert sum(line.startswith("scripts/gpu-check.sh ") for line in plan.window(stages)) == len(plan.WINDOW)
-
-
-def test_every_measuring_program_belongs_to_a_phase() -> None:
-    from gpu import measure, plan
-    from gpu.shapes import NAMES
-
-    stages = [
-        *plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), NAMES, 16),
-        *plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16),
-    ]
-    commands = [phase.command for stage in stages for phase in stage.phases]
+    # The window has everything, in commands of at most ten minutes with one for imports and the archive.
+    chosen = {one.name for _, wanted in plan.WINDOW for stage in plan.selected(stages, wanted) for one in stage.phases}
+    assert chosen == set(names)
+    assert all(minutes <= 9 for minutes, _ in plan.WINDOW) and sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
+    interpreted = plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16)
+    commands = [phase.command for stage in [*stages, *interpreted] for phase in stage.phases]
     assert set(measure.PROGRAMS) == {command[2] for command in commands if list(command[:2]) == ["-m", "gpu.measure"]}
 
 
@@ -310,8 +242,6 @@ def test_a_bundle_finds_its_programs_in_any_folder(tmp_path: Path, is_absolute: 
 
 
 def test_a_missing_launcher_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gpu import __main__ as program
-
     monkeypatch.setattr(sys, "argv", ["gpu", "--launcher", str(tmp_path / "trunkline"), "--output", str(tmp_path)])
     with pytest.raises(SystemExit):
         program.main()
@@ -322,8 +252,6 @@ def test_a_missing_launcher_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, 
 def test_an_unknown_phase_is_refused_before_results_are_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_gpu: bool
 ) -> None:
-    from gpu import __main__ as program
-
     kept = {name: f"of before: {name}" for name in ("results.jsonl", "gpu.md", "log.txt")}
     for name, content in kept.items():
         (tmp_path / name).write_text(content)
@@ -340,8 +268,6 @@ def test_an_unknown_phase_is_refused_before_results_are_lost(
 def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
 ) -> None:
-    from gpu import __main__ as program
-
     monkeypatch.setattr(program, "_look", lambda _environment: {"problem": "nothing in 90 s"})
     monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
     assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
@@ -351,38 +277,37 @@ def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
 _COMPILES_TWICE = """
 import pathlib, shutil, sys
 from triton import knobs
-from tests.cuda import attention_variants
-from tests.cuda.compiled import HOPPER, compile_variant
 from gpu.compiled_cache import pack, unpack
+from gpu.dry import as_on
+from tests.cuda.compiled import HOPPER
+from tests.cuda.launches import gated
+from trunkline_server.backends.cuda.kernels.linear_gated import _gated_kernel
 
-(variant,) = [one for one in attention_variants.variants() if one.name == "merge"]
 first, second, archive = (pathlib.Path(name) for name in sys.argv[1:])
+as_on(HOPPER)
 hits = []
 knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
 for folder in (first, second):
     knobs.cache.dir = str(folder)
-    compile_variant(variant, HOPPER)
+    gated(1)
     if folder == first:
         assert pack(first, archive) == 1
         shutil.rmtree(first)
         assert unpack(archive, second) == 1
+        _gated_kernel.device_caches.clear()
 print(hits)
 """
 
 
+@pytest.mark.full
 def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
     """The second compilation has another folder, as on another machine, and the first folder is gone."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = os.pathsep.join(PATHS)
-    command = [sys.executable, "-c", _COMPILES_TWICE, *(str(tmp_path / name) for name in ("one", "two", "all.tar.gz"))]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "[False, True]\n"
+    folders = [str(tmp_path / name) for name in ("one", "two", "all.tar.gz")]
+    printed = run_without_interpreter(["-c", _COMPILES_TWICE, *folders], tmp_path / "cache", 120)
+    assert printed == "[False, True]\n"
 
 
 def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu import measure
-
     (tmp_path / "made_by_newer.py").write_text("raise RuntimeError('generated with version 9')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(measure, "NEEDED", ("json", "made_by_newer", "no_such_module"))

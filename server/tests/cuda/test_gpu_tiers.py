@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from gpu.tiers import bus_rates, measure
 from trunkline_server.backends.cuda.copies import CopyIn
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 
-BENCHMARK = str(Path(__file__).resolve().parents[3] / "benchmark")
-
 
 def test_rates_are_measured_and_bytes_compared(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
-    monkeypatch.syspath_prepend(BENCHMARK)
-    from gpu.tiers import bus_rates, measure
-
     made = CudaDevice() if device == "cuda" else Device()
     assert all(rate > 0 for rate in bus_rates(made, 1 << 16).values())
     figures = measure(made, "tiny", 70, block_size=16)

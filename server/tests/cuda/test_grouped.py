@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from tests.tiers import full
 from tests.weights.gguf_files import quantize
 from tests.weights.random_groups import random_groups
@@ -12,6 +14,7 @@ from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import grouped_linear
+from trunkline_server.backends.cuda.kernels.numerics import e4m3_by_bits, from_e4m3
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, summed
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, gguf_weight
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, grouped
@@ -108,3 +111,20 @@ def test_no_bit_depends_on_rows_or_path(device: str, bits: int, group_size: int,
     values = dequantized_rows(weight, None, torch.empty(40, num_inputs, device=device))
     columns = x if weight.order is None else x[:, weight.order.long()]
     assert torch.equal(whole.double(), columns.double() @ values.double().T + bias)
+
+
+@triton.jit
+def _convert_kernel(codes, out, BY_BITS: tl.constexpr):
+    at = tl.arange(0, 256)
+    numbers = tl.load(codes + at)
+    tl.store(out + at, e4m3_by_bits(numbers) if BY_BITS else from_e4m3(numbers, tl.float32))
+
+
+@pytest.mark.parametrize("by_bits", [True, False])
+def test_every_code_of_e4m3_converts_as_in_torch(device: str, by_bits: bool) -> None:
+    codes = torch.arange(256, dtype=torch.uint8, device=device)
+    out = torch.empty(256, dtype=torch.float32, device=device)
+    _convert_kernel[(1,)](codes, out, BY_BITS=by_bits)
+    expected = codes.view(torch.float8_e4m3fn).float()
+    assert torch.equal(out.isnan(), expected.isnan())
+    assert torch.equal(out.nan_to_num(7.0).view(torch.int32), expected.nan_to_num(7.0).view(torch.int32))

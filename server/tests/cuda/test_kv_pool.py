@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.cuda import kv_oracle
@@ -25,12 +27,8 @@ def test_the_size_of_a_block_is_that_of_elements_and_scales(format: str, bytes_p
     layout = KvLayout(block_size=16, num_kv_heads=8, head_size=128, format=KvFormat(format))
     first_keys = 8 * bytes_per_head if format == "int4" else 0
     assert layout.piece_bytes == -(-(2 * 16 * 8 * bytes_per_head + first_keys) // 128) * 128
-
-
-def test_pieces_are_aligned() -> None:
-    layout = KvLayout(block_size=16, num_kv_heads=1, head_size=48, format=KvFormat.INT4)
-    assert layout.scales_offset_bytes + 2 * 16 * 2 == 832
-    assert layout.piece_bytes == 896
+    latents = KvLayout(block_size=64, num_kv_heads=1, head_size=576, format=KvFormat.BF16, latent_size=512)
+    assert latents.piece_bytes == 64 * 576 * 2, "keys alone"
 
 
 @pytest.mark.parametrize("format", [format.value for format in KvFormat])
@@ -54,13 +52,27 @@ def test_one_block_is_copied_by_its_ids(device: str) -> None:
     assert torch.equal(pool.pieces, expected)
 
 
-@pytest.mark.parametrize("block_size", [8, 24, 256])
-def test_a_block_size_without_kernels_is_refused(block_size: int) -> None:
-    with pytest.raises(InvalidArgument, match=f"block size is {block_size}, must be a power of two from 16 to 128"):
-        KvLayout(block_size=block_size, num_kv_heads=1, head_size=64, format=KvFormat.BF16)
+LATENTS = {"head_size": 576, "latent_size": 512}
 
 
-@pytest.mark.parametrize("head_size", [0, 72, 272])
-def test_a_head_size_without_kernels_is_refused(head_size: int) -> None:
-    with pytest.raises(InvalidArgument, match=f"head size is {head_size}, must be a multiple of 16 up to 256"):
-        KvLayout(block_size=16, num_kv_heads=1, head_size=head_size, format=KvFormat.BF16)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({"block_size": size}, f"block size is {size}, must be a power of two from 16 to 128")
+            for size in (8, 24, 256)
+        ),
+        *(({"head_size": size}, f"head size is {size}, must be a multiple of 16 up to 256") for size in (0, 72, 272)),
+        (
+            {**LATENTS, "format": KvFormat.INT8},
+            "`--kv-cache-dtype` is int8, but the cuda backend keeps latents as bf16",
+        ),
+        ({**LATENTS, "format": KvFormat.FP8}, "`--kv-cache-dtype` is fp8"),
+        ({**LATENTS, "head_size": 560}, "rotated part of a key has 48 features, must be a power of two from 16 to 512"),
+        ({"head_size": 112, "latent_size": 96}, "the latent has 96 features"),
+        ({"head_size": 1088, "latent_size": 1024}, "the latent has 1024 features"),
+    ],
+)
+def test_sizes_and_formats_without_kernels_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        KvLayout(**{"block_size": 16, "num_kv_heads": 1, "head_size": 64, "format": KvFormat.BF16, **changes})

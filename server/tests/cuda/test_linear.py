@@ -6,9 +6,12 @@ from types import MappingProxyType
 
 import pytest
 import torch
+import torch.nn.functional as F
+from tests.cuda.kv_oracle import random
 from tests.tiers import first, full, matrix
 from trunkline_server.backends.cuda.kernels.activation import SILU, activate
 from trunkline_server.backends.cuda.kernels.card import card_of
+from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
@@ -128,3 +131,16 @@ def test_library_products_agree_up_to_rounding(device: str) -> None:
     values = numbers(48, 96, dtype=torch.float16, device=device, seed=2)
     weight = DenseWeight.of("w", values, bias=torch.ones(48, device=device))
     torch.testing.assert_close(library_linear(x, weight, has_bias=True), linear(x, weight, has_bias=True))
+
+
+@pytest.mark.parametrize("sizes", [(3, 48, 80), (2, 16, 20)])
+def test_each_head_has_a_matrix_of_its_own(sizes: tuple[int, int, int], device: str) -> None:
+    num_heads, num_inputs, num_outputs = sizes
+    weight = random(num_heads, num_outputs, num_inputs).to(device)
+    # A part of wider rows.
+    x = random(9, num_heads * num_inputs + 5, seed=1).to(device)[:, 5:]
+    found = head_linear(x, weight)
+    heads = [F.linear(part, matrix) for part, matrix in zip(x.chunk(num_heads, 1), weight, strict=True)]
+    torch.testing.assert_close(found, torch.cat(heads, 1), rtol=1e-4, atol=1e-4)
+    for row in (0, 8):
+        assert torch.equal(head_linear(x[row : row + 1], weight), found[row : row + 1])

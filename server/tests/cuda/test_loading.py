@@ -14,8 +14,11 @@ from safetensors.torch import save_file as save_torch_file
 from tests.models.tiny import TinyModels
 from tests.tiers import first
 from tests.weights.gguf_files import write_model
-from tests.weights.quantized_files import write_quantized
+from tests.weights.quantized_files import CASES, write_dequantized, write_quantized
+from trunkline_server.backends.cuda import loading
+from trunkline_server.backends.cuda.kernels.card import Card
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
+from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
@@ -26,14 +29,19 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.quantize import QuantizedCheckpoint
 
+LAYER = "model.layers.0"
+
 
 def rows_of(weights: DeviceWeights, name: str) -> torch.Tensor:
+    """Returns a weight in f32 on the host, with its columns in the model's order."""
     matrix, begin, end = weights.matrix(name)
     if isinstance(matrix, GroupedWeight):
         rows = torch.arange(begin, end, device=matrix.quants.device)
-        return dequantized_rows(matrix, rows, torch.empty(len(rows), matrix.num_inputs, device=rows.device))
-    assert isinstance(matrix, DenseWeight)
-    return matrix.values[begin:end].float()
+        found = dequantized_rows(matrix, rows, torch.empty(len(rows), matrix.num_inputs, device=rows.device)).cpu()
+        return found if matrix.order is None else found[:, matrix.order.long().argsort().cpu()]
+    assert isinstance(matrix, DenseWeight | ScaledWeight)
+    values = matrix.values[begin:end].float()
+    return (values * matrix.scales[begin:end, None] if isinstance(matrix, ScaledWeight) else values).cpu()
 
 
 def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) -> None:
@@ -42,7 +50,7 @@ def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) ->
         if expected.dim() == 1:
             assert torch.equal(weights.vector(name).cpu(), expected), name
         else:
-            found = rows_of(weights, name).cpu()
+            found = rows_of(weights, name)
             exact = isinstance(weights.matrix(name)[0], GroupedWeight)
             assert torch.equal(found, expected if exact else expected.to(dtype).float()), name
 
@@ -85,28 +93,29 @@ def test_gguf_is_read_with_rows_in_the_models_order(
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
 def test_floats_are_quantised_as_on_other_backends(device: str, tiny_model: TinyModels, bits: str) -> None:
-    checkpoint = QuantizedCheckpoint(open_checkpoint(tiny_model("qwen2").folder), bits)
+    checkpoint = QuantizedCheckpoint(open_checkpoint(tiny_model("qwen2_moe").folder), bits)
     weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
     check(checkpoint, weights, torch.bfloat16)
-    query = weights.matrix("model.layers.1.self_attn.q_proj.weight")[0]
-    assert isinstance(query, GroupedWeight)
-    assert query is weights.matrix("model.layers.1.self_attn.v_proj.weight")[0]
+    query, value = (weights.matrix(f"model.layers.1.self_attn.{one}_proj.weight")[0] for one in "qv")
+    assert query is value
+    for projection in ("self_attn.q_proj", "mlp.shared_expert.up_proj", "mlp.experts.1.up_proj"):
+        assert isinstance(weights.matrix(f"model.layers.1.{projection}.weight")[0], GroupedWeight)
 
 
 def test_floats_are_rounded_to_fp8(device: str, tiny_model: TinyModels) -> None:
-    checkpoint = open_checkpoint(tiny_model("qwen2").folder)
+    checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
     weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, rounds_to_fp8=True)
     assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
-    for projection in ("self_attn.k_proj", "mlp.down_proj"):
+    for projection in ("self_attn.k_proj", "mlp.shared_expert.down_proj", "mlp.experts.1.up_proj"):
         name = f"model.layers.1.{projection}.weight"
-        matrix, begin, end = weights.matrix(name)
-        assert isinstance(matrix, ScaledWeight)
-        found = matrix.values[begin:end].float() * matrix.scales[begin:end, None]
+        # Experts are grouped weights.
+        assert isinstance(weights.matrix(name)[0], GroupedWeight if ".experts." in name else ScaledWeight)
+        found = rows_of(weights, name)
         expected = torch.from_numpy(dequantize(checkpoint.tensor(name))).to(torch.bfloat16).float()
         largest = expected.abs().amax(dim=1, keepdim=True)
         # Half a unit of the last of four significant bits, or of the smallest numbers.
-        assert ((found.cpu() - expected).abs() <= expected.abs() / 16 + largest / 448 / 1024).all()
-        torch.testing.assert_close(found.abs().amax(dim=1, keepdim=True).cpu(), largest)
+        assert ((found - expected).abs() <= expected.abs() / 16 + largest / 448 / 1024).all()
+        torch.testing.assert_close(found.abs().amax(dim=1, keepdim=True), largest)
 
 
 def test_bytes_are_staged_in_pieces(device: str) -> None:
@@ -165,3 +174,49 @@ def test_codes_and_scales_that_are_not_finite_are_refused_by_name(
         save_torch_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(DamagedFile, match=f"`{name}.weight` has a number that is not finite"):
         load_weights(open_checkpoint(path), torch.device(device), torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("model", "case"), [*(("llama2", case) for case in CASES), ("phi3", "fp8_blocks"), ("glm4", "awq")]
+)
+def test_weights_equal_what_the_file_encodes(
+    device: str, model: str, case: str, tiny_model: TinyModels, tmp_path: Path
+) -> None:
+    """The files of Phi-3 and GLM-4 join matrices."""
+    folder = tiny_model(model).folder
+    meant = write_quantized(folder, tmp_path / "quantized", case)
+    expected = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))
+    weights = load_weights(open_checkpoint(tmp_path / "quantized"), torch.device(device), torch.float16)
+    for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.up_proj", "mlp.down_proj"):
+        name = f"{LAYER}.{part}.weight"
+        assert not isinstance(weights.matrix(name)[0], DenseWeight)
+        values = torch.from_numpy(dequantize(expected.tensor(name)))
+        torch.testing.assert_close(rows_of(weights, name), values, rtol=1e-6, atol=1e-8, msg=name)
+    assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
+    query, value = (weights.matrix(f"{LAYER}.self_attn.{one}_proj.weight")[0] for one in "qv")
+    # Projections that each reorder columns in their own way cannot be stacked.
+    assert (query is value) == (case != "gptq_act_order")
+
+
+@pytest.mark.parametrize("case", ["fp8_dynamic", "fp8_static", "fbgemm_fp8"])
+def test_fp8_is_supported_on_cards_without_fp8_products(
+    device: str, tiny_model: TinyModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(loading, "card_of", lambda device: Card((8, 0), 108))
+    meant = write_quantized(tiny_model("llama2").folder, tmp_path, case)
+    weights = load_weights(open_checkpoint(tmp_path), torch.device(device), torch.bfloat16)
+    name = f"{LAYER}.mlp.up_proj.weight"
+    matrix, begin, end = weights.matrix(name)
+    torch.testing.assert_close(rows_of(weights, name), meant[name], rtol=1e-6, atol=1e-8)
+    # Each element is rounded once, and activations are not quantised.
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    found = linear(x.to(device), matrix, out_dtype=torch.float32)[:, begin:end].cpu().double()
+    expected = x.double() @ meant[name].bfloat16().double().T
+    assert ((found - expected).norm() / expected.norm()).item() < 1e-5
+
+
+def test_activations_have_the_dtype_of_scales(tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("llama2").folder
+    for case, dtype in {"awq": torch.float16, "packed_4": torch.bfloat16}.items():
+        write_quantized(model, tmp_path / case, case)
+        assert default_dtype(open_checkpoint(tmp_path / case)) == dtype

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cuda.test_captured_models import CapturingDevice
+from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import TinyModels
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda import build as builder

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 import torch
 from tests import running
-from tests.cuda import recurrent_variants
-from tests.cuda.compiled import Compiled
 from tests.cuda.kv_oracle import random
 from tests.cuda.test_backend import BLOCK_SIZE, PROMPT, WITH_LOGPROBS, build_cuda
 from tests.models.tiny import TinyModels
-from tests.tiers import IS_FULL, first
+from tests.tiers import first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.kernels.recurrence import decay, recurrence, softplus
 from trunkline_server.backends.cuda.kernels.short_conv import short_conv
@@ -125,12 +123,6 @@ def test_steps_and_decays_match_torch(device: str) -> None:
     found = decay(found.to(device), parameters.to(device)).cpu()
     expected = torch.exp(-torch.log1p(torch.exp(x.double() + parameters)) * torch.exp(parameters.double()))
     torch.testing.assert_close(found, expected.float(), rtol=2e-4, atol=1e-30)
-
-
-def test_kernels_compile_for_hopper(hopper: dict[str, dict[str, Compiled]]) -> None:
-    kernels = hopper["recurrent_variants"]
-    assert len(kernels) == (len(list(recurrent_variants.variants())) if IS_FULL else len(recurrent_variants.FIRST))
-    assert all(kernel.spilled_bytes == 0 for kernel in kernels.values()), kernels
 
 
 def test_states_are_kept_by_the_last_two_blocks_and_by_a_first_one_that_has_one() -> None:

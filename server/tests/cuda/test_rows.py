@@ -154,13 +154,3 @@ def test_a_row_has_the_same_bits_among_any_others(device: str, num_rows: int) ->
     assert torch.equal(part, whole[last])
     gated, part_gated = activate(SILU, delta, delta), activate(SILU, delta[last], delta[last])
     assert torch.equal(part_gated, gated[last])
-
-
-def test_no_rows_mean_no_work(device: str) -> None:
-    x = torch.empty(0, 64, device=device)
-    weight = torch.ones(64, device=device)
-    assert rms_norm(x, weight, EPS, torch.float16).shape == (0, 64)
-    assert add_rms_norm(x, x, weight, EPS, torch.float16)[1].shape == (0, 64)
-    assert activate(SILU, x, x).shape == (0, 64)
-    token_ids = torch.empty(0, dtype=torch.int32, device=device)
-    assert embedding(token_ids, DenseWeight.of("w", torch.ones(5, 64, device=device))).shape == (0, 64)

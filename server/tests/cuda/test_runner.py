@@ -1,70 +1,127 @@
-"""Capture, replay and inputs of steps, on a device that only records calls."""
+"""Capture and replay of steps: they read nothing on the host, and a replay finds each step's own inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests import running
+from tests.cuda.test_backend import BLOCK_SIZE, PROMPT, WITH_LOGPROBS
+from tests.cuda.test_vectors import CASES, LONG, vectors, write_encoder
+from tests.models.tiny import TinyModels
+from tests.tiers import first, full
+from torch.utils._python_dispatch import TorchDispatchMode
+from trunkline_server.backends.cuda.backend import CudaBackend
+from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
 from trunkline_server.backends.cuda.step_input import Entry, StepShape, StepTensors
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-BLOCK_SIZE = 16
 LARGEST = StepShape(256, 24, 24)
 VOCAB = 3
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures steps itself")
+_READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "masked_select", "nonzero", "_unique2"}
+
+
+class _NoHostReads(TorchDispatchMode):
+    """Fails at operations whose results, or the shapes of them, the host would have to wait for."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        is_masked = name == "index" and any(one is not None and one.dtype == torch.bool for one in args[1])
+        assert name not in _READS and not is_masked, f"{func} reads the device's memory"
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass
-class FakeGraph:
-    device: BookDevice
+class _Graph:
+    device: CapturingDevice
     work: Callable[[], object]
 
     def replay(self) -> None:
         self.device.num_replays += 1
-        self.work()
+        with _NoHostReads():
+            self.work()
 
 
-class BookDevice(Device):
-    """Counts calls; a graph repeats its work when it is replayed, as on a GPU."""
+class CapturingDevice(Device):
+    """Repeats captured work when it is replayed, which must read nothing on the host."""
 
     can_capture = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_captures = self.num_replays = 0
-        self.copies: list[int] = []
+    num_replays = num_copies = 0
 
     def copy(self, source: torch.Tensor, destination: torch.Tensor) -> None:
-        self.copies.append(source.numel())
+        self.num_copies += 1
         super().copy(source, destination)
 
     def capture(self, work: Callable[[], object]) -> Graph:
-        self.num_captures += 1
-        work()
-        return FakeGraph(self, work)
+        graph = _Graph(self, work)
+        graph.replay()
+        self.num_replays = 0
+        return graph
+
+
+@pytest.mark.parametrize("read", [torch.Tensor.item, lambda x: x[x > 0], bool])
+def test_reads_are_noticed(read: Callable[[torch.Tensor], object]) -> None:
+    with pytest.raises(AssertionError, match="reads the device's memory"), torch.inference_mode(), _NoHostReads():
+        read(torch.ones(1))
+
+
+def build_capturing(checkpoint: Checkpoint, device: CapturingDevice, num_sequences: int) -> CudaBackend:
+    return build(
+        checkpoint, device=device, dtype=torch.float32, block_size=BLOCK_SIZE, max_step_tokens=4,
+        max_step_sequences=num_sequences, max_batch_total_tokens=16 * BLOCK_SIZE,
+    )  # fmt: skip
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "case", first(["lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "deepseek_v3"], "granitemoehybrid")
+)
+def test_replayed_steps_find_their_inputs(case: str, tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model(case).folder)
+    device, prompt = CapturingDevice(), PROMPT[:9]
+    backend = build_capturing(checkpoint, device, num_sequences=1)
+    expected = running.run_alone(ReferenceBackend(checkpoint), prompt, [9], [0], WITH_LOGPROBS, num_decodes=1)
+    found = running.run_alone(backend, prompt, [4, 2, 3], [5], WITH_LOGPROBS, num_decodes=1)
+    running.assert_same(found, expected, atol=1e-4)
+    assert device.num_replays == 4
+
+
+@interpreted
+@pytest.mark.parametrize("case", [full("bert"), "modernbert_classes"])
+def test_replayed_steps_of_encoders(case: str, tmp_path: Path) -> None:
+    checkpoint, texts = open_checkpoint(write_encoder(tmp_path, CASES[case])), [(LONG[:3], 0), (LONG[5:6], 0)]
+    device = CapturingDevice()
+    backend = build_capturing(checkpoint, device, num_sequences=2)
+    for found, expected in zip(vectors(backend, texts), vectors(ReferenceBackend(checkpoint), texts), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-4)
+    assert device.num_replays == 1
 
 
 @dataclass
 class Model:
-    """Returns for each row that needs logits its token and position; records shapes and addresses."""
+    """Returns for each row that needs logits its token and position; records shapes."""
 
     shapes: list[StepShape] = field(default_factory=list)
-    steps: list[StepTensors] = field(default_factory=list)
     logits: torch.Tensor = field(default_factory=lambda: torch.zeros(32, VOCAB))
 
     def __call__(self, step: StepTensors) -> torch.Tensor:
         self.shapes.append(step.shape)
-        self.steps.append(step)
         rows = step.sampling_rows.long()
         said = torch.stack([step.token_ids[rows], step.positions[rows], step.row_entry[rows]], 1)
         return self.logits[: len(rows)].copy_(said)
 
 
-def make(device: BookDevice, model: Model) -> StepRunner:
+def make(device: CapturingDevice, model: Model) -> StepRunner:
     return StepRunner(device, model, max_shape=LARGEST, max_blocks=20, block_size=BLOCK_SIZE, max_partial_rows=24)
 
 
@@ -92,11 +149,10 @@ def test_shapes_reach_every_size() -> None:
 
 
 def test_each_shape_is_captured_once_the_largest_first() -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     shapes = [*decode_shapes(24), *chunk_shapes(256, 24, 24)]
     runner.capture(shapes)
-    assert device.num_captures == len(shapes)
     # Twice each: first compiled, then captured.
     assert model.shapes[::2] == model.shapes[1::2] == sorted(shapes, reverse=True)
 
@@ -117,15 +173,15 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
     ],
 )
 def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], expected: StepShape) -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     runner.capture([*decode_shapes(24), *chunk_shapes(256, 24, 24)])
-    device.copies.clear()
+    num_copies = device.num_copies
     logits = runner.run(entries)
     assert (device.num_replays, runner.num_replayed, runner.num_launched) == (1, 1, 0)
     assert model.shapes[-1] == expected
     # One copy to the device per step.
-    assert len(device.copies) == 1
+    assert device.num_copies == num_copies + 1
     # The graph used this step's rows.
     assert logits.shape[0] == expected.num_logits
     for number, entry in enumerate(entries):
@@ -134,7 +190,7 @@ def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], e
 
 
 def test_a_step_without_a_graph_is_launched() -> None:
-    device, model = BookDevice(), Model()
+    device, model = CapturingDevice(), Model()
     runner = make(device, model)
     runner.capture(decode_shapes(4))
     runner.run([chunk(5), decode(1)])
@@ -142,32 +198,3 @@ def test_a_step_without_a_graph_is_launched() -> None:
     runner.run([Entry([1, 2, 3], 0, [1], [0, 1, 2])])
     assert (runner.num_replayed, runner.num_launched, device.num_replays) == (0, 2, 0)
     assert model.shapes[-1] == StepShape(16, 16, 16)
-
-
-def test_captured_steps_find_their_tensors_where_they_were() -> None:
-    device, model = BookDevice(), Model()
-    runner = make(device, model)
-    runner.capture(decode_shapes(24))
-    captured = {step.shape: step.block_tables.data_ptr() for step in model.steps}
-    for count in (1, 24, 3, 1, 17):
-        runner.run([decode(number) for number in range(count)])
-        step = model.steps[-1]
-        assert step.block_tables.data_ptr() == captured[step.shape]
-        assert step.block_tables.data_ptr() % 16 == 0
-
-
-def test_padding_writes_nothing_and_has_no_entry() -> None:
-    device, model = BookDevice(), Model()
-    runner = make(device, model)
-    runner.capture(chunk_shapes(256, 24, 24))
-    runner.run([chunk(200) for _ in range(1)])
-    runner.run([chunk(20, first=30), decode(3)])
-    step = model.steps[-1]
-    assert step.shape.num_rows == 32
-    blocks = np.array(range(1, 16))
-    slots = [int(blocks[position // BLOCK_SIZE]) * BLOCK_SIZE + position % BLOCK_SIZE for position in range(30, 50)]
-    assert step.slots[:21].tolist() == [*slots, 7 * BLOCK_SIZE + 23 % BLOCK_SIZE]
-    assert set(step.slots[21:].tolist()) == {-1}
-    assert set(step.row_entry[21:].tolist()) == {-1}
-    assert step.query_begin.tolist() == [0, 20, *[21] * 23]
-    assert step.context_length.tolist() == [50, 24, *[0] * 22]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
-from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, World, content
+from tests import running
+from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, MemoryFiles, World, content
 from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
 from trunkline_server.backends.cuda.host_pool import least_bytes, piece_sizes, pinned_blocks
 from trunkline_server.backends.cuda.outcomes import Outcomes
+from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import BlockRestore, Restore
@@ -29,6 +32,14 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(seed: int = 1, num_places: int = 8, num_slots: int | None = None, **changes: Any) -> World:
     return World(seed, num_places=num_places, num_slots=num_slots, **{**SIZES, **changes})
+
+
+def make_with_disk(num_places: int = 8) -> tuple[World, MemoryFiles]:
+    """Makes a world with a disk of 8 slots that never fails."""
+    world = make(num_places=num_places, num_slots=8)
+    assert world.files is not None
+    world.files.refuses = world.files.loses = 0.0
+    return world, world.files
 
 
 @pytest.mark.parametrize(
@@ -125,9 +136,7 @@ def test_the_missing_part_of_a_reported_restore_is_bounded() -> None:
 
 
 def test_at_most_half_of_the_places_wait_for_the_disk() -> None:
-    world = make(num_places=4, num_slots=8)
-    assert world.files is not None
-    world.files.refuses = world.files.loses = 0.0
+    world, _ = make_with_disk(num_places=4)
     world.begin_step(3, 0, 3)
     world.steps[-1].fails = False
     world.settle()
@@ -135,26 +144,22 @@ def test_at_most_half_of_the_places_wait_for_the_disk() -> None:
 
 
 def test_a_slot_that_another_server_wrote_is_read_from_the_disk() -> None:
-    world = make(num_places=4, num_slots=8)
-    assert world.files is not None
-    world.files.refuses = world.files.loses = 0.0
+    world, files = make_with_disk(num_places=4)
     (slot,) = store(world, 1)
     # The router put another block there.
     world.slots[slot] = 77
     bytes_77 = torch.cat([content(77, layer, PIECE_BYTES) for layer in range(NUM_LAYERS)])
-    world.files.blocks[slot] = b"%15d" % 77, bytes(bytes_77.numpy())
+    files.blocks[slot] = b"%15d" % 77, bytes(bytes_77.numpy())
     world.begin_restore(1)
     world.settle()
     world.begin_step(0, 9, 0)
     world.settle()
-    assert (world.num_restored, world.files.num_reads) == (1, 1)
+    assert (world.num_restored, files.num_reads) == (1, 1)
 
 
 def test_a_queued_restore_holds_no_places() -> None:
     """The second restore has all places but one block, and is done once the first has got a place."""
-    world = make(num_places=4, num_slots=8)
-    assert world.files is not None
-    world.files.refuses = world.files.loses = 0.0
+    world, _ = make_with_disk(num_places=4)
     slots = [slot for _ in range(3) for slot in store(world, 2)]
     # Pinned memory has the four blocks that were stored last.
     first, second = slots[:1], [*slots[2:], slots[1]]
@@ -181,9 +186,7 @@ def test_a_slot_in_a_transfer_is_refused() -> None:
 
 def test_reset_ends_everything_and_frees_all_places() -> None:
     """Covers unfinished steps, and stores and restores that have not begun."""
-    world = make(seed=3, num_slots=8)
-    assert world.files is not None
-    world.files.refuses = world.files.loses = 0.0
+    world, _ = make_with_disk()
     store(world, 2)
     world.begin_restore(1)
     world.begin_step(2, 1, 2)
@@ -258,9 +261,7 @@ def test_a_refused_allocation_is_a_one_line_error() -> None:
 
 def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:
     """The previous step should have sampled the token, but sampled nothing."""
-    world = make(num_slots=8)
-    assert world.files is not None
-    world.files.refuses = world.files.loses = 0.0
+    world, files = make_with_disk()
     world.begin_step(1, 0, 1)
     (step,) = world.steps
     step.fails = False
@@ -269,4 +270,26 @@ def test_a_block_whose_last_token_was_not_sampled_is_not_stored() -> None:
     assert isinstance(token_ids, list)
     token_ids.pop()
     world.settle()
-    assert (world.slots, world.files.blocks) == ({}, {})
+    assert (world.slots, files.blocks) == ({}, {})
+
+
+def test_a_waiter_gets_a_kept_place_when_its_last_pin_ends() -> None:
+    """The place is not free then, but it may be evicted."""
+    table = PlaceTable([torch.zeros(1)], evicts=True)
+    place = table.take(0)
+    assert place is not None
+    table.keep(0, place, b"")
+    is_asking = threading.Event()
+    taken: list[int | None] = []
+
+    def is_over() -> bool:
+        # Called with the table's lock, which only waiting releases.
+        is_asking.set()
+        return False
+
+    waiter = threading.Thread(target=lambda: taken.append(table.take(1, is_over)), daemon=True)
+    waiter.start()
+    assert is_asking.wait(running.DEADLINE_S)
+    table.unpin([place])
+    waiter.join(running.DEADLINE_S)
+    assert taken == [place]

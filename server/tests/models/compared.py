@@ -98,7 +98,7 @@ def table() -> str:
         other = "sentence-transformers" if name in ENCODERS else other
         is_gguf, is_cuda = ("yes" if cases & set(some) else "" for some in (GGUF_CASES, CUDA_CASES))
         is_gguf = "yes" if name in GGUF_ENCODERS else is_gguf
-        # tests/cuda/test_encoders.py has all of them.
+        # tests/cuda/test_vectors.py has all of them.
         is_cuda = "yes" if name in ENCODERS else is_cuda
         names = ", ".join(in_gguf.get(name, []))
         lines.append(f"| `{name}` | {NAMES[name]} | {names} | {other} | {is_gguf} | {is_cuda} |")
