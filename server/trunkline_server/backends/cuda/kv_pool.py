@@ -56,10 +56,6 @@ class KvFormat(Enum):
         """The dtype of the pool's elements as kernels address them; int4 is addressed by byte."""
         return _STORAGE[self]
 
-    def row_elements(self, head_size: int) -> int:
-        """Returns the number of elements of `storage_dtype` in one head of one position."""
-        return head_size // 2 if self is KvFormat.INT4 else head_size
-
 
 _STORAGE = {
     KvFormat.F32: torch.float32,
@@ -118,7 +114,8 @@ class KvLayout:
 
     @property
     def row_elements(self) -> int:
-        return self.format.row_elements(self.head_size)
+        """Number of elements of the storage dtype in one head of one position."""
+        return self.head_size // 2 if self.format is KvFormat.INT4 else self.head_size
 
     @property
     def values_offset(self) -> int:

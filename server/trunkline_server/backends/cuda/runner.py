@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -44,36 +44,28 @@ def chunk_shapes(max_rows: int, max_entries: int, max_logits: int) -> list[StepS
     return [StepShape(size, min(max_entries, size), min(max_logits, size)) for size in [*sizes, max_rows]]
 
 
+@dataclass(eq=False)
 class StepRunner:
     """Runs steps on static input memory and captured graphs. A step with a graph allocates nothing.
 
     max_shape: the largest step; max_blocks: of a sequence; max_partial_rows: of the attention plans.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        forward: Forward,
-        *,
-        max_shape: StepShape,
-        max_blocks: int,
-        block_size: int,
-        max_partial_rows: int,
-        row_multiple: int = ROW_MULTIPLE,
-    ) -> None:
-        self._device = device
-        self._forward = forward
-        self._max_blocks = max_blocks
-        self._block_size = block_size
-        self._max_partial_rows = max_partial_rows
-        self._row_multiple = row_multiple
-        num_words = StepLayout(padded(max_shape, row_multiple), max_blocks).num_words
-        self._host = [device.pinned(num_words) for _ in range(2)]
-        self._on_device = torch.zeros(num_words, dtype=torch.int32, device=device.torch_device)
+    device: Device
+    forward: Forward
+    max_shape: StepShape
+    max_blocks: int
+    block_size: int
+    max_partial_rows: int
+    row_multiple: int = ROW_MULTIPLE
+
+    def __post_init__(self) -> None:
+        num_words = StepLayout(padded(self.max_shape, self.row_multiple), self.max_blocks).num_words
+        self._host = [self.device.pinned(num_words) for _ in range(2)]
+        self._on_device = torch.zeros(num_words, dtype=torch.int32, device=self.device.torch_device)
         self._turn = 0
         self._layouts: dict[StepShape, tuple[StepLayout, StepTensors]] = {}
         self._graphs: dict[StepShape, tuple[Graph, torch.Tensor]] = {}
-        self._shapes: list[StepShape] = []
         self.num_replayed = 0
         self.num_launched = 0
 
@@ -83,20 +75,19 @@ class StepRunner:
         for number, shape in enumerate(sorted(shapes, reverse=True), start=1):
             tensors = self._layout(shape)[1]
             self._input(shape, [])
-            self._forward(tensors)
-            self._device.wait()
+            self.forward(tensors)
+            self.device.wait()
             self._graphs[shape] = self._captured(tensors)
             fields = {"done": number, "of": len(shapes), "rows": shape.num_rows, "entries": shape.num_entries}
             logger.info("step captured", extra={"fields": fields | {"seconds": f"{time.monotonic() - began:.1f}"}})
-        self._shapes = sorted(self._graphs)
 
     def _captured(self, tensors: StepTensors) -> tuple[Graph, torch.Tensor]:
         outputs: list[torch.Tensor] = []
 
         def work() -> None:
-            outputs[:] = [self._forward(tensors)]
+            outputs[:] = [self.forward(tensors)]
 
-        graph = self._device.capture(work)
+        graph = self.device.capture(work)
         return graph, outputs[0]
 
     def run(self, entries: Sequence[Entry], *, is_launched: bool = False) -> torch.Tensor:
@@ -104,28 +95,25 @@ class StepRunner:
 
         The result is valid until the next step. is_launched: launch operation by operation even if there is a graph.
         """
-        needed = shape_of(entries, self._max_partial_rows)
-        shape = None if is_launched else self.captured_shape(needed)
-        if shape is not None:
+        needed = shape_of(entries, self.max_partial_rows)
+        fitting = [] if is_launched else [shape for shape in self._graphs if shape.holds(needed)]
+        if fitting:
+            # The smallest one, and rather a decode shape.
+            shape = min(fitting, key=lambda shape: (shape.num_rows, not shape.is_decode))
             self._input(shape, entries)
             graph, logits = self._graphs[shape]
             graph.replay()
             self.num_replayed += 1
             return logits
-        shape = padded(needed, self._row_multiple)
+        shape = padded(needed, self.row_multiple)
         self._input(shape, entries)
         self.num_launched += 1
-        return self._forward(replace(self._layout(shape)[1], entries=entries))
-
-    def captured_shape(self, needed: StepShape) -> StepShape | None:
-        """Returns the smallest captured shape that holds a step, preferring a decode shape. None if there is none."""
-        fitting = [shape for shape in self._shapes if shape.holds(needed)]
-        return min(fitting, key=lambda shape: (shape.num_rows, not shape.is_decode), default=None)
+        return self.forward(replace(self._layout(shape)[1], entries=entries))
 
     def _layout(self, shape: StepShape) -> tuple[StepLayout, StepTensors]:
         known = self._layouts.get(shape)
         if known is None:
-            layout = StepLayout(shape, self._max_blocks)
+            layout = StepLayout(shape, self.max_blocks)
             known = self._layouts[shape] = layout, layout.tensors(self._on_device)
         return known
 
@@ -134,8 +122,8 @@ class StepRunner:
         layout, _ = self._layout(shape)
         self._turn = 1 - self._turn
         host = self._host[self._turn]
-        layout.write(host.numpy(), entries, self._block_size)
-        self._device.copy(host[: layout.num_words], self._on_device[: layout.num_words])
+        layout.write(host.numpy(), entries, self.block_size)
+        self.device.copy(host[: layout.num_words], self._on_device[: layout.num_words])
 
 
 def padded(shape: StepShape, multiple: int) -> StepShape:
