@@ -122,8 +122,8 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(
     num_rows = MAX_SPLIT_TOKENS + 6
     first = SPLIT - 20
     whole = scene_of([(first + num_rows, num_rows)], device, format, is_exact=device == "cpu", seed=1, **sizes)
-    sinks = {} if window is None else {"sinks": torch.tensor([0.4, 3.7], device=device)}
-    at_once = whole.attend(window=window, **sinks)
+    options = {} if window is None else {"window": window, "sinks": torch.tensor([0.4, 3.7], device=device)}
+    at_once = whole.attend(**options)
     chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
     cut = scene_of([(20, 3), *((first + end, end - begin) for begin, end in chunks)], device, format, **sizes)
     cut.pool, cut.tables = whole.pool, torch.cat([whole.tables.flip(1)] + [whole.tables] * len(chunks))
@@ -131,7 +131,7 @@ def test_bits_do_not_depend_on_chunking_or_neighbours(
         cut.queries[cut.rows(index + 1)] = whole.queries[begin:end]
     # All entries in splits; the long one and some of one row whole; all entries whole.
     for max_partial_rows in (256, 17, 0):
-        pieces = cut.attend(window=window, **sinks, max_partial_rows=max_partial_rows)
+        pieces = cut.attend(**options, max_partial_rows=max_partial_rows)
         for index, (begin, end) in enumerate(chunks):
             assert torch.equal(pieces[cut.rows(index + 1)], at_once[begin:end]), f"rows {begin} to {end}"
 
