@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from trunkline_server.backends.cuda.backend import CudaBackend
@@ -118,7 +119,9 @@ def check_attention(place: Place, lines: Lines) -> None:
     from tests.cuda.kv_oracle import make_scene
     from trunkline_server.backends.cuda.kernels.attention_plan import MAX_SPLIT_TOKENS, SPLIT
 
-    heads = {"num_heads": 32, "num_kv_heads": 8, "head_size": 128, "block_size": 64} if place.is_gpu else {}
+    heads: dict[str, Any] = (
+        {"num_heads": 32, "num_kv_heads": 8, "head_size": 128, "block_size": 64} if place.is_gpu else {}
+    )
     first, num_rows = (3 * SPLIT - 20, 200) if place.is_gpu else (SPLIT - 10, MAX_SPLIT_TOKENS + 6)
     chunks = [(0, MAX_SPLIT_TOKENS), (MAX_SPLIT_TOKENS, num_rows), (3, 4), (21, 22), (num_rows - 1, num_rows)]
     for format in ("bf16", "f16", "fp8", "int8", "int4"):
@@ -153,7 +156,7 @@ class Model:
         self._path = write_model(self.shape, folder, place.device)
 
     def build(self, *, captures: bool) -> CudaBackend:
-        size = (
+        size: dict[str, Any] = (
             {"max_step_tokens": 512, "max_step_sequences": 64, "max_batch_total_tokens": 1 << 16}
             if self.place.is_gpu
             else {"max_step_tokens": 16, "max_step_sequences": 4, "max_batch_total_tokens": 1024}

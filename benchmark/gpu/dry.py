@@ -33,6 +33,7 @@ from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.kernels.card import Card
+from trunkline_server.backends.cuda.runner import ROW_MULTIPLE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.assumptions import CHECKS, Place
@@ -46,12 +47,10 @@ CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS)
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
 NUM_LAYERS, POOL_TOKENS = 2, 20_000
-# More than any step needs; `POOL_TOKENS` limits the pool.
-FREE_BYTES = 100 << 30
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
-# Memory of the substitute, which has room for two layers of each model.
-FREE_BYTES = 16 << 30
+# Memory of the substitute: more than two layers of each model take, because callers limit the pool.
+FREE_BYTES = 100 << 30
 
 
 class _IdleGraph:
@@ -70,9 +69,6 @@ class IdleDevice(Device):
     def capture(self, work: Callable[[], object]) -> Graph:
         work()
         return _IdleGraph()
-
-    def free_bytes(self) -> tuple[int, int]:
-        return FREE_BYTES, FREE_BYTES
 
 
 class DryDriver:
@@ -118,7 +114,7 @@ def as_on(card: Card) -> DryDriver:
         for name, answer in answers.items():
             if hasattr(module, name):
                 setattr(module, name, lambda _device, answer=answer: answer)
-    assembly.INTERPRETED_ROWS, assembly.INTERPRETED_ROW_MULTIPLE = 1, assembly.ROW_MULTIPLE
+    assembly.INTERPRETED_ROWS, assembly.INTERPRETED_ROW_MULTIPLE = 1, ROW_MULTIPLE
     return dry
 
 

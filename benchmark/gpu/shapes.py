@@ -99,7 +99,7 @@ def write_model(shape: Shape, folder: Path, device: str, *, is_fp8: bool = False
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     vocabulary = {f"\u0120t{number}": number for number in range(shape.vocab_size)}
-    tokenizer = {
+    tokenizer: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
         "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": byte_level,
         "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "\u0120t0"},
@@ -143,7 +143,8 @@ def _layer(
     shape: Shape, layer: int, matrix: Callable[[int, int], torch.Tensor], *, is_fp8: bool
 ) -> dict[str, torch.Tensor]:
     hidden, inner, head = shape.hidden_size, shape.intermediate_size, shape.head_dim
-    weights, name = {}, f"model.layers.{layer}"
+    weights: dict[str, torch.Tensor] = {}
+    name = f"model.layers.{layer}"
     for projection, rows, columns in (
         ("self_attn.q_proj", shape.num_attention_heads * head, hidden),
         ("self_attn.k_proj", shape.num_key_value_heads * head, hidden),

@@ -154,7 +154,7 @@ def measure_idle(backend: CudaBackend, shape: Shape, context: int, num_steps: in
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in trace.events() or ()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type == torch.profiler.DeviceType.CUDA
     )
     # The first and the last steps fill and drain the two in flight.
     begin, end = spans[0][0], spans[-1][1]
