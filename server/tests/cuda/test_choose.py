@@ -12,7 +12,7 @@ from tests.tiers import matrix
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels import choose
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
-from trunkline_server.backends.cuda.packed_rows import PackedRows
+from trunkline_server.backends.cuda.packed_rows import send_arrays
 from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
 from trunkline_server.backends.interface import SamplingParams, Watermark
@@ -156,7 +156,7 @@ def test_lifted_logits_match_the_reference_bit_for_bit(vocab_size: int, device: 
             processors.lift_green(expected[row], context, mark)
     where = CudaDevice() if device == "cuda" else Device()
     edited = torch.tensor(logits, device=device)
-    lift_green(edited, WatermarkEdits(**PackedRows(where).upload(arrays)), torch.tensor(previous, device=device))
+    lift_green(edited, WatermarkEdits(**send_arrays(where, arrays)), torch.tensor(previous, device=device))
     assert edited.cpu().numpy().tobytes() == expected.tobytes()
     assert logits.tobytes() != expected.tobytes()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,18 +25,14 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class PackedRows:
-    device: Device
-
-    def upload(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, torch.Tensor]:
-        """Copies arrays to the device; returns them by name. Does not wait."""
-        places, end = {}, 0
-        for name, array in arrays.items():
-            places[name] = slice(end, end + array.nbytes // 4)
-            end += -(-array.nbytes // (4 * ALIGNMENT_WORDS)) * ALIGNMENT_WORDS
-        words = np.zeros(end, dtype=np.int32)
-        for name, array in arrays.items():
-            words[places[name]] = array.reshape(-1).view(np.int32)
-        on_device = self.device.send(words)
-        return {name: on_device[places[name]].view(_DTYPES[array.dtype]) for name, array in arrays.items()}
+def send_arrays(device: Device, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, torch.Tensor]:
+    """Copies arrays to the device; returns them by name. Does not wait."""
+    places, end = {}, 0
+    for name, array in arrays.items():
+        places[name] = slice(end, end + array.nbytes // 4)
+        end += -(-array.nbytes // (4 * ALIGNMENT_WORDS)) * ALIGNMENT_WORDS
+    words = np.zeros(end, dtype=np.int32)
+    for name, array in arrays.items():
+        words[places[name]] = array.reshape(-1).view(np.int32)
+    on_device = device.send(words)
+    return {name: on_device[places[name]].view(_DTYPES[array.dtype]) for name, array in arrays.items()}

@@ -31,7 +31,7 @@ from trunkline_server.backends.cuda.kernels.logit_edits import (
 )
 from trunkline_server.backends.cuda.kernels.logprobs import Logprobs, find_logprobs
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
-from trunkline_server.backends.cuda.packed_rows import PackedRows
+from trunkline_server.backends.cuda.packed_rows import send_arrays
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
 from trunkline_server.backends.interface import SamplingParams, Watermark
 from trunkline_server.sampling.masks import NO_PENALTIES
@@ -148,8 +148,6 @@ class DeviceSampler:
         self._results = torch.zeros(num_words, dtype=torch.int32, device=on_device)
         self._raw_tokens = torch.zeros(max_rows, dtype=torch.int32, device=on_device)
         self._host_results = [device.pinned(num_words) for _ in range(2)]
-        self._requests = PackedRows(device)
-        self._masks = PackedRows(device)
         self._turn = 0
 
     @property
@@ -232,7 +230,7 @@ class DeviceSampler:
         edited = self._scratch.scaled[: logits.shape[0], : self._vocab_size]
         if masks:
             words = np.concatenate(masks).view(np.int32)
-            table = self._masks.upload({"masks": words})["masks"].view(len(masks), mask_words(self._vocab_size))
+            table = send_arrays(self._device, {"masks": words})["masks"].view(len(masks), mask_words(self._vocab_size))
             allowed_logits(logits, parts["mask_rows"], table, edited)
         else:
             edited.copy_(logits)
@@ -266,7 +264,7 @@ class DeviceSampler:
             arrays["top_n_sigma"] = np.array([one.top_n_sigma for one in params], dtype=np.float32)
         if any(one.watermark is not None for one in params):
             arrays |= _mark_arrays(requests, [one.watermark for one in params])
-        return self._requests.upload(arrays)
+        return send_arrays(self._device, arrays)
 
 
 def _target(request: RowRequest) -> int:

@@ -85,7 +85,8 @@ def paged_attention(
         out = make(query.shape, dtype=query.dtype, device=query.device)
     if num_rows == 0:
         return out
-    num_stages = stages_of(card_of(query.device), pool.format.value, shape.head_size)
+    card = card_of(query.device)
+    num_stages = stages_of(card, pool.format.value, shape.head_size)
     stored, scalars, constants = _shared_arguments(query, pool, layer, plan, scale, soft_cap)
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
     if plan.max_partial_rows > 0:
@@ -103,6 +104,7 @@ def paged_attention(
             step.context_length, step.block_tables, *stored,
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *scalars,
             **constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
+            MERGES_LATE=card.multiplies_by_wgmma,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
             **overlap(query.device),
         )  # fmt: skip

@@ -25,9 +25,12 @@ def whole_kernel(
     GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     DTYPE: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, HAS_SINKS: tl.constexpr,
-    SEES_ALL: tl.constexpr,
+    SEES_ALL: tl.constexpr, MERGES_LATE: tl.constexpr,
 ):  # fmt: skip
-    """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`."""
+    """Computes one tile of rows and one KV head; a tile's programs are neighbours. items: see `attention_plan`.
+
+    MERGES_LATE: merges a split in front of the next one's first tile instead of behind its own last tile.
+    """
     await_previous()
     index, head = tl.program_id(0) // num_kv_heads, tl.program_id(0) % num_kv_heads
     if index < tl.load(counts + 1):
@@ -66,9 +69,7 @@ def whole_kernel(
         begins, ends = (begin, full_begin, full_end), (full_begin, full_end, end)
         for part in tl.static_range(0 if HAS_WINDOW else 1, 3):
             for start in tl.range(begins[part], ends[part], TILE):
-                # Merging behind `attend` would read its last product before Triton waits for it. ptxas then waits
-                # behind every single wgmma of the kernel.
-                if start % SPLIT == 0:
+                if MERGES_LATE and start % SPLIT == 0:
                     maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
                     split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
                 split_maximum, split_total, split_mixed = attend(
@@ -77,6 +78,9 @@ def whole_kernel(
                     piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
                     D, D_PAD, BLOCK, KIND, DTYPE, TILE, part != 1, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
                 )  # fmt: skip
+                if not MERGES_LATE and (start + TILE) % SPLIT == 0:
+                    maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+                    split_maximum, split_total, split_mixed = empty(ROWS, D_PAD)
         maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
         if HAS_SINKS:
             maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + q_head))

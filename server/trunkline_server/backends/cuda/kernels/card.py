@@ -62,6 +62,13 @@ class Card:
         return (9, 0) <= self.capability < (12, 0)
 
     @property
+    def multiplies_by_wgmma(self) -> bool:
+        """True if ptxas waits behind each single product of a kernel in which something reads a sum before Triton waits
+        for it. Elsewhere, waiting longer to read it costs registers.
+        """
+        return (9, 0) <= self.capability < (10, 0)
+
+    @property
     def name(self) -> str:
         """The capability in its usual notation."""
         return f"{self.capability[0]}.{self.capability[1]}"
