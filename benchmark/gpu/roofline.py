@@ -47,7 +47,7 @@ EXPONENTIAL_RATE, SCALAR_RATE = 132 * 16 * 1.75e9, 132 * 128 * 1.75e9
 OPERATIONS_OF_SCORE = 8
 DRAWN = SamplingParams(temperature=0.8, top_p=0.95, seed=1)
 DECODES, PROMPT = ((1, 1024, None), (1, 1024, DRAWN), (64, 1024, None), (64, 1024, DRAWN)), 8192
-# Bytes that sampling kernels read and write for each token of each row. The first of two narrow ranges mostly decides.
+# Bytes that sampling kernels read and write for each token of each row. `_narrow_kernel` mostly ends at once.
 _SAMPLING_BYTES = {"_peaks_kernel": 4, "_weigh_kernel": 8, "_narrow_kernel": 0, "_list_kernel": 4}
 # Arguments of row kernels of which a launch reads only a few rows, or nothing.
 _TABLES = {"pool", "scales", "cos", "sin", "factors", "means", "bias", "weight_scales", "row_scales", "previous"}

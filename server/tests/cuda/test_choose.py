@@ -27,9 +27,9 @@ MAX_TOP = 6
 XTC = ("xtc_threshold", "xtc_probability", "top_n_sigma")
 
 
-def sampler(device: str, vocab_size: int = VOCAB) -> DeviceSampler:
+def sampler(device: str, vocab_size: int = VOCAB, num_rows: int = ROWS) -> DeviceSampler:
     where = CudaDevice() if device == "cuda" else Device()
-    return DeviceSampler(where, vocab_size, ROWS, MAX_TOP, rows_per_program=1 if device == "cuda" else ROWS)
+    return DeviceSampler(where, vocab_size, num_rows, MAX_TOP, rows_per_program=1 if device == "cuda" else num_rows)
 
 
 def random_logits(rng: np.random.Generator, num_rows: int = ROWS, vocab_size: int = VOCAB) -> np.ndarray:
@@ -90,6 +90,35 @@ def test_draws_match_the_reference(
     rows = run(device, logits, requests)
     for row, given, one, position in zip(rows, logits, params, positions, strict=True):
         assert row.token_id == choose_token(given, [0] * position, 1, one), one
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 1.0},
+        {"temperature": 1.5},
+        {"temperature": 0.7, "top_p": 0.95},
+        {"temperature": 1.0, "top_k": 50},
+    ],
+)
+def test_draws_among_many_tokens_are_found_in_lists(params: dict[str, Any], device: str) -> None:
+    vocab_size, num_rows = 128_256, 16
+    logits = (np.random.default_rng(1).standard_normal((num_rows, vocab_size)) * 2.3).astype(np.float32)
+    all_params = [SamplingParams(seed=7919 * row + 1, **params) for row in range(num_rows)]
+    one = sampler(device, vocab_size, num_rows)
+    one._scratch.ids.fill_(-1)
+    rows = run(
+        device,
+        logits,
+        [RowRequest(rules=SamplingRules(each, [], 0, vocab_size), position=5) for each in all_params],
+        one,
+    )
+    for row, given, each in zip(rows, logits, all_params, strict=True):
+        assert row.token_id == choose_token(given, [0] * 5, 1, each), each
+    num_listed = (one._scratch.ids[:num_rows] >= 0).sum(1).tolist()
+    print(f"listed {sorted(num_listed)}")
+    assert all(0 < number <= choose.MAX_LISTED for number in num_listed), "no draw looks at the whole row"
 
 
 def test_edited_logits_match_the_reference(device: str) -> None:

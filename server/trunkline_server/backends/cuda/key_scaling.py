@@ -18,7 +18,6 @@ from trunkline_server.models.ops import Rope
 
 # Lower bound of a channel's mean square, relative to the mean of its head.
 _FLOOR = 1e-4
-
 _TILE: int = TILE_POSITIONS.value
 
 

@@ -216,10 +216,10 @@ class _Loader:
         ends = list(accumulate(sizes.values()))
         slices = {name: (end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
         biases = {name: self._vectors.get(name.removesuffix(".weight") + ".bias") for name in sizes}
-        parts = [
-            torch.zeros(sizes[name], device=self._device) if bias is None else bias for name, bias in biases.items()
-        ]
-        bias = None if all(bias is None for bias in biases.values()) else torch.cat(parts)
+        bias = None
+        if any(one is not None for one in biases.values()):
+            zeros = {name: torch.zeros(sizes[name], device=self._device) for name, one in biases.items() if one is None}
+            bias = torch.cat([zeros[name] if one is None else one for name, one in biases.items()])
         return replace(matrix, slices=MappingProxyType(slices), bias=bias)
 
     def _stays_quantized(self, name: str) -> bool:
