@@ -18,6 +18,8 @@ pub enum IsaKind {
     Avx512,
     /// [`IsaKind::Avx512`] with dot products of bfloat16.
     Avx512Bf16,
+    /// [`IsaKind::Avx512Bf16`] with products of tiles of bfloat16 (AMX).
+    Amx,
     /// AArch64 NEON with dot products.
     Neon,
     /// [`IsaKind::Neon`] with matrix products of bytes (I8MM).
@@ -26,12 +28,13 @@ pub enum IsaKind {
 
 impl IsaKind {
     /// All instruction sets, slowest first.
-    pub const ALL: [IsaKind; 7] = [
+    pub const ALL: [IsaKind; 8] = [
         IsaKind::Scalar,
         IsaKind::Avx2,
         IsaKind::AvxVnni,
         IsaKind::Avx512,
         IsaKind::Avx512Bf16,
+        IsaKind::Amx,
         IsaKind::Neon,
         IsaKind::NeonI8mm,
     ];
@@ -44,6 +47,7 @@ impl IsaKind {
             IsaKind::AvxVnni => "avx_vnni",
             IsaKind::Avx512 => "avx512",
             IsaKind::Avx512Bf16 => "avx512_bf16",
+            IsaKind::Amx => "amx",
             IsaKind::Neon => "neon",
             IsaKind::NeonI8mm => "neon_i8mm",
         }
@@ -55,8 +59,8 @@ impl IsaKind {
             IsaKind::Scalar => cfg!(isa = "scalar"),
             IsaKind::Avx2 => cfg!(isa = "avx2"),
             IsaKind::AvxVnni => cfg!(isa = "avx_vnni"),
-            // The two differ in a few kernels.
-            IsaKind::Avx512 | IsaKind::Avx512Bf16 => cfg!(isa = "avx512"),
+            // The three differ in a few kernels.
+            IsaKind::Avx512 | IsaKind::Avx512Bf16 | IsaKind::Amx => cfg!(isa = "avx512"),
             IsaKind::Neon => cfg!(isa = "neon"),
             IsaKind::NeonI8mm => cfg!(isa = "neon_i8mm"),
         }
@@ -86,6 +90,7 @@ impl IsaKind {
                     && is_x86_feature_detected!("avx512vnni")
             }
             IsaKind::Avx512Bf16 => IsaKind::Avx512.is_supported() && is_x86_feature_detected!("avx512bf16"),
+            IsaKind::Amx => IsaKind::Avx512Bf16.is_supported() && may_use_amx(),
             IsaKind::Neon | IsaKind::NeonI8mm => false,
         }
     }
@@ -98,7 +103,7 @@ impl IsaKind {
             IsaKind::NeonI8mm => {
                 IsaKind::Neon.is_supported() && std::arch::is_aarch64_feature_detected!("i8mm")
             }
-            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Avx512Bf16 => false,
+            IsaKind::Avx2 | IsaKind::AvxVnni | IsaKind::Avx512 | IsaKind::Avx512Bf16 | IsaKind::Amx => false,
         }
     }
 
@@ -106,6 +111,30 @@ impl IsaKind {
     fn is_supported(self) -> bool {
         self == IsaKind::Scalar
     }
+}
+
+/// Returns true if the CPU has AMX for bfloat16, and Linux (5.16 or later) lets this process use its registers.
+/// The process asks for it here, because by default a program with small signal stacks could not save them.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn may_use_amx() -> bool {
+    use std::sync::OnceLock;
+    /// AMX-BF16 and AMX-TILE in `edx` of leaf 7 (Intel's Software Developer's Manual, volume 2, CPUID).
+    const FEATURES: u32 = 1 << 22 | 1 << 24;
+    /// Linux's `Documentation/arch/x86/xstate.rst`.
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
+    *IS_PERMITTED.get_or_init(|| {
+        let has_features = std::arch::x86_64::__cpuid_count(7, 0).edx & FEATURES == FEATURES;
+        // SAFETY: the call takes two numbers and changes only which registers this process may use.
+        has_features
+            && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } == 0
+    })
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn may_use_amx() -> bool {
+    false
 }
 
 /// An instruction set that this CPU has. Holding one proves that its kernels may be called.
@@ -201,6 +230,7 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
         ("avx512vnni", is_x86_feature_detected!("avx512vnni")),
         ("avx512bf16", is_x86_feature_detected!("avx512bf16")),
         ("avx512fp16", is_x86_feature_detected!("avx512fp16")),
+        ("amx", may_use_amx()),
     ]
 }
 

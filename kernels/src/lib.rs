@@ -41,4 +41,4 @@ pub mod weight_cache;
 
 /// Version of the numerics, incremented whenever the bits of any result change. Stored K and V of another version must
 /// not be used.
-pub const NUMERICS_VERSION: u32 = 9;
+pub const NUMERICS_VERSION: u32 = 10;

@@ -34,6 +34,8 @@ pub trait Lanes: Copy {
     unsafe fn load_f16(p: *const u16) -> Self;
     /// Loads sixteen bfloat16 elements from `p`, widened exactly.
     unsafe fn load_bf16(p: *const u16) -> Self;
+    /// Loads one bfloat16 of each of sixteen pairs from `p`, widened exactly: the second one if `is_second`.
+    unsafe fn load_bf16_of_pairs(p: *const u32, is_second: bool) -> Self;
     unsafe fn store(self, p: *mut f32);
     /// Stores the first `n <= 16` lanes to `p` and nothing beyond them.
     unsafe fn store_first(self, p: *mut f32, n: usize);
@@ -124,6 +126,12 @@ impl Lanes for ScalarLanes {
         // SAFETY: the caller guarantees 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::bf16::from_bits(b).to_f32()))
+    }
+    #[inline(never)]
+    unsafe fn load_bf16_of_pairs(p: *const u32, is_second: bool) -> Self {
+        // SAFETY: the caller guarantees 16 readable pairs.
+        let pairs = unsafe { p.cast::<[u32; LANES]>().read_unaligned() };
+        Self(pairs.map(|pair| f32::from_bits(if is_second { pair & 0xffff_0000 } else { pair << 16 })))
     }
     #[inline(never)]
     unsafe fn store(self, p: *mut f32) {
@@ -286,7 +294,7 @@ macro_rules! simd_entry {
             match isa.kind() {
                 #[cfg(isa = "avx512")]
                 // SAFETY: an `Isa` exists only on a CPU that has its features.
-                $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 => unsafe { avx512$(::<$type>)?($($arg),*) },
+                $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 | $crate::isa::IsaKind::Amx => unsafe { avx512$(::<$type>)?($($arg),*) },
                 #[cfg(any(isa = "avx2", isa = "avx_vnni"))]
                 // SAFETY: as above.
                 $crate::isa::IsaKind::Avx2 | $crate::isa::IsaKind::AvxVnni => unsafe { avx2$(::<$type>)?($($arg),*) },

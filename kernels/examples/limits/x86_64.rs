@@ -4,6 +4,8 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use trunkline_kernels::isa::{Isa, IsaKind};
+
 use super::Rate;
 
 /// Interpreted as two bf16, one f32 or four bytes, the values are small enough that no accumulator overflows.
@@ -71,6 +73,37 @@ chains!(
 chains!(int8_avxvnni, "avx2,avxvnni", "ymm", "{{vex}} vpdpbusd ymm\\r, ymm13, ymm14");
 chains!(int8_avx512, "avx512f,avx512vnni", "zmm", "vpdpbusd zmm\\r, zmm13, zmm14");
 
+/// Multiply-adds of a `tdpbf16ps` on full registers: 16 rows, 16 columns and 32 elements.
+const TILE_MACS: usize = 16 * 16 * 32;
+
+fn bf16_amx(passes: usize) {
+    /// The first palette, and 16 rows of 64 bytes for each of 8 registers.
+    #[repr(align(64))]
+    struct Shapes([u8; 64]);
+    let mut shapes = Shapes([0; 64]);
+    shapes.0[0] = 1;
+    for register in 0..8 {
+        (shapes.0[16 + 2 * register], shapes.0[48 + register]) = (64, 16);
+    }
+    // SAFETY: only declared registers are used, and `rates` lists the loop only if this process may use AMX.
+    unsafe {
+        asm!(
+            "ldtilecfg [{shapes}]",
+            "2:",
+            ".irp r,0,1,2,3,0,1,2,3,0,1,2,3",
+            "tdpbf16ps tmm\\r, tmm4, tmm5",
+            ".endr",
+            "dec {passes}",
+            "jnz 2b",
+            "tilerelease",
+            shapes = in(reg) &shapes,
+            passes = inout(reg) passes.max(1) => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _,
+            options(nostack),
+        );
+    }
+}
+
 const YMM_BYTES: usize = 32;
 const ZMM_BYTES: usize = 64;
 
@@ -94,6 +127,11 @@ pub fn rates() -> Vec<Rate> {
     add(avx2, "int8_dot", "avx2", "vpmaddubsw, vpmaddwd, vpaddd ymm", int8_avx2, YMM_BYTES, 1);
     add(avx_vnni, "int8_dot", "avxvnni", "vpdpbusd ymm", int8_avxvnni, YMM_BYTES, 1);
     add(avx512_vnni, "int8_dot", "avx512", "vpdpbusd zmm", int8_avx512, ZMM_BYTES, 1);
+    if Isa::new(IsaKind::Amx).is_ok() {
+        let macs_per_pass = CHAINS * TILE_MACS;
+        let (operation, instruction_set, instruction) = ("bf16_dot", "amx", "tdpbf16ps");
+        rates.push(Rate { operation, instruction_set, instruction, macs_per_pass, run: bf16_amx });
+    }
     rates
 }
 

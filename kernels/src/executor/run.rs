@@ -245,7 +245,12 @@ impl Step<'_> {
             Kernel::Gather { x, out } => {
                 self.row_mut(out, row).copy_from_slice(self.row(x, self.rows.samples[row]));
             }
-            Kernel::Round { x, out } => round_row(isa, self.row(x, row), self.row_mut(out, row)),
+            Kernel::Round { x, width, out } => {
+                let parts = self.row(x, row).chunks_exact(width);
+                parts
+                    .zip(self.row_mut(out, row).chunks_exact_mut(width))
+                    .for_each(|(x, out)| round_row(isa, x, out));
+            }
             Kernel::Copy { x, out } => self.row_mut(out, row).copy_from_slice(self.row(x, row)),
             Kernel::RmsNorm { x, weight, eps, out } => {
                 rms_norm(isa, self.row(x, row), &program.vectors[weight], eps, self.row_mut(out, row));

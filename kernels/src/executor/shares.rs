@@ -114,7 +114,8 @@ impl Part {
 /// The number of tiles, up to `most`, whose products with some rows are worth a unit.
 pub fn tiles_per_unit(num_rows: usize, tile_bytes: usize, tile_elements: usize, most: usize) -> usize {
     let tile_cost = (tile_bytes * (UNIT_MACS / UNIT_BYTES)).max(num_rows.max(1) * tile_elements).max(1);
-    (UNIT_MACS / tile_cost).clamp(1, most.max(1))
+    // An even number, because AMX multiplies two tiles at once.
+    (UNIT_MACS / tile_cost).max(1).next_multiple_of(2).min(most.max(1))
 }
 
 impl Units {

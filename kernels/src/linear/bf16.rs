@@ -3,7 +3,7 @@
 #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
 use super::kernels::avx512_bf16;
 use crate::isa::{Isa, IsaKind};
-use crate::pack::float::SMALLEST_BF16;
+use crate::pack::float::{RUN, SMALLEST_BF16};
 use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// 2^16 + 1, with which 8 bits of a significand remain (Dekker 1971, "A floating-point technique").
@@ -35,19 +35,23 @@ simd_entry! {
     fn round_to_floats = round_generic(x: &[f32], out: &mut [f32]);
 }
 
-/// Rounds a row to bfloat16 for products on the same instruction set. On a set with dot products of bfloat16, the first
-/// half of `out` then holds pairs of bfloat16; otherwise `out` holds f32 numbers. Panics if the lengths differ.
+/// Rounds a row to bfloat16 for products on the same instruction set. If the set has products of bfloat16 and the row
+/// consists of whole runs, then the first half of `out` holds pairs of bfloat16 in the order of the set; otherwise `out`
+/// holds f32 numbers. Panics if the lengths differ.
 pub fn round_row(isa: Isa, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len());
     match isa.kind() {
         #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
         // SAFETY: the `Isa` proves that the CPU has its features.
-        IsaKind::Avx512Bf16 => unsafe { avx512_bf16::round_row(x, out) },
+        IsaKind::Avx512Bf16 if has_pairs(isa, x.len()) => unsafe { avx512_bf16::round_row::<false>(x, out) },
+        #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+        // SAFETY: as above.
+        IsaKind::Amx if has_pairs(isa, x.len()) => unsafe { avx512_bf16::round_row::<true>(x, out) },
         _ => round_to_floats(isa, x, out),
     }
 }
 
-/// Returns true if rows that are rounded for this set are pairs of bfloat16.
-pub(super) fn has_pairs(isa: Isa) -> bool {
-    isa.kind() == IsaKind::Avx512Bf16
+/// Returns true if rows of this length that are rounded for this set are pairs of bfloat16.
+pub(super) fn has_pairs(isa: Isa, in_features: usize) -> bool {
+    matches!(isa.kind(), IsaKind::Avx512Bf16 | IsaKind::Amx) && in_features.is_multiple_of(RUN)
 }

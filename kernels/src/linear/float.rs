@@ -6,7 +6,7 @@ use super::bf16::has_pairs;
 use super::kernels::avx512_bf16;
 use super::kernels::{FloatPanel, TileOutput};
 use crate::isa::Isa;
-use crate::pack::float::FloatFormat;
+use crate::pack::float::{FloatFormat, RUN};
 use crate::pack::{TILE, Tile};
 use crate::vector::{LANES, Lanes, simd_entry};
 
@@ -21,7 +21,7 @@ unsafe fn linear_float_generic<L: Lanes, F: FloatFormat>(
     panel: &FloatPanel<'_>,
     out: &TileOutput<'_>,
 ) {
-    assert!(tile.quants.len() >= panel.in_features * TILE * F::ELEMENT_BYTES);
+    assert!(tile.quants.len() >= F::num_vectors(panel.in_features) * TILE * F::LANE_BYTES);
     assert!(panel.values.len() >= (panel.num_rows - 1) * panel.row_stride + panel.in_features);
     // The most rows whose sums fit in registers.
     let most = match (L::IS_WIDE, L::IS_VECTOR) {
@@ -60,21 +60,22 @@ unsafe fn multiply_rows<L: Lanes, F: FloatFormat, const R: usize>(
     unsafe {
         let x = panel.values.as_ptr().add(first * panel.row_stride);
         let mut sums = [L::splat(0.0); R];
-        for run_start in (0..panel.in_features).step_by(F::RUN) {
-            let end = (run_start + F::RUN).min(panel.in_features);
-            let mut parts = [L::splat(0.0); R];
-            for index in run_start..end {
-                // Of each pair the second element comes first; a last one without a second has no pair.
-                let element = if F::ROUNDS_INPUT && index | 1 < end { index ^ 1 } else { index };
-                let vector = tile.quants.as_ptr().add(element * TILE * F::ELEMENT_BYTES);
-                L::prefetch_near(vector.wrapping_add(PREFETCH_BYTES));
-                let weight = F::load::<L>(vector);
-                for (row, part) in parts.iter_mut().enumerate() {
-                    *part = weight.fma(L::splat(*x.add(row * panel.row_stride + element)), *part);
+        for run in (0..panel.in_features).step_by(RUN) {
+            let mut halves = [[L::splat(0.0); R]; 2];
+            for (half, parts) in halves.iter_mut().enumerate() {
+                let start = run + half * (RUN / 2);
+                for element in start..(start + RUN / 2).min(panel.in_features) {
+                    let quants = tile.quants.as_ptr();
+                    L::prefetch_near(quants.wrapping_add(F::offset(element) + PREFETCH_BYTES));
+                    let weight = F::load_element::<L>(quants, element);
+                    for (row, part) in parts.iter_mut().enumerate() {
+                        *part = weight.fma(L::splat(*x.add(row * panel.row_stride + element)), *part);
+                    }
                 }
             }
-            for (sum, part) in sums.iter_mut().zip(parts) {
-                *sum = sum.add(part);
+            let [first, second] = halves;
+            for (sum, (first, second)) in sums.iter_mut().zip(first.into_iter().zip(second)) {
+                *sum = sum.add(first.add(second));
             }
         }
         for (row, sum) in sums.into_iter().enumerate() {
@@ -99,11 +100,11 @@ pub(super) unsafe fn linear_float<F: FloatFormat>(
     out: &TileOutput<'_>,
 ) {
     #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
-    if F::ROUNDS_INPUT && has_pairs(isa) {
+    if F::ROUNDS_INPUT && has_pairs(isa, panel.in_features) {
         // SAFETY: the conditions are the same, and the `Isa` proves that the CPU has its features.
         return unsafe { avx512_bf16::linear_bf16(tile, panel, out) };
     }
-    debug_assert!(!(F::ROUNDS_INPUT && has_pairs(isa)), "pairs are multiplied above");
+    debug_assert!(!(F::ROUNDS_INPUT && has_pairs(isa, panel.in_features)), "pairs are multiplied above");
     // SAFETY: the conditions are the same.
     unsafe { multiply_floats::<F>(isa, tile, panel, out) }
 }

@@ -11,6 +11,8 @@
 #![cfg_attr(not(feature = "every-isa"), allow(dead_code, unused_imports))]
 
 #[cfg(target_arch = "x86_64")]
+pub(super) mod amx;
+#[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
@@ -41,7 +43,7 @@ macro_rules! call_isa {
             #[cfg(isa = "avx_vnni")]
             $crate::isa::IsaKind::AvxVnni => $crate::linear::kernels::avx_vnni::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "avx512")]
-            $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 => $crate::linear::kernels::avx512::$kernel $(::<$format>)?($($argument),*),
+            $crate::isa::IsaKind::Avx512 | $crate::isa::IsaKind::Avx512Bf16 | $crate::isa::IsaKind::Amx => $crate::linear::kernels::avx512::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "neon")]
             $crate::isa::IsaKind::Neon => $crate::linear::kernels::neon::$kernel $(::<$format>)?($($argument),*),
             #[cfg(isa = "neon_i8mm")]

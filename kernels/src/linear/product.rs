@@ -3,10 +3,16 @@
 use std::ops::Range;
 
 use super::PANEL;
+#[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+use super::bf16::has_pairs;
 use super::float;
+#[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+use super::kernels::amx;
 use super::kernels::{FloatPanel, TileOutput, call_isa};
 use super::quantized::{QuantGroup, QuantizedRows, VECTOR_BYTES};
 use crate::isa::Isa;
+#[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+use crate::isa::IsaKind;
 use crate::pack::float::FloatFormat;
 use crate::pack::int::IntFormat;
 use crate::pack::{PackedWeight, TILE, dispatch_kernels, group_vectors, scale_bytes};
@@ -102,22 +108,28 @@ impl Job<'_> {
         assert!(self.bias.is_none_or(|bias| bias.len() == weight.out_features()), "length of the bias");
     }
 
-    /// Calls `kernel(rows, tile)` for all tiles of one block of rows, then of the next, which reuses the cached rows.
-    fn for_each_tile(&self, row_bytes: usize, mut kernel: impl FnMut(Range<usize>, usize)) {
+    /// Calls `kernel(rows, tiles)` for all tiles of one block of rows, up to `at_once` of them at a time, then of the
+    /// next block, which reuses the cached rows.
+    fn for_each_tile(
+        &self,
+        row_bytes: usize,
+        at_once: usize,
+        mut kernel: impl FnMut(Range<usize>, Range<usize>),
+    ) {
         let block = (ROW_BLOCK_BYTES / row_bytes).next_multiple_of(PANEL).max(PANEL);
         for block_start in self.rows.clone().step_by(block) {
             let block_end = (block_start + block).min(self.rows.end);
-            for tile in self.tiles.clone() {
-                kernel(block_start..block_end, tile);
+            for tile in self.tiles.clone().step_by(at_once) {
+                kernel(block_start..block_end, tile..(tile + at_once).min(self.tiles.end));
             }
         }
     }
 
     /// # Safety
-    /// `first_row` and `tile` must belong to this job.
-    unsafe fn tile_output(&self, first_row: usize, tile: usize) -> TileOutput<'_> {
-        let first = tile * TILE;
-        let num_lanes = TILE.min(self.weight.out_features() - first);
+    /// `first_row` and `tiles` must belong to this job.
+    unsafe fn tile_output(&self, first_row: usize, tiles: Range<usize>) -> TileOutput<'_> {
+        let first = tiles.start * TILE;
+        let num_lanes = (tiles.len() * TILE).min(self.weight.out_features() - first);
         TileOutput {
             // SAFETY: `check` ensures that the offset is inside `out`.
             values: unsafe { self.out.values.as_mut_ptr().add(first_row * self.out.row_stride + first) },
@@ -135,15 +147,15 @@ unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
     let in_features = job.weight.in_features();
     let row_bytes = input.shape().row_stride() * size_of::<QuantGroup>();
     let num_groups = in_features / F::GROUP;
-    job.for_each_tile(row_bytes, |rows, tile| {
-        let (weights, block) = (job.weight.tile(tile), input.block(rows.clone()));
+    job.for_each_tile(row_bytes, 1, |rows, tiles| {
+        let (weights, block) = (job.weight.tile(tiles.start), input.block(rows.clone()));
         assert!(weights.quants.len() >= num_groups * group_vectors::<F>() * VECTOR_BYTES);
         assert!(weights.scales.len() >= num_groups * TILE * scale_bytes::<F>());
         assert!(!F::HAS_MIN || weights.mins.len() >= num_groups * TILE * scale_bytes::<F>());
         block.check(in_features);
         // SAFETY: tile and rows have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
         unsafe {
-            let out = job.tile_output(rows.start, tile);
+            let out = job.tile_output(rows.start, tiles);
             call_isa!(job.isa, linear_int::<F>(in_features, &weights, &block, &out));
         }
     });
@@ -156,16 +168,29 @@ unsafe fn linear_float<F: FloatFormat>(job: &Job<'_>) {
         unreachable!("checked")
     };
     let in_features = job.weight.in_features();
-    job.for_each_tile(in_features * size_of::<f32>(), |rows, tile| {
-        let weights = job.weight.tile(tile);
+    let panel = |rows: Range<usize>| {
+        let (num_rows, start) = (rows.len(), rows.start * input.row_stride);
+        let values = &input.values[start..start + (num_rows - 1) * input.row_stride + in_features];
+        FloatPanel { num_rows, in_features, values, row_stride: input.row_stride }
+    };
+    #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
+    if F::ROUNDS_INPUT && has_pairs(job.isa, in_features) && job.isa.kind() == IsaKind::Amx {
+        return job.for_each_tile(in_features * size_of::<f32>(), amx::TILES, |rows, tiles| {
+            let weights = [job.weight.tile(tiles.start), job.weight.tile(tiles.end - 1)];
+            // SAFETY: as below.
+            unsafe {
+                let out = job.tile_output(rows.start, tiles.clone());
+                amx::linear_bf16(&weights[..tiles.len()], &panel(rows), &out);
+            }
+        });
+    }
+    job.for_each_tile(in_features * size_of::<f32>(), 1, |rows, tiles| {
+        let weights = job.weight.tile(tiles.start);
         for first_row in rows.clone().step_by(PANEL) {
-            let num_rows = PANEL.min(rows.end - first_row);
-            let start = first_row * input.row_stride;
-            let values = &input.values[start..start + (num_rows - 1) * input.row_stride + in_features];
-            let panel = FloatPanel { num_rows, in_features, values, row_stride: input.row_stride };
+            let panel = panel(first_row..rows.end.min(first_row + PANEL));
             // SAFETY: tile and panel have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
             unsafe {
-                let out = job.tile_output(first_row, tile);
+                let out = job.tile_output(first_row, tiles.clone());
                 float::linear_float::<F>(job.isa, &weights, &panel, &out);
             }
         }

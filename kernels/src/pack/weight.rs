@@ -19,6 +19,7 @@ use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 ///                        scales  [group][lane]      f16 or f32, in a separate plane
 ///                        mins    [group][lane]      likewise, if the format has them
 /// float format, tile:    quants  [element][lane]    as stored
+/// bfloat16, tile:        quants  [run][vector][lane][2 elements]     elements v and v + 16 of a run of 32
 /// ```
 ///
 /// A product reads each plane front to back, with any number of rows.
@@ -68,8 +69,11 @@ impl WeightLayout {
             [plane(num_groups * group_vectors::<F>(), QUAD), scales, mins]
         }
         fn float<F: FloatFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
-            let quants =
-                PlaneShape { num_tiles, vectors_per_tile: in_features, lane_bytes: F::ELEMENT_BYTES };
+            let quants = PlaneShape {
+                num_tiles,
+                vectors_per_tile: F::num_vectors(in_features),
+                lane_bytes: F::LANE_BYTES,
+            };
             [quants, PlaneShape::NONE, PlaneShape::NONE]
         }
         let too_large = PackError::TooLarge { format, out_features, in_features };
@@ -324,9 +328,8 @@ fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f3
 
 /// Returns false if an element is not finite.
 fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
-    let elements = row.chunks_exact(F::ELEMENT_BYTES);
-    for (element, vector) in elements.zip(into.quants.chunks_exact_mut(F::ELEMENT_BYTES * TILE)) {
-        F::pack(element, &mut vector[lane * F::ELEMENT_BYTES..][..F::ELEMENT_BYTES]);
+    for (index, element) in row.chunks_exact(F::ELEMENT_BYTES).enumerate() {
+        F::pack(element, &mut into.quants[F::offset(index) + lane * F::LANE_BYTES..][..F::ELEMENT_BYTES]);
     }
     // Without an early exit, this loop becomes vectors.
     row.chunks_exact(F::ELEMENT_BYTES)
@@ -334,7 +337,8 @@ fn pack_float_row<F: FloatFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_
 }
 
 fn unpack_float_row<F: FloatFormat>(weight: &PackedWeight, row: usize, out: &mut [f32]) {
-    for (piece, value) in weight.quants.lane(row / TILE, row % TILE).zip(out) {
-        *value = F::value(piece);
+    let (tile, lane) = (weight.quants.tile(row / TILE), row % TILE);
+    for (index, value) in out.iter_mut().enumerate() {
+        *value = F::value(&tile[F::offset(index) + lane * F::LANE_BYTES..][..F::ELEMENT_BYTES]);
     }
 }

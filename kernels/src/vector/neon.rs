@@ -97,6 +97,19 @@ impl<const I8MM: bool> Lanes for NeonLanes<I8MM> {
         }
     }
     #[inline(always)]
+    unsafe fn load_bf16_of_pairs(p: *const u32, is_second: bool) -> Self {
+        unsafe {
+            Self(std::array::from_fn(|i| {
+                let pairs = vld1q_u32(p.add(4 * i));
+                vreinterpretq_f32_u32(if is_second {
+                    vandq_u32(pairs, vdupq_n_u32(0xffff_0000))
+                } else {
+                    vshlq_n_u32::<16>(pairs)
+                })
+            }))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         for (i, x) in self.0.into_iter().enumerate() {
             unsafe { vst1q_f32(p.add(4 * i), x) }

@@ -6,6 +6,9 @@ mod bytes;
 use super::{LANES, Lanes};
 use std::arch::x86_64::*;
 
+/// The mask of the second element of a pair of bfloat16.
+const SECOND_OF_PAIR: i32 = 0xffff_0000u32.cast_signed();
+
 /// Sixteen lanes in two 256-bit registers. Needs AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub struct Avx2Lanes(__m256, __m256);
@@ -65,6 +68,17 @@ impl Lanes for Avx2Lanes {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
             )
         }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_of_pairs(p: *const u32, is_second: bool) -> Self {
+        let widened = |pairs| unsafe {
+            _mm256_castsi256_ps(if is_second {
+                _mm256_and_si256(pairs, _mm256_set1_epi32(SECOND_OF_PAIR))
+            } else {
+                _mm256_slli_epi32::<16>(pairs)
+            })
+        };
+        unsafe { Self(widened(_mm256_loadu_si256(p.cast())), widened(_mm256_loadu_si256(p.add(8).cast()))) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -233,6 +247,17 @@ impl Lanes for Avx512Lanes {
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16_of_pairs(p: *const u32, is_second: bool) -> Self {
+        unsafe {
+            let pairs = _mm512_loadu_si512(p.cast());
+            Self(_mm512_castsi512_ps(if is_second {
+                _mm512_and_si512(pairs, _mm512_set1_epi32(SECOND_OF_PAIR))
+            } else {
+                _mm512_slli_epi32::<16>(pairs)
+            }))
         }
     }
     #[inline(always)]

@@ -58,9 +58,9 @@ const DIGESTS: [(&str, u64); 62] = [
     ("exp", 0x573118a45d36ef14),
     ("exp2", 0x8475c9931349c88b),
     ("hadamard", 0xf9676ad501d967db),
-    ("F32", 0x47eaaff5559372b0),
-    ("F16", 0x6ceabbafba0408db),
-    ("BF16", 0xfc2470f76e272994),
+    ("F32", 0x68a72ba03f42b9b5),
+    ("F16", 0x41868b8561f3bfa0),
+    ("BF16", 0x1aee65fcf7a26e01),
     ("Q8_0", 0x8dd192bade487125),
     ("Q4_0", 0x65f06d0225c0a01e),
     ("Q4_1", 0xaaa30fcd2fd51334),
@@ -93,7 +93,7 @@ const DIGESTS: [(&str, u64); 62] = [
     ("sampled", 0x743cface79963a3b),
     ("models", 0x76a23211e0573731),
     ("experts", 0x755a3cbec14a3228),
-    ("latents", 0x2a934e0cb5ddfbce),
+    ("latents", 0x8a20f010b5ef962c),
     ("recurrent", 0x275aa021791609b1),
     ("gpt_oss", 0x1cd518b479cee451),
     ("blocks", 0x281988eb677075a4),
@@ -103,7 +103,8 @@ const DIGESTS: [(&str, u64); 62] = [
 
 /// Each `NUMERICS_VERSION` with the XXH3-64 of its digests in order, little-endian. A change of bits adds a line and
 /// never changes an existing one.
-const VERSIONS: [(u32, u64); 3] = [(7, 0xafd9e0cc6822f7f7), (8, 0x368254ece69f6450), (9, 0xdbf480a3a7d606ff)];
+const VERSIONS: [(u32, u64); 4] =
+    [(7, 0xafd9e0cc6822f7f7), (8, 0x368254ece69f6450), (9, 0xdbf480a3a7d606ff), (10, 0x8d559c486cfd4787)];
 
 #[derive(Default)]
 struct Digest(Xxh3);

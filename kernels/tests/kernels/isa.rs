@@ -14,7 +14,7 @@ fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
     let error = Isa::named("sse9").expect_err("no such set");
     assert_eq!(
         error.to_string(),
-        "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, avx512_bf16, neon, neon_i8mm, or unset it"
+        "`TRUNKLINE_ISA` is \"sse9\"; hint: use one of scalar, avx2, avx_vnni, avx512, avx512_bf16, amx, neon, neon_i8mm, or unset it"
     );
 }
 

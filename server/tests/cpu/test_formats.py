@@ -20,7 +20,7 @@ from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import UNPACKED_FORMATS
 from trunkline_server.weights.tensor import FORMATS
 
-ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "neon", "neon_i8mm")
+ISAS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_bf16", "amx", "neon", "neon_i8mm")
 NUM_TOKENS = 200
 # Mean absolute difference of the log-probabilities of all tokens at all positions. With integer weights, activations
 # are 8-bit numbers; with F32 and F16, only K and V are rounded. The largest measured are 0.00038 and 0.0161.

@@ -58,7 +58,7 @@ impl Lowering<'_> {
         let x = self.source(x, rows, format);
         let out = match x {
             LinearSource::Float(view) => LinearSource::Float(self.new_view(view.width, sorted)),
-            LinearSource::Rounded(view) => LinearSource::Rounded(self.new_view(view.width, sorted)),
+            LinearSource::Rounded(view) => LinearSource::Rounded(self.new_rounded_view(view.width, sorted)),
             LinearSource::Quantized(buffer) => {
                 LinearSource::Quantized(self.new_buffer(self.buffers[buffer].kind, sorted))
             }

@@ -21,12 +21,10 @@ impl Lowering<'_> {
             // Each head has its own buffer, because the layout of quantised rows depends on their width.
             let heads: Vec<_> = (0..num_heads).map(|n| self.prepared(head(x, n), rows, format)).collect();
             heads[0]
+        } else if format.needs_rounded_input() {
+            LinearSource::Rounded(head(self.rounded(x, head_width, rows), 0))
         } else {
-            match self.prepared(x, rows, format) {
-                LinearSource::Float(x) => LinearSource::Float(head(x, 0)),
-                LinearSource::Rounded(x) => LinearSource::Rounded(head(x, 0)),
-                LinearSource::Quantized(_) => unreachable!("the format needs floats"),
-            }
+            LinearSource::Float(head(x, 0))
         };
         let first_weight = self.plan.matrices(weights.into_iter().map(|weight| vec![weight]).collect());
         let out = self.new_view(width, rows);

@@ -1,6 +1,7 @@
 //! Prepares the inputs of products: quantises or rounds them once for all products that read them.
 
 use super::Lowering;
+use crate::aligned::ALIGNMENT_BYTES;
 use crate::pack::Format;
 use crate::program::graph::ValueId;
 use crate::program::instruction::{BufferKind, Kernel, LinearSource, RowSet, View};
@@ -29,10 +30,22 @@ impl Lowering<'_> {
             return LinearSource::Quantized(out);
         }
         if format.needs_rounded_input() {
-            let out = self.new_view(x.width, rows);
-            self.emit(Kernel::Round { x, out }, rows);
-            return LinearSource::Rounded(out);
+            return LinearSource::Rounded(self.rounded(x, x.width, rows));
         }
         LinearSource::Float(x)
+    }
+
+    /// Rounds rows for products whose inputs are parts of `width` elements.
+    pub(super) fn rounded(&mut self, x: View, width: usize, rows: RowSet) -> View {
+        let out = self.new_rounded_view(x.width, rows);
+        self.emit(Kernel::Round { x, width, out }, rows);
+        out
+    }
+
+    /// Rows that lie one cache line further apart than their width, so that 16 of them, which AMX loads at once, do not
+    /// map to the same cache set.
+    pub(super) fn new_rounded_view(&mut self, width: usize, rows: RowSet) -> View {
+        let line = ALIGNMENT_BYTES / size_of::<f32>();
+        View { width, ..self.new_view(width + line, rows) }
     }
 }

@@ -65,7 +65,7 @@ pub const EXPERTS: Recipe = Recipe { seed: 4, experts: Some((7, 2)), ..PLAIN };
 pub const EXPERTS_F32: Recipe = Recipe { seed: 5, matrices: Format::F32, experts: Some((3, 3)), ..PLAIN };
 pub const LATENT: Recipe =
     Recipe { seed: 6, dtype: KvDtype::F16, experts: Some((6, 2)), has_latents: true, ..PLAIN };
-pub const LATENT_F32: Recipe = Recipe { seed: 7, dtype: KvDtype::Bf16, matrices: Format::F32, ..LATENT };
+pub const LATENT_BF16: Recipe = Recipe { seed: 7, dtype: KvDtype::Bf16, matrices: Format::BF16, ..LATENT };
 pub const GPT_OSS: Recipe = Recipe {
     seed: 6,
     matrices: Format::MXFP4,
@@ -86,7 +86,7 @@ pub const ALL: [Recipe; 13] = [
     EXPERTS,
     EXPERTS_F32,
     LATENT,
-    LATENT_F32,
+    LATENT_BF16,
     GPT_OSS,
     GPT_OSS_INT4,
 ];
@@ -105,6 +105,7 @@ impl Model {
         for _ in 0..rows * columns / format.block_elements() {
             match format {
                 Format::F32 => bytes.extend((self.random.normal() * 0.15).to_le_bytes()),
+                Format::BF16 => bytes.extend(half::bf16::from_f32(self.random.normal() * 0.15).to_le_bytes()),
                 _ => {
                     let start = bytes.len();
                     bytes.extend((0..format.block_bytes()).map(|_| self.random.next() as u8));

@@ -79,7 +79,7 @@ fn units_are_small_enough_to_be_shared_and_large_enough_to_be_worth_it() {
         taken_alone(&Units::new(num_rows, 576, tiles, 2), 2).remove(0)
     };
     assert_eq!(first(1, (3072, 16 * 612, 16 * 576)), Unit { rows: 0..1, tiles: 0..6 });
-    assert_eq!(first(1, (192, 16 * 360, 16 * 576)), Unit { rows: 0..1, tiles: 0..11 });
-    assert_eq!(first(1000, (192, 16 * 360, 16 * 576)), Unit { rows: 0..688, tiles: 0..1 });
+    assert_eq!(first(1, (192, 16 * 360, 16 * 576)), Unit { rows: 0..1, tiles: 0..12 });
+    assert_eq!(first(1000, (192, 16 * 360, 16 * 576)), Unit { rows: 0..688, tiles: 0..2 });
     assert_eq!(first(1, (36, 16 * 360, 16 * 576)), Unit { rows: 0..1, tiles: 0..5 });
 }
