@@ -27,6 +27,8 @@ class Trunkline(Peer):
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
         model = folder_of(setting.gguf) if self.weights == "bf16" else setting.gguf
         options = ["--threads", str(setting.threads), "--max-batch-total-tokens", str(KV_TOKENS), *self.flags]
+        # The replies repeat words, so drafts would measure the text. No other peer drafts here.
+        options += ["--speculate", "off"]
         return start_http(
             self,
             setting,

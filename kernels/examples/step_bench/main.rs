@@ -1,5 +1,5 @@
-//! Times whole steps of a model with a known shape and random weights: `step_bench [--shape NAME] [--profile]
-//! [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//! Times whole steps of a model with a known shape and random weights: `step_bench [--shape NAME]
+//! [--format Q4_1|BF16] [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
 //! The shapes are those of SmolLM2-135M (`smollm2`), of two layers of Qwen3-30B-A3B (`qwen3-moe`), and of a dense model
 //! as large as the part of that which a token uses (`qwen3-active`).
@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
+use trunkline_kernels::pack::Format;
 use trunkline_kernels::sampling::SamplingParams;
 use trunkline_kernels::threads::{Pinning, default_num_threads};
 
@@ -289,6 +290,8 @@ impl Bench {
 
 struct Arguments {
     shape: &'static Shape,
+    /// The format of the matrices.
+    format: Format,
     threads: usize,
     pinning: Pinning,
     cases: Vec<String>,
@@ -300,6 +303,7 @@ struct Arguments {
 fn arguments() -> Result<Arguments> {
     let mut parsed = Arguments {
         shape: &SHAPES[0],
+        format: Format::Q4_1,
         threads: default_num_threads(),
         pinning: Pinning::default(),
         cases: Vec::new(),
@@ -317,6 +321,13 @@ fn arguments() -> Result<Arguments> {
                 let name = value()?;
                 let found = SHAPES.iter().find(|shape| shape.name == name);
                 parsed.shape = found.with_context(|| format!("unknown shape {name:?}"))?;
+            }
+            "--format" => {
+                parsed.format = match value()?.as_str() {
+                    "Q4_1" => Format::Q4_1,
+                    "BF16" => Format::BF16,
+                    name => anyhow::bail!("`--format` is {name:?}; hint: use Q4_1 or BF16"),
+                };
             }
             "--pin" => parsed.pinning = value()?.parse()?,
             "--step-tokens" => parsed.step_tokens = value()?.parse().context("`--step-tokens`")?,
@@ -336,9 +347,9 @@ fn arguments() -> Result<Arguments> {
 }
 
 fn main() -> Result<()> {
-    let Arguments { shape, threads, pinning, cases, step_tokens, limits, profiles } = arguments()?;
+    let Arguments { shape, format, threads, pinning, cases, step_tokens, limits, profiles } = arguments()?;
     let start = Instant::now();
-    let executor = model::build(shape, threads, pinning, step_tokens)?;
+    let executor = model::build(shape, format, threads, pinning, step_tokens)?;
     println!(
         "{}, {} MiB of weights, built in {:.2} s",
         executor.device(),

@@ -68,13 +68,19 @@ impl Random {
     }
 }
 
-/// Adds a matrix of random quants, with scales and minima that keep the activations at a normal magnitude.
+/// Adds a matrix of random numbers or quants, with scales and minima that keep the activations at a normal magnitude.
 fn matrix(
     builder: &mut ProgramBuilder,
     random: &mut Random,
     format: Format,
     shape: [usize; 2],
 ) -> Result<WeightId> {
+    if format == Format::BF16 {
+        let number = |random: &mut Random| (random.next() >> 40) as f32 / (1 << 24) as f32 * 0.12 - 0.06;
+        let numbers = (0..shape[0] * shape[1]).map(|_| half::bf16::from_f32(number(random)));
+        let bytes = numbers.flat_map(half::bf16::to_le_bytes).collect();
+        return Ok(builder.weight(format, bytes, &shape)?);
+    }
     let (scale, min) = if format == Format::Q8_0 { (0.0005f32, None) } else { (0.008, Some(-0.06f32)) };
     let mut bytes: Vec<u8> =
         (0..shape[0] * format.row_bytes(shape[1])?).map(|_| (random.next() >> 24) as u8).collect();
@@ -87,7 +93,13 @@ fn matrix(
     Ok(builder.weight(format, bytes, &shape)?)
 }
 
-pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: usize) -> Result<Executor> {
+pub fn build(
+    shape: &Shape,
+    format: Format,
+    threads: usize,
+    pinning: Pinning,
+    max_step_tokens: usize,
+) -> Result<Executor> {
     let Shape { layers, hidden, heads, kv_heads, head_size, inner, experts, vocab, .. } = *shape;
     let geometry = KvGeometry {
         num_layers: layers,
@@ -108,11 +120,12 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
     let ones = |n: usize| (0..n).flat_map(|_| 1f32.to_le_bytes()).collect::<Vec<u8>>();
     let pairs = head_size / 2;
     let inv_freq: Vec<f64> = (0..pairs).map(|i| 100_000f64.powf(-(i as f64) / pairs as f64)).collect();
-    let embedding = matrix(&mut b, random, Format::Q8_0, [vocab, hidden])?;
+    let embedding_format = if format == Format::Q4_1 { Format::Q8_0 } else { format };
+    let embedding = matrix(&mut b, random, embedding_format, [vocab, hidden])?;
     let mut x = b.embedding(embedding)?;
     for layer in 0..layers {
         let mut product = |b: &mut ProgramBuilder, x, out, width| -> Result<_> {
-            let weight = matrix(b, random, Format::Q4_1, [out, width])?;
+            let weight = matrix(b, random, format, [out, width])?;
             Ok(b.linear(x, weight, None)?)
         };
         let norm = b.weight(Format::F32, ones(hidden), &[hidden])?;
@@ -132,7 +145,7 @@ pub fn build(shape: &Shape, threads: usize, pinning: Pinning, max_step_tokens: u
             Some((num_experts, num_used)) => {
                 let logits = product(&mut b, h, num_experts, hidden)?;
                 let mut stack = |out, width| -> Result<Vec<_>> {
-                    (0..num_experts).map(|_| matrix(&mut b, random, Format::Q4_1, [out, width])).collect()
+                    (0..num_experts).map(|_| matrix(&mut b, random, format, [out, width])).collect()
                 };
                 let (gate, up) = (stack(inner, hidden)?, stack(inner, hidden)?);
                 let down = stack(hidden, inner)?;
