@@ -120,7 +120,7 @@ fn may_use_amx() -> bool {
     use std::sync::OnceLock;
     /// AMX-BF16 and AMX-TILE in `edx` of leaf 7 (Intel's Software Developer's Manual, volume 2, CPUID).
     const FEATURES: u32 = 1 << 22 | 1 << 24;
-    /// Linux's `Documentation/arch/x86/xstate.rst`.
+    /// The request and the feature are numbers of Linux's `Documentation/arch/x86/xstate.rst`.
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
     static IS_PERMITTED: OnceLock<bool> = OnceLock::new();
