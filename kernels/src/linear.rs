@@ -10,9 +10,9 @@
 //!   `acc = fma(w_min[g], x_sum[h], acc)`. `dot` is the exact integer dot product of the weights, minus the zero point,
 //!   and the quants. It is below 2^25, so i32 holds it; the conversion to f32 rounds to nearest, ties to even. The
 //!   product of scales is exact: at most 19 bits times 4 bits.
-//! - Float weights: for each run of 32 elements, in order, `part = fma(w, x, part)` from 0 over its first half, likewise
-//!   from 0 over its second half, then `acc = acc + (first + second)`, as AMX computes it. With bfloat16 weights, `x` is
-//!   rounded to bfloat16 ([`round_row`]).
+//! - Float weights: for each run of 32 elements, in order, `part = fma(w, x, part)` from 0 over its first half, then
+//!   from 0 over its second half, then `acc = acc + (first + second)`, as AMX computes it. With bfloat16 weights, `x`
+//!   is rounded to bfloat16 ([`round_row`]).
 //! - Finally `acc + bias`, if there is a bias.
 //!
 //! # Cost

@@ -36,8 +36,8 @@ simd_entry! {
 }
 
 /// Rounds a row to bfloat16 for products on the same instruction set. If the set has products of bfloat16 and the row
-/// consists of whole runs, then the first half of `out` holds pairs of bfloat16 in the order of the set; otherwise `out`
-/// holds f32 numbers. Panics if the lengths differ.
+/// consists of whole runs, then the first half of `out` holds pairs of bfloat16 in the order of the set. Otherwise
+/// `out` holds f32 numbers. Panics if the lengths differ.
 pub fn round_row(isa: Isa, x: &[f32], out: &mut [f32]) {
     assert_eq!(x.len(), out.len());
     match isa.kind() {

@@ -101,161 +101,46 @@ impl LinearSource {
 /// One operation on buffers. `crate::ops` and `crate::linear` define the operands. Weights, vectors and frequencies
 /// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens, and `Mean`
 /// takes the mean over each sequence's rows. `Dispatch` sorts rows by the experts that they use, and `Combine` adds the
-/// outputs of these up; `routes` has the results of `Route`.
+/// outputs of these up; `routes` has the results of `Route`. `Round` rounds each part of `width` elements by itself,
+/// because the order of its pairs depends on where it begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
-    Embedding {
-        weight: usize,
-        index: RowIndex,
-        out: View,
-    },
-    RopeTable {
-        frequencies: usize,
-        out: View,
-    },
-    Gather {
-        x: View,
-        out: View,
-    },
-    Copy {
-        x: View,
-        out: View,
-    },
-    RmsNorm {
-        x: View,
-        weight: usize,
-        eps: f32,
-        out: View,
-    },
-    LayerNorm {
-        x: View,
-        weight: usize,
-        bias: Option<usize>,
-        eps: f32,
-        out: View,
-    },
-    HeadRmsNorm {
-        x: View,
-        weight: usize,
-        eps: f32,
-    },
-    Quantize {
-        x: View,
-        out: usize,
-    },
-    /// Rounds each part of `width` elements by itself, because the order of its pairs depends on where it begins.
-    Round {
-        x: View,
-        width: usize,
-        out: View,
-    },
-    Linear {
-        x: LinearSource,
-        weight: usize,
-        bias: Option<usize>,
-        out: View,
-    },
+    Embedding { weight: usize, index: RowIndex, out: View },
+    RopeTable { frequencies: usize, out: View },
+    Gather { x: View, out: View },
+    Copy { x: View, out: View },
+    RmsNorm { x: View, weight: usize, eps: f32, out: View },
+    LayerNorm { x: View, weight: usize, bias: Option<usize>, eps: f32, out: View },
+    HeadRmsNorm { x: View, weight: usize, eps: f32 },
+    Quantize { x: View, out: usize },
+    Round { x: View, width: usize, out: View },
+    Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
     HeadLinear(HeadLinearKernel),
-    JoinHeads {
-        x: View,
-        y: View,
-        num_heads: usize,
-        out: View,
-    },
-    Rope {
-        x: View,
-        table: View,
-        head_size: usize,
-    },
-    WriteKv {
-        layer: usize,
-        key: View,
-        value: Option<View>,
-    },
+    JoinHeads { x: View, y: View, num_heads: usize, out: View },
+    Rope { x: View, table: View, head_size: usize },
+    WriteKv { layer: usize, key: View, value: Option<View> },
     Attention(AttentionKernel),
-    SiluMul {
-        gate: View,
-        up: View,
-    },
-    ClampedSwiglu {
-        gate: View,
-        up: View,
-        clamp: SwigluClamp,
-    },
-    GeluMul {
-        gate: View,
-        up: View,
-    },
-    Gelu {
-        x: View,
-    },
-    GeluErf {
-        x: View,
-    },
-    ReluSquared {
-        x: View,
-    },
-    Add {
-        x: View,
-        y: View,
-    },
-    Mul {
-        x: View,
-        y: View,
-    },
-    Mean {
-        x: View,
-        out: View,
-    },
-    Scale {
-        x: View,
-        factor: f32,
-    },
-    SoftCap {
-        x: View,
-        cap: f32,
-    },
-    SigmoidScale {
-        x: View,
-        gate: View,
-    },
-    Route {
-        logits: View,
-        rule: Rule,
-        bias: Option<usize>,
-        out: View,
-    },
-    Dispatch {
-        x: LinearSource,
-        routes: View,
-        num_experts: usize,
-        out: LinearSource,
-    },
+    SiluMul { gate: View, up: View },
+    ClampedSwiglu { gate: View, up: View, clamp: SwigluClamp },
+    GeluMul { gate: View, up: View },
+    Gelu { x: View },
+    GeluErf { x: View },
+    ReluSquared { x: View },
+    Add { x: View, y: View },
+    Mul { x: View, y: View },
+    Mean { x: View, out: View },
+    Scale { x: View, factor: f32 },
+    SoftCap { x: View, cap: f32 },
+    SigmoidScale { x: View, gate: View },
+    Route { logits: View, rule: Rule, bias: Option<usize>, out: View },
+    Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
     Experts(ExpertsKernel),
-    Combine {
-        x: View,
-        routes: View,
-        out: View,
-    },
-    Silu {
-        x: View,
-    },
-    Sigmoid {
-        x: View,
-    },
-    HeadL2Norm {
-        x: View,
-        head_size: usize,
-        eps: f32,
-    },
-    Softplus {
-        x: View,
-        bias: usize,
-    },
-    Decay {
-        x: View,
-        log_rate: usize,
-    },
+    Combine { x: View, routes: View, out: View },
+    Silu { x: View },
+    Sigmoid { x: View },
+    HeadL2Norm { x: View, head_size: usize, eps: f32 },
+    Softplus { x: View, bias: usize },
+    Decay { x: View, log_rate: usize },
     ShortConv(ShortConvKernel),
     Recur(RecurKernel),
 }

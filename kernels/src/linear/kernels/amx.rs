@@ -1,7 +1,7 @@
 //! Products of bfloat16 with AMX.
 //!
-//! `tdpbf16ps` multiplies 16 rows with 16 output features over a run of 32 elements: 16 vectors of pairs. From 0 it adds
-//! the products of the first elements of all pairs, in order, and likewise those of the second elements. Then it adds
+//! `tdpbf16ps` multiplies 16 rows with 16 output features over a run of 32 elements: 16 vectors of pairs. From
+//! 0 it adds the products of the first elements of all pairs, in order, and those of the second elements. Then it adds
 //! the sum of both to the total. Each addition is rounded once. That is the order of [`crate::linear`], because the
 //! packed layout pairs element `v` of a run with element `v + 16`. The instruction takes subnormal numbers for 0, which
 //! do not occur (see [`SMALLEST_BF16`](crate::pack::float::SMALLEST_BF16)).
@@ -84,8 +84,8 @@ struct Block {
     out_stride: usize,
 }
 
-/// Multiplies rows of pairs with up to [`TILES`] adjacent tiles of weights. `out` begins with the first lane of the first
-/// tile.
+/// Multiplies rows of pairs with up to [`TILES`] adjacent tiles of weights. `out` begins with the first lane of the
+/// first tile.
 ///
 /// # Safety
 /// The conditions are those of [`super`]. The CPU must have AMX, and this process the permission to use it.

@@ -1,9 +1,9 @@
 //! Products of bfloat16 with `vdpbf16ps`, which multiplies a pair of weights per lane with a pair of activations.
 //!
-//! The instruction adds the product of the second elements first, then that of the first ones, each rounded once. So the
-//! first element of a pair is the successor of the second one in its half of a run. It takes subnormal numbers for 0,
-//! but neither weights nor activations are smaller than [`SMALLEST_BF16`], so that all sums are multiples of 2^-115 and
-//! none is subnormal.
+//! The instruction adds the product of the second elements first, then that of the first ones, each rounded once. So
+//! the first element of a pair is the successor of the second one in its half of a run. It takes subnormal numbers for
+//! 0, but neither weights nor activations are smaller than [`SMALLEST_BF16`], so that all sums are multiples of 2^-115
+//! and none is subnormal.
 
 use std::arch::x86_64::*;
 
@@ -19,8 +19,8 @@ const HALF: usize = RUN / 2;
 const VECTOR: usize = TILE * Bf16::LANE_BYTES;
 const SECOND: i32 = 0xffff_0000u32.cast_signed();
 
-/// Rounds a row to pairs of bfloat16, as [`crate::linear::round_row`] does: for AMX (`FOR_TILES`) the pairs of the packed
-/// layout, otherwise adjacent elements, the earlier one second.
+/// Rounds a row to pairs of bfloat16, as [`crate::linear::round_row`] does: for AMX (`FOR_TILES`) the pairs of the
+/// packed layout, otherwise adjacent elements, the earlier one second.
 ///
 /// # Safety
 /// The CPU must have AVX-512 F, BW and VL.
