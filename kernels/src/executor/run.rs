@@ -246,10 +246,10 @@ impl Step<'_> {
                 self.row_mut(out, row).copy_from_slice(self.row(x, self.rows.samples[row]));
             }
             Kernel::Round { x, width, out } => {
-                let parts = self.row(x, row).chunks_exact(width);
-                parts
-                    .zip(self.row_mut(out, row).chunks_exact_mut(width))
-                    .for_each(|(x, out)| round_row(isa, x, out));
+                let (x, out) = (self.row(x, row), self.row_mut(out, row));
+                for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                    round_row(isa, x, out);
+                }
             }
             Kernel::Copy { x, out } => self.row_mut(out, row).copy_from_slice(self.row(x, row)),
             Kernel::RmsNorm { x, weight, eps, out } => {

@@ -71,7 +71,7 @@ impl TileOutput<'_> {
     }
 }
 
-/// Up to [`PANEL`](super::PANEL) rows of the input.
+/// Rows of the input, up to [`PANEL`](super::PANEL). The kernel of AMX takes any number.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FloatPanel<'a> {
     pub(super) num_rows: usize,
