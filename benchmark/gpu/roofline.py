@@ -171,12 +171,14 @@ def work_of(launch: Launch) -> Work:
             (halves * constants["BLOCK_N"], constants["BLOCK_T"], constants["BLOCK_K"]), constants["num_stages"],
             (constants.get("NUM_SPLITS", 1), launch.kernel == "_parallel_kernel"), values.element_size(),
         )  # fmt: skip
-    if launch.kernel in ("split_kernel", "whole_kernel"):
+    if launch.kernel in ("split_kernel", "decode_kernel", "whole_kernel"):
         query_heads = arguments["q"].shape[1] // constants["D"]
         heads = query_heads, query_heads // constants["GROUP"], constants["D"]
-        if launch.kernel == "split_kernel":
-            return split_attention(launch.chunks, heads, constants["ROWS"], launch.grid[0])
-        return whole_attention(launch.chunks, heads, constants["ROWS"])
+        if launch.kernel == "whole_kernel":
+            return whole_attention(launch.chunks, heads, constants["ROWS"])
+        work = split_attention(launch.chunks, heads, constants["ROWS"], launch.grid[0])
+        # The last program reads what others have stored.
+        return work + Work(seconds=LATENCY_S) if launch.kernel == "decode_kernel" else work
     if launch.kernel in ("merge_kernel", "_plan_kernel", "_fill_kernel", "_embedding_kernel", "_largest_kernel"):
         return Work()
     if launch.kernel in _SAMPLING_BYTES:

@@ -151,20 +151,16 @@ class Scene:
         begin = sum(entry.num_rows for entry in self.entries[:index])
         return slice(begin, begin + self.entries[index].num_rows)
 
-    def attend(
+    def prepared(
         self,
         *,
         max_partial_rows: int = 256,
         padding_rows: int = 0,
         padding_entries: int = 0,
-        out: torch.Tensor | None = None,
-        decode_only: bool = False,
         window: int | None = None,
         sees_all: bool = False,
-        scale: float = 0.125,
-        **options: Any,
-    ) -> torch.Tensor:
-        """Returns attention in layer 1, [T + padding, H * D]. options: `soft_cap` and `sinks`."""
+    ) -> tuple[AttentionStep, AttentionPlan, AttentionSpace]:
+        """Returns the step of the entries, its plan and space for it."""
         num_rows = self.num_rows + padding_rows
         begins = [0]
         for entry in self.entries:
@@ -178,12 +174,26 @@ class Scene:
             device=self.device, sees_all=sees_all,
         )  # fmt: skip
         plan.update(step, num_rows)
-        space = AttentionSpace(self.shape, max_partial_rows, self.device)
+        return step, plan, AttentionSpace(self.shape, max_partial_rows, self.device)
+
+    def attend(
+        self,
+        *,
+        padding_rows: int = 0,
+        out: torch.Tensor | None = None,
+        decode_only: bool = False,
+        scale: float = 0.125,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        **options: Any,
+    ) -> torch.Tensor:
+        """Returns attention in layer 1, [T + padding, H * D]. options: of `prepared`."""
         queries = torch.cat([self.queries, self.queries.new_full((padding_rows, self.queries.shape[1]), torch.nan)])
-        attention = paged_attention if self.pool.layout.latent_size is None else latent_attention
-        return attention(
-            queries.to(self.device), self.pool, 1, step, plan, space, scale, out=out, decode_only=decode_only, **options
-        )
+        prepared = self.prepared(padding_rows=padding_rows, **options)
+        common = queries.to(self.device), self.pool, 1, *prepared, scale
+        if self.pool.layout.latent_size is not None:
+            return latent_attention(*common, out=out, decode_only=decode_only)
+        return paged_attention(*common, soft_cap, out=out, decode_only=decode_only, sinks=sinks)
 
     def slots(self, index: int) -> torch.Tensor:
         positions = torch.arange(self.entries[index].context)

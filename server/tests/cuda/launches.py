@@ -17,6 +17,7 @@ from trunkline_server.backends.cuda.kernels.activation import (
     SILU,
     activate,
 )
+from trunkline_server.backends.cuda.kernels.attention_decode import decode_attention
 from trunkline_server.backends.cuda.kernels.embedding import embedding
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
@@ -156,6 +157,13 @@ def attention(format: str, **options: bool | int) -> None:
     scene(format).attend(sinks=new(32, dtype=F32) if format == "fp8" else None, **options)
 
 
+def decodes(format: str, **sizes: int) -> None:
+    made = scene(format, [(600, 1), (300, 1)], **sizes)
+    q, k = (new(2, heads * made.shape.head_size) for heads in (made.shape.num_heads, made.shape.num_kv_heads))
+    tables = rope_tables(make_rope(128), 1024, "cpu")
+    decode_attention(q, k, k, tables, made.pool, 1, *made.prepared(), 0.125)
+
+
 def writes(format: str) -> None:
     pool, rows = scene(format).pool, new(64, dtype=torch.int32)
     q, k = new(64, 4096), new(64, 1024)
@@ -191,16 +199,16 @@ def recurrent() -> None:
 # Launches that `make test` compiles: one of each kind.
 FIRST = {
     "8192 rows", "gated 8192 rows", "4 bits zeros", "e4m3", "experts", "experts of 4 bits", "norms",
-    "sum of splits", "attention bf16", "writes bf16", "latents", "recurrent", "sampler",
+    "sum of splits", "attention bf16", "decodes bf16", "writes bf16", "latents", "recurrent", "sampler",
 }  # fmt: skip
 
 
 # Launches that are compiled for other cards: of each kernel that depends on the card one or two.
 ON_OTHER_CARDS = {
-    "8.0": {"8192 rows of one split", "latents", "e4m3 made bf16", "attention bf16"},
+    "8.0": {"8192 rows of one split", "latents", "e4m3 made bf16", "attention bf16", "decodes bf16"},
     # The widest heads on the least shared memory.
     "8.9": {"8192 rows of one split", "latents", "e4m3", "wide heads"},
-    "10.0": {"8192 rows of one split", "1 row", "e4m3", "attention bf16"},
+    "10.0": {"8192 rows of one split", "1 row", "e4m3", "attention bf16", "decodes bf16"},
     "12.0": {"8192 rows of one split", "latents", "e4m3", "4 bits zeros"},
 }
 
@@ -238,6 +246,8 @@ def launches() -> dict[str, Callable[[], object]]:
         "attention of encoders": partial(attention, "bf16", sees_all=True, window=128),
         "wide heads": lambda: scene("bf16", head_size=256).attend(),
         "attention of one": lambda: scene("bf16", [(300, 1)]).attend(),
+        **{f"decodes {format}": partial(decodes, format) for format in ("bf16", "fp8")},
+        "decodes wide heads": partial(decodes, "bf16", head_size=256, num_heads=16, num_kv_heads=2),
         **{f"writes {format}": partial(writes, format) for format in ("bf16", "fp8", "int4")},
         "latents": latents,
         "recurrent": recurrent,

@@ -20,6 +20,7 @@ SPILLED_BYTES = {
     ("attention fp8", "whole_kernel"): 64, ("attention int8", "whole_kernel"): 64,
     ("attention int4", "whole_kernel"): 320, ("all filters", "_choose_kernel"): 128,
     ("sampler", "_choose_kernel"): 128, ("wide heads", "split_kernel"): 64, ("wide heads", "whole_kernel"): 640,
+    ("decodes wide heads", "decode_kernel"): 64,
 }  # fmt: skip
 # On other cards, e4m3 conversion in software exceeds registers, and so does attention of long chunks, most of all with
 # heads of 256 elements.
@@ -76,7 +77,9 @@ def test_kernels_fit_other_cards_and_use_their_tensor_cores(card: Card, shared_f
     if card.name == "8.0":
         # Otherwise a row's weights would be added in two orders.
         split, whole = (kernel(compiled, "attention bf16", f"{name}_kernel") for name in ("split", "whole"))
-        assert split.warps == whole.warps and len(split.warps) == 1 and split.products == whole.products
+        decode = kernel(compiled, "decodes bf16", "decode_kernel")
+        assert split.warps == whole.warps == decode.warps and len(split.warps) == 1
+        assert split.products == whole.products == decode.products
     if card.name == "8.9":
         # Ada's tensor cores add with fewer bits, so no product continues from the previous sum.
         assert kernel(compiled, "e4m3", "_parallel_kernel").f32_sums >= 32, "a sum for each element of a thread"
@@ -88,8 +91,17 @@ def test_stored_elements_are_divided_exactly(hopper: list[Compiled]) -> None:
 
 
 def test_attention_waits_for_products_together(hopper: list[Compiled]) -> None:
-    kernels = [one for one in hopper if one.kernel in ("split_kernel", "whole_kernel")]
+    kernels = [one for one in hopper if one.kernel in ("split_kernel", "decode_kernel", "whole_kernel")]
     assert kernels and not [one for one in kernels if one.waits_for_each]
+
+
+@pytest.mark.parametrize("format", first(["bf16", "fp8"], "bf16"))
+def test_decodes_are_computed_as_splits_are(format: str, hopper: list[Compiled]) -> None:
+    """Two programs share a multiprocessor, as those of splits do."""
+    decode = kernel(hopper, f"decodes {format}", "decode_kernel")
+    split = kernel(hopper, f"attention {format}", "split_kernel")
+    assert (decode.products, decode.warps) == (split.products, split.warps)
+    assert 2 * (decode.shared_bytes + KEPT_BYTES) <= SHARED_BYTES and 2 * 128 * decode.registers <= REGISTERS
 
 
 @pytest.mark.parametrize("format", first(["bf16", "fp8", "int8", "int4"], "bf16"))

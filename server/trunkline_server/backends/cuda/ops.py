@@ -18,6 +18,7 @@ from trunkline_server.backends.cuda.kernels import activation as activations
 from trunkline_server.backends.cuda.kernels import recurrence as recurrences
 from trunkline_server.backends.cuda.kernels.activation import activate
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, paged_attention
+from trunkline_server.backends.cuda.kernels.attention_decode import decode_attention, joins_decodes
 from trunkline_server.backends.cuda.kernels.attention_latent import latent_attention
 from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan, AttentionStep
 from trunkline_server.backends.cuda.kernels.embedding import embedding
@@ -203,11 +204,8 @@ class CudaOps:
         ropes = [x.rope if isinstance(x, Rotated) else None for x in (query, key)]
         assert ropes[0] == ropes[1], "queries and keys of a layer are rotated alike"
         tables = None if ropes[0] is None else self.model.rope_tables[ropes[0]]
+        sink_scores = None if sinks is None else self.model.weights.vector(sinks)
         self.model.enter_layer(layer)
-        turned = rope_and_write_kv(
-            _unrotated(query), _unrotated(key), value, self.step.positions, self.step.slots, tables, self.model.pool,
-            layer,
-        )  # fmt: skip
         chunks, contexts = self._long_chunks()
         step = AttentionStep(self.step.block_tables, self.step.query_begin, contexts)
         model, is_decode = self.model, self.step.shape.is_decode
@@ -215,12 +213,18 @@ class CudaOps:
         if window not in self._updated:
             plan.update(step, self.step.shape.num_rows)
             self._updated.add(window)
+        q, k = _unrotated(query), _unrotated(key)
+        if is_decode and value is not None and joins_decodes(model.pool):
+            return decode_attention(
+                q, k, value, tables, model.pool, layer, step, plan, model.space, scale, soft_cap, sinks=sink_scores
+            )
+        turned = rope_and_write_kv(q, k, value, self.step.positions, self.step.slots, tables, model.pool, layer)
         if model.pool.layout.latent_size is not None:
             assert soft_cap is None, "latent attention has no soft caps"
             return latent_attention(turned, model.pool, layer, step, plan, model.space, scale, decode_only=is_decode)
         out = paged_attention(
             turned, model.pool, layer, step, plan, model.space, scale, soft_cap, decode_only=is_decode,
-            sinks=None if sinks is None else model.weights.vector(sinks),
+            sinks=sink_scores,
         )  # fmt: skip
         for chunk in chunks:
             assert self.model.flash is not None

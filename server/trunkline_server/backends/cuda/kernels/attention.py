@@ -50,10 +50,12 @@ class AttentionSpace:
         rows, heads = max(max_partial_rows, 1), shape.num_heads
         self.mixed = torch.empty(rows, heads, shape.head_size, dtype=torch.float32, device=device)
         self.sums = torch.empty(rows, heads, 2, dtype=torch.float32, device=device)
+        # Of `decode_kernel`. A row of a decode has at least one partial result.
+        self.arrivals = torch.zeros(rows, shape.num_kv_heads, dtype=torch.int32, device=device)
 
     @staticmethod
     def bytes_per_row(shape: AttentionShape) -> int:
-        return shape.num_heads * (shape.head_size + 2) * 4
+        return 4 * (shape.num_heads * (shape.head_size + 2) + shape.num_kv_heads)
 
 
 def paged_attention(
@@ -86,15 +88,14 @@ def paged_attention(
     if num_rows == 0:
         return out
     card = card_of(query.device)
-    num_stages = stages_of(card, pool.format.value, shape.head_size)
-    stored, scalars, constants = _shared_arguments(query, pool, layer, plan, scale, soft_cap)
+    stored, scalars, constants = shared_arguments(query, pool, layer, plan, scale, soft_cap)
     has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
     if plan.max_partial_rows > 0:
-        split_kernel[(_SPLIT_PROGRAMS * num_programs(query.device),)](
+        grid, options = split_launch(query.device, pool)
+        split_kernel[grid](
             query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *stored,
             query.stride(0), step.block_tables.stride(0), shape.num_heads, *scalars,
-            **constants, ROWS=SPLIT_ROWS, num_warps=SPLIT_ROWS // _WARP_ROWS, num_stages=num_stages,
-            enable_fp_fusion=False, **overlap(query.device),
+            **constants, ROWS=SPLIT_ROWS, **options,
         )  # fmt: skip
         merge_splits(out, space.mixed, space.sums, plan, sinks)
     if not decode_only:
@@ -105,13 +106,20 @@ def paged_attention(
             query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *scalars,
             **constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             MERGES_LATE=card.multiplies_by_wgmma,
-            num_warps=shape.whole_rows // _WARP_ROWS, num_stages=num_stages, enable_fp_fusion=False,
-            **overlap(query.device),
+            num_warps=shape.whole_rows // _WARP_ROWS, num_stages=stages_of(card, pool.format.value, shape.head_size),
+            enable_fp_fusion=False, **overlap(query.device),
         )  # fmt: skip
     if pool.format.is_transformed:
         factor = 1.0 / transform_run(shape.head_size)
         transform_heads(out, shape.head_size, factor, step.query_begin[num_entries:])
     return out
+
+
+def split_launch(device: torch.device, pool: KvPool) -> tuple[tuple[int], dict[str, int | bool]]:
+    """Returns the grid and the launch options of kernels that go through items of splits."""
+    num_stages = stages_of(card_of(device), pool.format.value, pool.layout.head_size)
+    options = {"num_warps": SPLIT_ROWS // _WARP_ROWS, "num_stages": num_stages, "enable_fp_fusion": False}
+    return (_SPLIT_PROGRAMS * num_programs(device),), options | overlap(device)
 
 
 def stages_of(card: Card, format: str, head_size: int) -> int:
@@ -130,10 +138,10 @@ def stages_of(card: Card, format: str, head_size: int) -> int:
     return 1
 
 
-def _shared_arguments(
+def shared_arguments(
     query: torch.Tensor, pool: KvPool, layer: int, plan: AttentionPlan, scale: float, soft_cap: float | None
 ) -> tuple[tuple[torch.Tensor, ...], tuple[float, ...], dict[str, object]]:
-    """Returns the tensors with K and V, the numbers and the constants that both kernels take."""
+    """Returns the tensors with K and V, the numbers and the constants that kernels of attention take."""
     layout, shape = pool.layout, plan.shape
     assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), (
         "heads of pool and plan differ"

@@ -1,4 +1,7 @@
-"""Attention in parallel over splits: one program per tile of rows, split and KV head; others merge a row of a head."""
+"""Attention in parallel over splits: one program per tile of rows, split and KV head; others merge a row of a head.
+
+`attention_decode` does the same in one launch where each sequence has one new token.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,42 @@ FEW_SPLITS = 4
 
 
 @triton.jit
-def _load_item(items, index, is_item):
+def load_item(items, index, is_item):
     """Returns the fields of an item for a split, see `attention_plan`."""
     fields = ()
     for field in tl.static_range(7):
         loaded = tl.load(items + index * SPLIT_FIELDS + field, is_item, other=0)
         fields = fields + (loaded,)  # type: ignore[assignment]  # noqa: RUF005
     return fields
+
+
+@triton.jit
+def attend_split(
+    queries, split, first, last, positions, context, table, pool, scales, means, head,
+    piece_elements, piece_scales, values_offset, values_scales_offset, first_keys_offset, first_scales_offset,
+    means_stride, scale, soft_cap, window,
+    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr,
+    MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
+):  # fmt: skip
+    """Returns the state of rows at `positions` [ROWS], of which the outermost are first and last, after one split."""
+    begin = split * SPLIT
+    if HAS_WINDOW:
+        begin = tl.maximum(begin, tl.maximum(first - window + 1, 0) // TILE * TILE)
+    end = tl.minimum(split * SPLIT + SPLIT, last_seen(last, context, window, SEES_ALL, HAS_WINDOW) + 1)
+    first_added = first_products(
+        queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
+        first_scales_offset, D, D_PAD, KIND, DTYPE,
+    )  # fmt: skip
+    maximum, total, mixed = empty(ROWS, D_PAD)
+    for start in tl.range(begin, end, TILE):
+        maximum, total, mixed = attend(
+            maximum, total, mixed, queries, first_added, means + head * means_stride, start, positions, table,
+            pool, scales, head, context,
+            piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
+            D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
+        )  # fmt: skip
+    return maximum, total, mixed
 
 
 @triton.jit
@@ -54,13 +86,13 @@ def split_kernel(
     num_items = tl.load(counts) * num_kv_heads
     rows = tl.arange(0, ROWS)
     elements = tl.arange(0, D_PAD)
-    item = _load_item(items, tl.program_id(0) // num_kv_heads, tl.program_id(0) < num_items)
+    item = load_item(items, tl.program_id(0) // num_kv_heads, tl.program_id(0) < num_items)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
         head = index % num_kv_heads
         entry, first_token, split, first_partial, row_begin, num_tokens, context = item
         # Arrives while this item is computed.
         later = index + tl.num_programs(0)
-        item = _load_item(items, later // num_kv_heads, later < num_items)
+        item = load_item(items, later // num_kv_heads, later < num_items)
         token = first_token + rows // GROUP
         q_head = head * GROUP + rows % GROUP
         is_row = (rows < tokens * GROUP) & (token < num_tokens)
@@ -69,24 +101,14 @@ def split_kernel(
         queries = tl.load(q + q_rows[:, None] + elements[None, :], q_mask, other=0.0)
         first = context - num_tokens + first_token
         last = context - num_tokens + tl.minimum(first_token + tokens, num_tokens) - 1
-        begin = split * SPLIT
-        if HAS_WINDOW:
-            begin = tl.maximum(begin, tl.maximum(first - window + 1, 0) // TILE * TILE)
-        end = tl.minimum(split * SPLIT + SPLIT, last_seen(last, context, window, SEES_ALL, HAS_WINDOW) + 1)
         positions = context - num_tokens + token
         table = block_tables + entry.to(tl.int64) * table_stride
-        first_added = first_products(
-            queries, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset,
-            first_scales_offset, D, D_PAD, KIND, DTYPE,
+        maximum, total, mixed = attend_split(
+            queries, split, first, last, positions, context, table, pool, scales, means, head,
+            piece_elements, piece_scales, values_offset, values_scales_offset, first_keys_offset, first_scales_offset,
+            means_stride, scale, soft_cap, window, D, D_PAD, BLOCK, KIND, DTYPE, ROWS, TILE, SPLIT, HAS_WINDOW, HAS_CAP,
+            MOVED, SEES_ALL,
         )  # fmt: skip
-        maximum, total, mixed = empty(ROWS, D_PAD)
-        for start in tl.range(begin, end, TILE):
-            maximum, total, mixed = attend(
-                maximum, total, mixed, queries, first_added, means + head * means_stride, start, positions, table,
-                pool, scales, head, context,
-                piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-                D, D_PAD, BLOCK, KIND, DTYPE, TILE, True, HAS_WINDOW, HAS_CAP, MOVED, SEES_ALL,
-            )  # fmt: skip
         partial = (first_partial + token).to(tl.int64) * num_heads + q_head
         tl.store(partial_mixed + partial[:, None] * D + elements[None, :], mixed, q_mask)
         tl.store(partial_sums + partial * 2, maximum, is_row)
@@ -95,21 +117,24 @@ def split_kernel(
 
 @triton.jit
 def _merge_next(
-    maximum, total, mixed, partial_mixed, partial_sums, begin, end, first, distance, num_heads, head,
+    maximum, total, mixed, partial_mixed, partial_sums, begin, end, first, distance, num_heads, heads, is_head,
     D: tl.constexpr, D_PAD: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Merges splits from `begin` on into the state of a row: COUNT of them, or those before `end`."""
+    """Merges splits from `begin` on into the state of a row's heads: COUNT of them, or those before `end`."""
     elements = tl.arange(0, D_PAD)
     # The compiler keeps the order of loads, so all come before the first use.
     loaded = ()
     for ahead in tl.static_range(COUNT):
         split = begin + ahead
-        partial = (first + split * distance).to(tl.int64) * num_heads + head
-        split_maximum = tl.load(partial_sums + partial * 2, split < end, other=float("-inf"))
-        split_total = tl.load(partial_sums + partial * 2 + 1, split < end, other=0.0)
-        mask = (elements < D) & (elements * 0 + split < end)
-        split_mixed = tl.load(partial_mixed + partial * D + elements, mask, other=0.0)
-        loaded = loaded + (split_maximum, split_total, split_mixed)  # type: ignore[assignment]  # noqa: RUF005
+        is_split = is_head & (heads * 0 + split < end)
+        partial = (first + split * distance).to(tl.int64) * num_heads + heads
+        # From L2: other multiprocessors may have written them during this launch.
+        maxima = tl.load(partial_sums + partial * 2, is_split, other=float("-inf"), cache_modifier=".cg")
+        sums = tl.load(partial_sums + partial * 2 + 1, is_split, other=0.0, cache_modifier=".cg")
+        mask = is_split[:, None] & (elements < D)[None, :]
+        rows = partial_mixed + partial[:, None] * D + elements[None, :]
+        mixtures = tl.load(rows, mask, other=0.0, cache_modifier=".cg")
+        loaded = loaded + (maxima, sums, mixtures)  # type: ignore[assignment]  # noqa: RUF005
     for ahead in tl.static_range(COUNT):
         maximum, total, mixed = merge(
             maximum, total, mixed, loaded[3 * ahead], loaded[3 * ahead + 1], loaded[3 * ahead + 2]
@@ -118,42 +143,50 @@ def _merge_next(
 
 
 @triton.jit
+def merge_row(
+    out, partial_mixed, partial_sums, sinks, first, distance, num_splits, num_heads, heads, is_head,
+    D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, MANY: tl.constexpr, FEW: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """Merges the splits of a row's heads [HEADS] in order and writes them to the row `out`.
+
+    first: the first partial result; distance: to the next one. So many splits are loaded at once: MANY while there are
+    as many, then FEW.
+    """
+    elements = tl.arange(0, D_PAD)
+    maximum, total, mixed = empty(heads.shape[0], D_PAD)
+    first_few = num_splits // MANY * MANY
+    for begin in tl.range(0, first_few, MANY):
+        maximum, total, mixed = _merge_next(
+            maximum, total, mixed, partial_mixed, partial_sums, begin, first_few, first, distance, num_heads, heads,
+            is_head, D, D_PAD, MANY,
+        )  # fmt: skip
+    for begin in tl.range(first_few, num_splits, FEW):
+        maximum, total, mixed = _merge_next(
+            maximum, total, mixed, partial_mixed, partial_sums, begin, num_splits, first, distance, num_heads, heads,
+            is_head, D, D_PAD, FEW,
+        )  # fmt: skip
+    if HAS_SINKS:
+        maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + heads, is_head, other=0.0))
+    mask = is_head[:, None] & (elements < D)[None, :]
+    tl.store(out + heads[:, None] * D + elements[None, :], narrow(mixed / total[:, None], OUT), mask)
+
+
+@triton.jit
 def merge_kernel(
     out, partial_mixed, partial_sums, sinks, counts, merge_rows, out_stride, num_heads,
     D: tl.constexpr, D_PAD: tl.constexpr, OUT: tl.constexpr, MANY: tl.constexpr, FEW: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Merges the splits of a row in order; program_id(1) is the query head.
-
-    So many splits are loaded at once: MANY while there are as many, then FEW.
-    """
+    """Merges the splits of rows; program_id(1) is the query head."""
     await_previous()
-    head = tl.program_id(1)
-    elements = tl.arange(0, D_PAD)
-    is_element = elements < D
+    head = tl.program_id(1) + tl.arange(0, 1)
     for index in tl.range(tl.program_id(0), tl.load(counts + 2), tl.num_programs(0)):
         item = merge_rows + index * 4
-        row = tl.load(item).to(tl.int64)
-        first = tl.load(item + 1)
-        distance = tl.load(item + 2)
-        num_splits = tl.load(item + 3)
-        maximum = tl.full([], float("-inf"), tl.float32)
-        total = tl.full([], 0.0, tl.float32)
-        mixed = tl.zeros([D_PAD], tl.float32)
-        first_few = num_splits // MANY * MANY
-        for begin in tl.range(0, first_few, MANY):
-            maximum, total, mixed = _merge_next(
-                maximum, total, mixed, partial_mixed, partial_sums, begin, first_few, first, distance, num_heads, head,
-                D, D_PAD, MANY,
-            )  # fmt: skip
-        for begin in tl.range(first_few, num_splits, FEW):
-            maximum, total, mixed = _merge_next(
-                maximum, total, mixed, partial_mixed, partial_sums, begin, num_splits, first, distance, num_heads, head,
-                D, D_PAD, FEW,
-            )  # fmt: skip
-        if HAS_SINKS:
-            maximum, total, mixed = add_sink(maximum, total, mixed, tl.load(sinks + head))
-        tl.store(out + row * out_stride + head * D + elements, narrow(mixed / total, OUT), is_element)
+        merge_row(
+            out + tl.load(item).to(tl.int64) * out_stride, partial_mixed, partial_sums, sinks, tl.load(item + 1),
+            tl.load(item + 2), tl.load(item + 3), num_heads, head, head >= 0, D, D_PAD, OUT, MANY, FEW, HAS_SINKS,
+        )  # fmt: skip
 
 
 def merge_options(num_merges: int, head_size: int, num_processors: int) -> dict[str, int]:

@@ -47,15 +47,12 @@ def reference_of(maximum):
 
 @triton.jit
 def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
-    """Merges one more split into a state: [ROWS], [ROWS], [ROWS, D_PAD], or a single row without its dimension."""
+    """Merges one more split into a state: [ROWS], [ROWS], [ROWS, D_PAD]."""
     both = tl.maximum(maximum, split_maximum)
     reference = reference_of(both)
     before, now = scale_of(maximum, reference), scale_of(split_maximum, reference)
     total = total * before + split_total * now
-    if len(mixed.shape) == 2:
-        mixed = mixed * before[:, None] + split_mixed * now[:, None]
-    else:
-        mixed = mixed * before + split_mixed * now
+    mixed = mixed * before[:, None] + split_mixed * now[:, None]
     return both, total, mixed
 
 

@@ -49,8 +49,11 @@ def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> R
 
 
 @triton.jit
-def _rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
-    """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Loads partner elements again, from L1."""
+def rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
+    """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Loads partner elements again, from L1.
+
+    positions: [ROWS], or [1] if rows share one.
+    """
     elements = tl.arange(0, D_PAD)
     mask = is_row[:, None] & (elements < D)[None, :]
     values = tl.load(x + row_offsets[:, None] + elements[None, :], mask, other=0.0).to(tl.float32)
@@ -61,15 +64,15 @@ def _rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD
         rotated_mask = is_row[:, None] & is_rotated[None, :]
         others = tl.load(x + row_offsets[:, None] + partners[None, :], rotated_mask, other=0.0).to(tl.float32)
         angles = positions[:, None] * half + (elements % half)[None, :]
-        cosines = tl.load(cos + angles, rotated_mask, other=1.0)
-        sines = tl.load(sin + angles, rotated_mask, other=0.0)
+        cosines = tl.load(cos + angles, is_rotated[None, :], other=1.0)
+        sines = tl.load(sin + angles, is_rotated[None, :], other=0.0)
         signed = tl.where((elements < half)[None, :], -others, others)
         values = tl.where(is_rotated[None, :], values * cosines + signed * sines, values)
     return values
 
 
 @triton.jit
-def _store_elements(
+def store_elements(
     x, pool, scales, slots, is_row, head, piece_elements, piece_scales, offset, scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -108,7 +111,7 @@ def _store_first_keys(
     left = x - (levels * 2.0 - 15.0) * row_scales[:, None]
     left = tl.where((tl.arange(0, D_PAD) < D)[None, :], left, 0.0)
     # A piece has one such key for each head, as if its block had one position.
-    _store_elements(
+    store_elements(
         left, pool, scales, slots // BLOCK, is_first, head, piece_elements, piece_scales, offset, scales_offset,
         D, D_PAD, 1, INT4, tl.uint8, ROWS,
     )  # fmt: skip
@@ -133,7 +136,7 @@ def _rope_and_write_kernel(
     at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
     head = tl.program_id(1)
     if head < num_query_programs:
-        x = _rotated(q, rows * q_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+        x = rotated(q, rows * q_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
         elements = tl.arange(0, D_PAD)
         if SCALED:
             channels = head // (num_query_programs // num_kv_heads) * D + elements
@@ -148,7 +151,7 @@ def _rope_and_write_kernel(
         head -= num_query_programs
         offset, scales_offset = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
         if head < num_kv_heads:
-            x = _rotated(k, rows * k_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+            x = rotated(k, rows * k_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
             if SCALED:
                 elements = tl.arange(0, D_PAD)
                 x *= tl.load(factors + head * D + elements, elements < D, other=0.0)[None, :]
@@ -164,10 +167,10 @@ def _rope_and_write_kernel(
             is_first = is_row & (at < 0)
             offset += values_offset
             scales_offset += num_kv_heads * BLOCK
-            x = _rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
+            x = rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
             if LOG_RUN > 0:
                 x = transform(x, ROWS, D_PAD, LOG_RUN)
-        _store_elements(
+        store_elements(
             x, pool, scales, slot, is_row, head, piece_elements, piece_scales, offset, scales_offset,
             D, D_PAD, BLOCK, KIND, STORED, ROWS,
         )  # fmt: skip
