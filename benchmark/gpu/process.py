@@ -31,7 +31,7 @@ def end_with(parent: int, after_s: float = 0.0) -> None:
 
 
 def phase_lines() -> Lines:
-    """Returns the writer for this phase's results, `results.jsonl` in the working folder outside a run.
+    """Returns the writer for this phase's results, which go to the standard output outside a run.
 
     Within a run, also arranges that the process prints its stacks shortly before its limit, so that a hang can be
     found, and exits cleanly on SIGTERM.
@@ -40,7 +40,7 @@ def phase_lines() -> Lines:
     if ends is not None:
         faulthandler.dump_traceback_later(max(0.5, float(ends) - time.time() - LAST_SECONDS))
         signal.signal(signal.SIGTERM, _end)
-    path = Path(os.environ.get("GPU_CHECK_RESULTS", "results.jsonl"))
+    path = Path(os.environ.get("GPU_CHECK_RESULTS", "/dev/stdout"))
     return Lines(path, os.environ.get("GPU_CHECK_PHASE", "alone"))
 
 
