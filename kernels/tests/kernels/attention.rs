@@ -256,7 +256,11 @@ fn check_all_ways(case: &mut Case, what: &str) {
         expected.iter().zip(case.naive()).map(|(got, exact)| (f64::from(*got) - exact).abs()).collect();
     let largest = errors.iter().fold(0.0, |a: f64, e| if *e < a { a } else { *e });
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
-    let (most, most_mean) = stated_errors(case.pool.geometry().dtype);
+    let (most, mut most_mean) = stated_errors(case.pool.geometry().dtype);
+    if case.window == Window::new(1).unwrap() {
+        // The output is a value as it is stored; the stated errors are those of mixed values.
+        most_mean *= 1.5;
+    }
     assert!(largest < most && mean < most_mean, "{what}: errors up to {largest}, mean {mean}");
     for isa in Isa::available() {
         // The scalar set is slow, so it computes only the last rows.

@@ -157,8 +157,8 @@ def attention(format: str, **options: bool | int) -> None:
     scene(format).attend(sinks=new(32, dtype=F32) if format == "fp8" else None, **options)
 
 
-def decodes(format: str, **sizes: int) -> None:
-    made = scene(format, [(600, 1), (300, 1)], **sizes)
+def decodes(format: str) -> None:
+    made = scene(format, [(600, 1), (300, 1)])
     q, k = (new(2, heads * made.shape.head_size) for heads in (made.shape.num_heads, made.shape.num_kv_heads))
     tables = rope_tables(make_rope(128), 1024, "cpu")
     decode_attention(q, k, k, tables, made.pool, 1, *made.prepared(), 0.125)
@@ -247,7 +247,6 @@ def launches() -> dict[str, Callable[[], object]]:
         "wide heads": lambda: scene("bf16", head_size=256).attend(),
         "attention of one": lambda: scene("bf16", [(300, 1)]).attend(),
         **{f"decodes {format}": partial(decodes, format) for format in ("bf16", "fp8")},
-        "decodes wide heads": partial(decodes, "bf16", head_size=256, num_heads=16, num_kv_heads=2),
         **{f"writes {format}": partial(writes, format) for format in ("bf16", "fp8", "int4")},
         "latents": latents,
         "recurrent": recurrent,

@@ -20,7 +20,6 @@ SPILLED_BYTES = {
     ("attention fp8", "whole_kernel"): 64, ("attention int8", "whole_kernel"): 64,
     ("attention int4", "whole_kernel"): 320, ("all filters", "_choose_kernel"): 128,
     ("sampler", "_choose_kernel"): 128, ("wide heads", "split_kernel"): 64, ("wide heads", "whole_kernel"): 640,
-    ("decodes wide heads", "decode_kernel"): 64,
 }  # fmt: skip
 # On other cards, e4m3 conversion in software exceeds registers, and so does attention of long chunks, most of all with
 # heads of 256 elements.

@@ -50,7 +50,7 @@ class AttentionSpace:
         rows, heads = max(max_partial_rows, 1), shape.num_heads
         self.mixed = torch.empty(rows, heads, shape.head_size, dtype=torch.float32, device=device)
         self.sums = torch.empty(rows, heads, 2, dtype=torch.float32, device=device)
-        # Of `decode_kernel`. A row of a decode has at least one partial result.
+        # `decode_kernel` counts here. A row of a decode has at least one partial result.
         self.arrivals = torch.zeros(rows, shape.num_kv_heads, dtype=torch.int32, device=device)
 
     @staticmethod

@@ -21,8 +21,10 @@ from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rotated, 
 if TYPE_CHECKING:
     from trunkline_server.backends.cuda.kv_pool import KvPool
 
-# Whether decodes are computed here; see docs/gpu.md.
+# This switch sends decodes to the kernel below; see docs/gpu.md.
 JOINS_DECODES = True
+# With wider heads the kernel needs more registers than there are, and waits for each product.
+_MAX_HEAD_SIZE = 128
 # Elements of splits that a program loads at once while it merges a long context, 64 for each of its threads.
 _MERGED_ELEMENTS = 8192
 
@@ -120,8 +122,10 @@ def decode_kernel(
 
 
 def joins_decodes(pool: KvPool) -> bool:
-    """Returns True if decodes go to `decode_attention`, which takes neither transformed heads nor latents."""
-    return JOINS_DECODES and not pool.format.is_transformed and pool.layout.latent_size is None
+    """Returns True if decodes go to `decode_attention`: not those of wide heads, transformed heads or latents."""
+    layout = pool.layout
+    is_narrow = layout.head_size <= _MAX_HEAD_SIZE and layout.latent_size is None
+    return JOINS_DECODES and is_narrow and not pool.format.is_transformed
 
 
 def decode_attention(
