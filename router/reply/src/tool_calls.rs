@@ -369,7 +369,9 @@ impl ToolCallParser {
 
     /// If the buffer begins with `,` and an object, drops the comma, treats the object as text and returns true.
     fn enter_text_item(&mut self) -> bool {
-        let item = self.buffer.trim_start().strip_prefix(',').map(str::trim_start);
+        let after_comma = self.buffer.trim_start().strip_prefix(',');
+        // Only what `CallReader` skips: other white space ends the list before the `{` may have come.
+        let item = after_comma.map(|text| text.trim_start_matches(|c: char| c.is_ascii_whitespace()));
         let Some(item) = item.filter(|item| item.starts_with('{')) else { return false };
         self.buffer.drain(..self.buffer.len() - item.len());
         self.state = State::TextItem(Scanner::default());

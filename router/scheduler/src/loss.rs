@@ -5,8 +5,8 @@
 //!
 //! The sequences that the shard was computing become suspects, because one of them may have crashed it. Suspects run
 //! before all others and one at a time, with nothing else in flight, until they are past the position at which the
-//! shard was lost. If another shard is lost meanwhile, that suspect is convicted and fails. Otherwise it is cleared and
-//! runs with the others again.
+//! shard was lost. If another shard is lost while only that suspect is in flight, it is convicted and fails. Otherwise
+//! it is cleared and runs with the others again.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,9 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         parts.sequences.release_cost(chunk.key, chunk.cost);
     }
     let in_flight = in_flight(lost);
-    let suspect = parts.lane.suspect.take();
+    // The last steps of a suspect that was cleared may still be in flight while the next suspect waits for a restore.
+    let is_alone = in_flight.len() == 1;
+    let convicted = parts.lane.suspect.take().filter(|suspect| is_alone && in_flight.contains(suspect));
     let mut keys = parts.sequences.keys_by_arrival();
     let is_concerned = |run: &Run| run.lane == parts.lane.id;
     keys.retain(|&key| parts.sequences[key].run.as_ref().is_none_or(is_concerned));
@@ -52,15 +54,14 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
             parts.sequences.remove(key);
             continue;
         }
-        let is_in_flight = in_flight.contains(&key);
-        if is_in_flight && suspect == Some(key) {
+        if convicted == Some(key) {
             convict(parts, key);
             continue;
         }
         if let (Some(constraint), Some(mask)) = (&mut sequence.constraint, run.sent_mask) {
             constraint.set_mask(mask);
         }
-        if is_in_flight {
+        if in_flight.contains(&key) {
             sequence.suspect_until = sequence.suspect_until.max(Some(run.planned));
         }
         sequence.waiting_since = parts.now;

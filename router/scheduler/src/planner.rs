@@ -168,7 +168,8 @@ impl<'p, 'a> Planner<'p, 'a> {
                 }
                 // A sequence that was preempted for one before it wants nothing any more.
                 let sequence = &self.parts.sequences[need.key];
-                let mut wanted = share.min(sequence.num_wanted(step_id));
+                let left = budget.saturating_sub(num_planned);
+                let mut wanted = share.min(sequence.num_wanted(step_id)).min(left);
                 if sequence.is_whole() && wanted < need.num_tokens {
                     // Later steps have room for it, or it is the first one, which takes the room of the others.
                     wanted = if num_planned == 0 { need.num_tokens } else { 0 };

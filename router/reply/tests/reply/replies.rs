@@ -152,6 +152,11 @@ fn json() -> Vec<Recorded> {
             Reply::of(r#"{"a"; 1}] and [2]"#).calling("f", "{}"),
         ),
         (r#"[{"name": "f", "arguments": {}}, 5]"#, Reply::of(", 5]").calling("f", "{}")),
+        // A vertical tab is white space in Unicode, and not in JSON.
+        (
+            "[{\"name\": \"f\", \"arguments\": {}},\u{b} {\"name\": 5}]",
+            Reply::of(",\u{b} {\"name\": 5}]").calling("f", "{}"),
+        ),
     ]
 }
 

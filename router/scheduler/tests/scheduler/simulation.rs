@@ -190,6 +190,18 @@ fn a_sequence_that_lacks_blocks_leaves_the_step_to_the_others() {
 }
 
 #[test]
+fn a_prompt_that_is_computed_whole_leaves_the_rest_of_the_step_to_the_others() {
+    // The first prompt took more than its share of the step, and the next one its own share as well.
+    run_named(&Scenario::random_pooled(2_193_244_944), Options::default());
+}
+
+#[test]
+fn a_suspect_that_waits_for_a_restore_is_not_convicted_for_the_one_before_it() {
+    // The poison had been cleared up to where the first shard was lost, and its next step crashed the second one.
+    run_named(&Scenario::random_windowed(3_599_326_037), Options::default());
+}
+
+#[test]
 fn a_seed_replays_bit_for_bit() {
     let first = draw::first_seed();
     let mut hashes = BTreeSet::new();
