@@ -168,11 +168,12 @@ impl<'p, 'a> Planner<'p, 'a> {
                 }
                 // A sequence that was preempted for one before it wants nothing any more.
                 let sequence = &self.parts.sequences[need.key];
+                let num_unplanned = sequence.num_wanted(step_id);
                 let left = budget.saturating_sub(num_planned);
-                let mut wanted = share.min(sequence.num_wanted(step_id)).min(left);
-                if sequence.is_whole() && wanted < need.num_tokens {
+                let mut wanted = share.min(num_unplanned).min(left);
+                if sequence.is_whole() && wanted < num_unplanned {
                     // Later steps have room for it, or it is the first one, which takes the room of the others.
-                    wanted = if num_planned == 0 { need.num_tokens } else { 0 };
+                    wanted = if num_planned == 0 { num_unplanned } else { 0 };
                 }
                 let mut planned = 0;
                 if wanted > 0 && !self.budget.is_spent() {

@@ -196,6 +196,11 @@ fn a_prompt_that_is_computed_whole_leaves_the_rest_of_the_step_to_the_others() {
 }
 
 #[test]
+fn a_prompt_that_is_computed_whole_gets_nothing_once_it_is_preempted() {
+    run_named(&Scenario::random_pooled(1_721_710_452), Options::default());
+}
+
+#[test]
 fn a_suspect_that_waits_for_a_restore_is_not_convicted_for_the_one_before_it() {
     // The poison had been cleared up to where the first shard was lost, and its next step crashed the second one.
     run_named(&Scenario::random_windowed(3_599_326_037), Options::default());
