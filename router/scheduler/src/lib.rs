@@ -18,7 +18,7 @@
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
-//! drafts                                   drafts of a plan
+//! drafts, prefill                          drafts of a plan, and its room for prompts
 //! refusal, loss                            requests that are not taken, and sequences whose shard is lost
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
 //! pins, lower_tier                         the other requests
@@ -52,6 +52,7 @@ mod output;
 mod pins;
 pub mod plan;
 mod planner;
+mod prefill;
 #[doc(hidden)]
 pub mod queue;
 mod recents;
@@ -89,7 +90,7 @@ pub use plan::{
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
     TokenLogprob, TokenMask, TokenScore, Transfers,
 };
-pub use planner::MIN_PREFILL_TOKENS;
+pub use prefill::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;
 pub use stats::Stats;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, Watermark};

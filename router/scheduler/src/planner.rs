@@ -6,30 +6,22 @@
 use trunkline_kv::StoreIndex;
 
 use crate::admission::{admit, admit_suspect};
-use crate::budget::{
-    PrefillGoal, PrefillNeed, PrefillRoom, StepBudget, TimeRoom, divide_prefill, step_time_for,
-};
+use crate::budget::{PrefillRoom, StepBudget, divide_prefill};
 use crate::consumption::Consumption;
 use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
-use crate::event::{Priority, Update};
+use crate::event::Update;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
 use crate::loss::has_others_in_flight;
 use crate::output;
 use crate::plan::{Chunk, StepPlan};
-use crate::scores::cap_scored;
+use crate::prefill::{max_tokens, needs, time_room};
 use crate::sequence::{FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
 use crate::step_cost::StepWork;
 use crate::windows::{copy_state, pass_windows};
 use crate::yielding::Yielding;
-
-/// The least tokens of prefill that a step has room for, however long they take. A backend reaches its full speed with
-/// 16 to 64 rows.
-pub const MIN_PREFILL_TOKENS: u32 = 16;
-/// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
-const MAX_EFFICIENT_TOKENS: u32 = 64;
 
 /// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, or masks are worth waiting
 /// for.
@@ -151,14 +143,14 @@ impl<'p, 'a> Planner<'p, 'a> {
         }
         let step_id = self.plan.step_id;
         let is_beside_decodes = !self.planned.is_empty();
-        let budget = self.max_prefill_tokens(only);
+        let budget = max_tokens(self.parts, self.budget.tokens, &self.planned, only);
         admit(self.parts, step_id, budget);
-        let mut needs = self.prefill_needs(only);
+        let mut needs = needs(self.parts, step_id, self.budget.rows, only);
         let mut num_planned = 0;
         while !needs.is_empty() {
-            let time = if is_beside_decodes { self.time_room(num_planned, &needs) } else { None };
-            let shares =
-                divide_prefill(PrefillRoom { tokens: budget.saturating_sub(num_planned), time }, &needs);
+            let time = is_beside_decodes.then(|| time_room(self.parts, &self.planned, num_planned, &needs));
+            let room = PrefillRoom { tokens: budget.saturating_sub(num_planned), time: time.flatten() };
+            let shares = divide_prefill(room, &needs);
             let mut is_short = false;
             let mut others = Vec::new();
             for (need, share) in needs.into_iter().zip(shares) {
@@ -169,8 +161,7 @@ impl<'p, 'a> Planner<'p, 'a> {
                 // A sequence that was preempted for one before it wants nothing any more.
                 let sequence = &self.parts.sequences[need.key];
                 let num_unplanned = sequence.num_wanted(step_id);
-                let left = budget.saturating_sub(num_planned);
-                let mut wanted = share.min(num_unplanned).min(left);
+                let mut wanted = share.min(num_unplanned).min(budget.saturating_sub(num_planned));
                 if sequence.is_whole() && wanted < num_unplanned {
                     // Later steps have room for it, or it is the first one, which takes the room of the others.
                     wanted = if num_planned == 0 { num_unplanned } else { 0 };
@@ -189,73 +180,6 @@ impl<'p, 'a> Planner<'p, 'a> {
             needs = others;
         }
         num_planned
-    }
-
-    fn max_prefill_tokens(&self, only: Option<TenantKey>) -> u32 {
-        let config = self.parts.config;
-        let mut budget = self.budget.tokens;
-        if !self.planned.is_empty() {
-            budget = budget.min(config.max_prefill_tokens_beside_decodes.max(1));
-        }
-        if only.is_none() && self.parts.sequences.expects_other_tenants(self.parts.now) {
-            budget = budget.min(config.max_shared_prefill_tokens.max(1));
-        }
-        budget
-    }
-
-    /// The time that the step has beside what is planned already, `num_planned` tokens of prefill among it. None if
-    /// there is no target. There is always room for as many tokens as keep prefill efficient.
-    fn time_room(&self, num_planned: u32, needs: &[PrefillNeed]) -> Option<TimeRoom<'_>> {
-        let target_us = self.parts.config.target_step_us;
-        if target_us == 0 {
-            return None;
-        }
-        let cost = &self.parts.lane.throughput.step_cost;
-        let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
-        let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
-        let work = StepWork::of(&self.planned);
-        let decode_us = cost.predict_us(work).unwrap_or(0.0);
-        let goal = |need: &PrefillNeed| self.goal(need, work);
-        let mut goals: Vec<PrefillGoal> = needs.iter().filter_map(goal).collect();
-        let target_us = step_time_for(&mut goals, decode_us, f64::from(target_us));
-        Some(TimeRoom { cost, target_us, work, least })
-    }
-
-    /// The goal of a prompt in a step that also does `work`. None if its first token was sent, if it is of the lowest
-    /// class, which takes what the others leave, or if neither the configuration nor its request sets a time.
-    fn goal(&self, need: &PrefillNeed, work: StepWork) -> Option<PrefillGoal> {
-        let sequence = &self.parts.sequences[need.key];
-        if need.priority == Priority::Low || sequence.num_output_tokens() > 0 {
-            return None;
-        }
-        let target_ms = u64::from(self.parts.config.target_ttft_ms);
-        let by_target = (target_ms > 0).then(|| sequence.submitted_at.plus(target_ms));
-        let due = by_target.into_iter().chain(sequence.deadline).min()?;
-        let cost = &self.parts.lane.throughput.step_cost;
-        let mut with_prompt = work;
-        with_prompt.add(need.first, need.num_tokens);
-        let work_us = cost.predict_us(with_prompt)? - cost.predict_us(work)?;
-        Some(PrefillGoal { work_us, left_us: due.since(self.parts.now) as f64 * 1e3 })
-    }
-
-    fn prefill_needs(&self, only: Option<TenantKey>) -> Vec<PrefillNeed> {
-        let sequences = &*self.parts.sequences;
-        let need = |&key: &SequenceKey| {
-            let sequence = &sequences[key];
-            let num_tokens = sequence.num_wanted(self.plan.step_id);
-            let is_asked = num_tokens > 0 && only.is_none_or(|tenant| sequence.tenant == tenant);
-            is_asked.then(|| PrefillNeed {
-                key,
-                priority: sequence.priority,
-                tenant: sequence.tenant,
-                served: sequences.tenants().served(sequence.tenant),
-                first: sequence.run().planned,
-                num_tokens,
-            })
-        };
-        let mut needs: Vec<PrefillNeed> = self.parts.lane.running.keys().iter().filter_map(need).collect();
-        cap_scored(sequences, &mut needs, self.budget.rows);
-        needs
     }
 
     /// Plans up to `num_tokens` more positions of a sequence, as many as there are blocks for, and returns how many.
