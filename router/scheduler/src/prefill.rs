@@ -1,4 +1,4 @@
-//! What the prompts of a step need, and the room that it has for them.
+//! Says what the prompts of a step need, and how much room the step has for them.
 
 use crate::budget::{PrefillGoal, PrefillNeed, TimeRoom, step_time_for};
 use crate::event::Priority;
