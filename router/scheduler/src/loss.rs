@@ -5,8 +5,8 @@
 //!
 //! The sequences that the shard was computing become suspects, because one of them may have crashed it. Suspects run
 //! before all others and one at a time, with nothing else in flight, until they are past the position at which the
-//! shard was lost. If another shard is lost while only that suspect is in flight, it is convicted and fails. Otherwise
-//! it is cleared and runs with the others again.
+//! shard was lost. Then they are cleared and run with the others again. If another shard is lost while a suspect alone
+//! is in flight, that suspect is convicted and fails.
 
 use std::collections::BTreeSet;
 
