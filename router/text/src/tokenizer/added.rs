@@ -15,10 +15,21 @@ use crate::TextError;
 /// The added tokens to find.
 #[derive(Debug, Clone, Copy)]
 pub enum Matching<'a> {
-    /// All tokens that touch none of these byte ranges of the original text, which are ascending and disjoint.
-    Outside(&'a [Range<usize>]),
+    /// All tokens that touch none of the `data` ranges, which are ascending and disjoint. They are in bytes of the
+    /// original text, of which the text to split begins at `begin`.
+    Outside { data: &'a [Range<usize>], begin: usize },
     /// Only tokens that are not special.
     NotSpecial,
+}
+
+impl Matching<'_> {
+    /// Returns the same rule for the text after `num_bytes`.
+    pub fn after(self, num_bytes: usize) -> Self {
+        match self {
+            Self::Outside { data, begin } => Self::Outside { data, begin: begin + num_bytes },
+            Self::NotSpecial => self,
+        }
+    }
 }
 
 /// The form of the text in which tokens are found.
@@ -67,6 +78,18 @@ impl AddedTokens {
     pub fn id(&self, text: &str) -> Option<u32> {
         let mut tokens = self.original.tokens.iter().chain(&self.normalized.tokens);
         tokens.find(|(token, _)| token.content == text).map(|(_, id)| *id)
+    }
+
+    /// Returns whether finding a token can depend on the text before it.
+    pub fn looks_left(&self) -> bool {
+        let mut tokens = self.original.tokens.iter().chain(&self.normalized.tokens);
+        tokens.any(|(token, _)| token.single_word || token.content.starts_with(char::is_whitespace))
+    }
+
+    /// Returns the length of the longest token, in bytes.
+    pub fn max_bytes(&self) -> usize {
+        let tokens = self.original.tokens.iter().chain(&self.normalized.tokens);
+        tokens.map(|(token, _)| token.content.len()).max().unwrap_or(0)
     }
 
     /// Returns whether `split` can find tokens in normalized text.
@@ -165,7 +188,7 @@ impl Finder {
             let Some((token, id)) = self.tokens.get(hit.pattern().as_usize()) else { break };
             let mut range = hit.range();
             let is_data = match matching {
-                Matching::Outside(data) => touches(part, &range, data),
+                Matching::Outside { data, begin } => touches(part, &range, data, begin),
                 Matching::NotSpecial => false,
             };
             if is_data {
@@ -193,11 +216,11 @@ impl Finder {
 }
 
 /// Returns whether a match overlaps any of the `data` ranges of the original text.
-fn touches(part: &NormalizedString, range: &Range<usize>, data: &[Range<usize>]) -> bool {
+fn touches(part: &NormalizedString, range: &Range<usize>, data: &[Range<usize>], begin: usize) -> bool {
     if data.is_empty() {
         return false;
     }
-    let shift = part.offsets_original().0;
+    let shift = begin + part.offsets_original().0;
     let Some(original) = part.convert_offsets(TextRange::Normalized(range.clone())) else { return true };
     let (start, end) = (original.start + shift, original.end + shift);
     let first_after = data.partition_point(|data| data.end <= start);

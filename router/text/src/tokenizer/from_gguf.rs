@@ -13,6 +13,7 @@ use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_piece_bytes};
 use super::from_json::normalize_with;
 use super::merges::merges_by_score;
+use super::parts::{Cuts, PART_BYTES};
 use super::pre::PreTokenizer;
 use super::sentence_piece::proto::{ModelProto, NormalizerSpec, Piece};
 use super::sentence_piece::{SpaceRules, tokenizer_from_proto};
@@ -377,5 +378,14 @@ fn assemble(
         .filter(|(_, token)| token.is_added())
         .map(|(id, token)| (AddedToken::from(token.text.clone(), token.is_special()).normalized(false), id));
     let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
-    Ok(Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space })
+    let cuts = Cuts::of_pipeline(&pipeline, &added);
+    Ok(Tokenizer {
+        cuts,
+        part_bytes: PART_BYTES,
+        pipeline,
+        sentence_piece: None,
+        added,
+        vocabulary,
+        leading_space,
+    })
 }

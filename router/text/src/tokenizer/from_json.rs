@@ -9,6 +9,7 @@ use tokenizers::{AddedToken, EncodeInput, NormalizedString, Normalizer};
 use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
+use super::parts::{Cuts, PART_BYTES};
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::framing::Framing;
@@ -69,8 +70,17 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         normalize_with(&pipeline, text)
     })?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
+    let cuts = Cuts::of_pipeline(&pipeline, &added);
     Ok(JsonTokenizer {
-        tokenizer: Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space },
+        tokenizer: Tokenizer {
+            cuts,
+            part_bytes: PART_BYTES,
+            pipeline,
+            sentence_piece: None,
+            added,
+            vocabulary,
+            leading_space,
+        },
         framing,
     })
 }

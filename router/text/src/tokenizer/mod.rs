@@ -5,6 +5,7 @@ pub(crate) mod bytes;
 pub(crate) mod from_gguf;
 pub(crate) mod from_json;
 mod merges;
+mod parts;
 mod pre;
 pub(crate) mod sentence_piece;
 pub(crate) mod tiktoken;
@@ -17,6 +18,7 @@ use tokenizers::{Model, Normalizer, OffsetReferential, OffsetType, PreTokenizedS
 use crate::error::TextError;
 use crate::utf8_stream::Utf8Stream;
 use added::{AddedTokens, Matching, TextForm};
+use parts::Cuts;
 use sentence_piece::normalizer::SentencePieceNormalizer;
 use vocabulary::Vocabulary;
 
@@ -72,6 +74,10 @@ pub struct Tokenizer {
     vocabulary: Vocabulary,
     /// Set if the vocabulary writes a text's first word with a space that the text does not have.
     leading_space: bool,
+    /// Where long texts are cut.
+    cuts: Cuts,
+    /// The largest part of a text that is cut.
+    part_bytes: usize,
 }
 
 impl Tokenizer {
@@ -87,7 +93,7 @@ impl Tokenizer {
     ///
     /// The ranges are in bytes, ascending and disjoint.
     pub fn encode_with_data(&self, text: &str, data: &[Range<usize>]) -> Result<Vec<u32>, TextError> {
-        self.ids(text, Matching::Outside(data))
+        self.ids(text, Matching::Outside { data, begin: 0 })
     }
 
     /// Encodes a text, without BOS, and returns the range of each token in it.
@@ -96,13 +102,20 @@ impl Tokenizer {
         text: &str,
         special: EncodeSpecial,
     ) -> Result<Vec<EncodedToken>, TextError> {
-        let encoding =
-            self.tokenize(text, special.into())?.into_encoding(None, 0, OffsetType::Byte).map_err(encode)?;
-        let ids = encoding.get_ids().iter();
-        Ok(ids
-            .zip(encoding.get_offsets())
-            .map(|(&id, &(start, end))| EncodedToken { id, range: start..end })
-            .collect())
+        let mut tokens = Vec::new();
+        let mut begin = 0;
+        while begin < text.len() {
+            let (part, mut pieces) = self.first_part(&text[begin..], special.into())?;
+            pieces.tokenize(|piece| self.pipeline.get_model().tokenize(piece.get())).map_err(encode)?;
+            let encoding = pieces.into_encoding(None, 0, OffsetType::Byte).map_err(encode)?;
+            let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
+            let of_part = ids.filter(|(_, (_, end))| part.cut.is_none_or(|cut| *end <= cut));
+            tokens.extend(
+                of_part.map(|(&id, &(start, end))| EncodedToken { id, range: begin + start..begin + end }),
+            );
+            begin = part.cut.map_or(text.len(), |end| begin + end);
+        }
+        Ok(tokens)
     }
 
     /// Decodes all ids at once. Invalid UTF-8 is replaced as by `String::from_utf8_lossy`, and ids outside the
@@ -119,6 +132,24 @@ impl Tokenizer {
         }
         stream.finish(&mut out);
         out
+    }
+
+    /// Cuts texts into other parts than usual, so that tests need no long ones.
+    #[doc(hidden)]
+    pub fn with_part_bytes(self, part_bytes: usize) -> Self {
+        Self { part_bytes, ..self }
+    }
+
+    /// Returns the number of parts in which a text is encoded.
+    #[doc(hidden)]
+    pub fn num_parts(&self, text: &str) -> Result<usize, TextError> {
+        let (mut num_parts, mut begin) = (0, 0);
+        while begin < text.len() {
+            let (part, _) = self.first_part(&text[begin..], EncodeSpecial::Allow.into())?;
+            begin = part.cut.map_or(text.len(), |end| begin + end);
+            num_parts += 1;
+        }
+        Ok(num_parts)
     }
 
     /// Returns the number of ids. All ids are below it, but a model's output head can have more rows.
@@ -167,17 +198,43 @@ impl Tokenizer {
     }
 
     fn ids(&self, text: &str, matching: Matching<'_>) -> Result<Vec<u32>, TextError> {
-        let pieces = self.tokenize(text, matching)?;
-        let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::None);
-        Ok(splits
-            .iter()
-            .filter_map(|(_, _, tokens)| tokens.as_ref())
-            .flatten()
-            .map(|token| token.id)
-            .collect())
+        let mut ids = Vec::new();
+        let mut begin = 0;
+        while begin < text.len() {
+            let (part, pieces) = self.first_part(&text[begin..], matching.after(begin))?;
+            let splits = pieces.get_splits(OffsetReferential::Original, OffsetType::None);
+            // The library would keep each token with its text.
+            for (piece, _, added) in splits.into_iter().take(part.num_pieces) {
+                match added {
+                    Some(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
+                    None => {
+                        let tokens = self.pipeline.get_model().tokenize(piece).map_err(encode)?;
+                        ids.extend(tokens.into_iter().map(|token| token.id));
+                    }
+                }
+            }
+            begin = part.cut.map_or(text.len(), |end| begin + end);
+        }
+        Ok(ids)
     }
 
-    fn tokenize(&self, text: &str, matching: Matching<'_>) -> Result<PreTokenizedString, TextError> {
+    /// Splits the first part of a text. The pieces can include some that belong to the next part.
+    fn first_part(
+        &self,
+        text: &str,
+        matching: Matching<'_>,
+    ) -> Result<(Part, PreTokenizedString), TextError> {
+        if let Some(window) = self.cuts.window(text, self.part_bytes) {
+            let pieces = self.split(window, matching)?;
+            if let Some((end, num_pieces)) = self.cuts.first_part(window, self.part_bytes, &pieces) {
+                return Ok((Part { cut: Some(end), num_pieces }, pieces));
+            }
+        }
+        Ok((Part { cut: None, num_pieces: usize::MAX }, self.split(text, matching)?))
+    }
+
+    /// Splits a text into added tokens and pieces for the model.
+    fn split(&self, text: &str, matching: Matching<'_>) -> Result<PreTokenizedString, TextError> {
         let mut pieces = PreTokenizedString::from(text);
         pieces.split(|_, part| Ok(self.added.split(part, TextForm::Original, matching))).map_err(encode)?;
         if let Some(normalizer) = &self.sentence_piece {
@@ -199,15 +256,22 @@ impl Tokenizer {
         if let Some(pre_tokenizer) = self.pipeline.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(encode)?;
         }
-        pieces.tokenize(|part| self.pipeline.get_model().tokenize(part.get())).map_err(encode)?;
         Ok(pieces)
     }
+}
+
+/// The first part of a text that is encoded in parts.
+struct Part {
+    /// Its end in bytes; `None` if it is the whole text.
+    cut: Option<usize>,
+    /// The number of pieces in it; all pieces if there are fewer.
+    num_pieces: usize,
 }
 
 impl From<EncodeSpecial> for Matching<'_> {
     fn from(special: EncodeSpecial) -> Self {
         match special {
-            EncodeSpecial::Allow => Self::Outside(&[]),
+            EncodeSpecial::Allow => Self::Outside { data: &[], begin: 0 },
             EncodeSpecial::Plain => Self::NotSpecial,
         }
     }

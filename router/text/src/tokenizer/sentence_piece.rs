@@ -16,6 +16,7 @@ use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::byte_token;
 use super::merges::merges_by_score;
+use super::parts::{Cuts, PART_BYTES};
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 
@@ -106,6 +107,8 @@ pub(super) fn tokenizer_from_proto(
         Vocabulary::new(pieces.0.iter().map(|(piece, kind)| Some(shown(piece, *kind))), &all_added)?;
     let added = all_added.into_iter().map(|(id, token)| (token, id));
     let tokenizer = Tokenizer {
+        cuts: Cuts::Never,
+        part_bytes: PART_BYTES,
         pipeline: tokenizers::Tokenizer::new(model),
         sentence_piece: Some(normalizer),
         added: AddedTokens::new(added, |text| Ok(text.replace(' ', "▁")))?,

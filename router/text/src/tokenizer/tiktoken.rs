@@ -12,6 +12,7 @@ use super::added::AddedTokens;
 use super::bytes::char_of_byte;
 use super::from_json::normalize_with;
 use super::merges::merges_by_score;
+use super::parts::{Cuts, PART_BYTES};
 use super::pre::PreTokenizer;
 use super::vocabulary::{MAX_VOCAB_SIZE, Vocabulary};
 use crate::error::TextError;
@@ -84,7 +85,16 @@ pub fn tokenizer_from_tiktoken(
     let vocabulary = Vocabulary::new((0..num_ids).map(|id| ranks.get(&id).cloned()), &added)?;
     let added = added.into_iter().map(|(id, token)| (token, id));
     let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
-    let tokenizer = Tokenizer { pipeline, sentence_piece: None, added, vocabulary, leading_space: false };
+    let cuts = Cuts::of_pipeline(&pipeline, &added);
+    let tokenizer = Tokenizer {
+        cuts,
+        part_bytes: PART_BYTES,
+        pipeline,
+        sentence_piece: None,
+        added,
+        vocabulary,
+        leading_space: false,
+    };
     let prefix_ids = family.prefix.iter().map(|text| tokenizer.token_id(text)).collect::<Option<Vec<_>>>();
     Ok(TiktokenTokenizer { prefix_ids: prefix_ids.unwrap_or_default(), tokenizer })
 }

@@ -9,7 +9,7 @@ use trunkline_text::{
     TextStart, Tokenizer,
 };
 
-use crate::support::{fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
+use crate::support::{drawn, fixture, smollm2, smollm2_path, spm, testdata, tokenizers};
 
 /// A text, with its ids and its decoded form in transformers.
 #[derive(Deserialize)]
@@ -75,6 +75,90 @@ fn every_pre_tokenizer_cuts_like_its_model() {
             assert_eq!(tokenizer.encode(text, EncodeSpecial::Allow).unwrap(), ids, "{pre}: {text:?}");
         }
     }
+}
+
+/// Returns tokenizers of each kind with the sizes of parts: tiny ones, and ones that no test's text exceeds.
+fn in_parts_and_whole() -> Vec<(String, Tokenizer, Tokenizer)> {
+    let Families { families, .. } = fixture("pre_tokenizers.json");
+    let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
+    let gguf = |mut metadata: GgufMetadata| tokenizer_from_gguf(&mut metadata).unwrap().tokenizer;
+    let of_pre = |pre: &str| {
+        let mut metadata = metadata.clone();
+        metadata.set("tokenizer.ggml.pre", GgufValue::String(pre.into()));
+        gguf(metadata)
+    };
+    let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
+    let words = ["▁elev", "e", "▁tea", "▁,", "s", "a", "▁a", "b", "1", "▁1"];
+    let mut built: Vec<_> = families
+        .into_iter()
+        .map(|Family { pre, .. }| {
+            let (parts, whole) = (of_pre(&pre), of_pre(&pre));
+            (pre, parts, whole)
+        })
+        .collect();
+    let spm = || tokenizer_from_json(&json).unwrap().tokenizer;
+    built.push(("spm".into(), spm(), spm()));
+    built.push(("bert".into(), gguf(word_pieces(&words)), gguf(word_pieces(&words))));
+    built.into_iter().map(|(name, parts, whole)| (name, parts.with_part_bytes(200), whole)).collect()
+}
+
+#[test]
+fn parts_of_a_long_text_have_the_tokens_of_the_whole() {
+    const PIECES: [&str; 26] = [
+        "a",
+        "B",
+        "the",
+        " ",
+        "  ",
+        "\n",
+        "\r\n",
+        "\t",
+        "1",
+        "23",
+        "'s",
+        "'",
+        ".",
+        "...",
+        "/",
+        "é",
+        "e\u{301}",
+        "\u{323}",
+        "漢",
+        "字",
+        "<|im_end|>",
+        "<|im_start|>",
+        "[UNK]",
+        "\u{3000}",
+        "🦀",
+        "_",
+    ];
+    let tokenizers = in_parts_and_whole();
+    let num_cuts = std::cell::Cell::new(0);
+    let mut runner =
+        proptest::test_runner::TestRunner::new(drawn(3));
+    let pieces = proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 1200..1600);
+    let data = (0usize..1500, 0usize..200);
+    runner
+        .run(&(pieces, data), |(pieces, (start, num_bytes))| {
+            let text = pieces.concat();
+            let boundary = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+            let data = [boundary(start).unwrap()..boundary(start + num_bytes).unwrap()];
+            for (name, parts, whole) in &tokenizers {
+                let ids = |tokenizer: &Tokenizer| {
+                    (
+                        tokenizer.encode(&text, EncodeSpecial::Allow).unwrap(),
+                        tokenizer.encode(&text, EncodeSpecial::Plain).unwrap(),
+                        tokenizer.encode_with_data(&text, &data).unwrap(),
+                        tokenizer.encode_with_ranges(&text, EncodeSpecial::Allow).unwrap(),
+                    )
+                };
+                prop_assert!(ids(parts) == ids(whole), "{} splits differently: {:?}", name, text);
+                num_cuts.set(num_cuts.get() + parts.num_parts(&text).unwrap() - 1);
+            }
+            Ok(())
+        })
+        .unwrap();
+    assert!(num_cuts.get() > 100, "only {} cuts", num_cuts.get());
 }
 
 #[test]
