@@ -69,6 +69,8 @@ pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 pub const SPARE_CONNECTIONS: usize = 1024;
 /// The most connections to `--metrics-port`.
 pub const MAX_METRICS_CONNECTIONS: usize = 64;
+/// Larger bodies are parsed and checked on the blocking pool instead of in the handler.
+pub const INLINE_BODY_BYTES: usize = 64 << 10;
 /// Longer texts, in bytes, are tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
 /// The most grammars that are compiled at the same time, including those whose request has ended; more must wait.

@@ -9,6 +9,7 @@ use std::time::{Instant, SystemTime};
 use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use trunkline_text::{GenerationDefaults, ModelText};
 
 use super::app::App;
@@ -30,8 +31,8 @@ use crate::request::raw::{FieldNames, RawParams};
 use crate::request::ready::GenerationRequest;
 
 /// The context of one request, for every stage of the pipeline.
-pub(crate) struct Scope<'a> {
-    pub app: &'a Arc<App>,
+pub(crate) struct Scope {
+    pub app: Arc<App>,
     pub arrival: Arrival,
     pub shard: Arc<ShardInfo>,
     pub validator: Validator,
@@ -39,10 +40,10 @@ pub(crate) struct Scope<'a> {
     relaxed: Mutex<RelaxedKeywords>,
 }
 
-impl<'a> Scope<'a> {
-    pub fn new(app: &'a Arc<App>, arrival: Arrival, shard: Arc<ShardInfo>) -> Self {
+impl Scope {
+    pub fn new(app: &Arc<App>, arrival: Arrival, shard: Arc<ShardInfo>) -> Self {
         let validator = app.served.validator(&shard);
-        Self { app, arrival, shard, validator, relaxed: Mutex::default() }
+        Self { app: app.clone(), arrival, shard, validator, relaxed: Mutex::default() }
     }
 
     /// Names the keywords that were left out of schemas in the answer.
@@ -52,14 +53,14 @@ impl<'a> Scope<'a> {
 }
 
 /// The parsed body of a request.
-pub(crate) trait Call {
+pub(crate) trait Call: Send + 'static {
     type Prompts: Prompts;
 
     /// Returns the requested model, if the body names one.
     fn model(&self) -> Option<&str>;
 
     /// Converts the body to the form that all dialects share. Nothing is tokenized yet.
-    fn asked(self, scope: &Scope<'_>) -> Result<Asked<Self::Prompts>, ApiError>;
+    fn asked(self, scope: &Scope) -> Result<Asked<Self::Prompts>, ApiError>;
 }
 
 /// The content of a call in the form that all dialects share.
@@ -76,13 +77,13 @@ pub(crate) struct Asked<P> {
 }
 
 /// The prompts of a call.
-pub(crate) trait Prompts {
+pub(crate) trait Prompts: Send + 'static {
     type Answer: Answer;
 
     /// Tokenizes the prompts and completes a request with each one.
     fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
@@ -122,27 +123,42 @@ pub(crate) trait Answer: Send + 'static {
 pub(crate) async fn answer<C: Call>(
     app: &Arc<App>,
     request: Request,
-    parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError>,
+    parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let path = request.uri().path().to_owned();
-    let mut ignored = IgnoredFields::default();
     let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
     if !shard.generates {
         return Err(ApiError::NoGeneration);
     }
-    let scope = Scope::new(app, arrival, shard);
-    let call = parse(&body, &mut ignored)?;
-    // A large body is not kept while the request waits and runs.
-    drop(body);
-    let mut response = generate(&scope, call, permit).await?;
+    let read = move |scope: &Scope, body: &[u8]| {
+        let mut ignored = IgnoredFields::default();
+        let call = parse(body, &mut ignored)?;
+        Ok((check(scope, call)?, ignored))
+    };
+    let (scope, (checked, ignored)) = read_body(Scope::new(app, arrival, shard), body, read).await?;
+    let mut response = generate(&scope, checked, permit).await?;
     ignored.report(&path, &mut response);
     scope.report_relaxed(&path, &mut response);
     Ok(response)
 }
 
-async fn generate<C: Call>(scope: &Scope<'_>, call: C, permit: Place) -> Result<Response, ApiError> {
-    let app = scope.app;
-    let (Completed { requests, answer }, num_choices) = complete(scope, call).await?;
+/// Runs `read` on a body, on the blocking pool if the body is large. The body is dropped before the request waits.
+pub(crate) async fn read_body<T: Send + 'static>(
+    scope: Scope,
+    body: Bytes,
+    read: impl FnOnce(&Scope, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(Scope, T), ApiError> {
+    let (app, caller) = (scope.app.clone(), scope.arrival.caller.clone());
+    app.served.parse(&caller, body, move |body| read(&scope, body).map(|read| (scope, read))).await
+}
+
+async fn generate<P: Prompts>(
+    scope: &Scope,
+    checked: Checked<P>,
+    permit: Place,
+) -> Result<Response, ApiError> {
+    let app = &scope.app;
+    let (Completed { requests, answer }, num_choices) = complete(scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let keep = answer.keeps_tokens();
     if !answer.is_stream() {
@@ -162,19 +178,17 @@ async fn generate<C: Call>(scope: &Scope<'_>, call: C, permit: Place) -> Result<
         return memory.hold(answer.whole(outputs, usage)).await;
     }
     // The thread goes on without its client, so it has the memory.
-    match tokio::task::spawn_blocking(move || (answer.whole(outputs, usage), memory)).await {
-        Ok((response, memory)) => memory.hold(response).await,
-        // A panic is answered as one in the handler would be.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    let write = move || (answer.whole(outputs, usage), memory);
+    let (response, memory) = app.served.blocking(&scope.arrival.caller, write).await;
+    memory.hold(response).await
 }
 
-/// Converts a parsed body to requests that are ready to compute. Runs every stage before generation.
-pub(crate) async fn complete<C: Call>(
-    scope: &Scope<'_>,
-    call: C,
-) -> Result<(Completed<<C::Prompts as Prompts>::Answer>, NumChoices), ApiError> {
-    let Checked { params, grammar, num_choices, prompts } = check(scope, call)?;
+/// Converts a checked call to requests that are ready to compute. Runs every stage before generation.
+pub(crate) async fn complete<P: Prompts>(
+    scope: &Scope,
+    checked: Checked<P>,
+) -> Result<(Completed<P::Answer>, NumChoices), ApiError> {
+    let Checked { params, grammar, num_choices, prompts } = checked;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
         Some(asked) => {
@@ -199,7 +213,7 @@ pub(crate) async fn complete<C: Call>(
 
 /// Adds what outputs avoid to their grammars.
 async fn avoid_in(
-    scope: &Scope<'_>,
+    scope: &Scope,
     avoid: &CheckedAvoid,
     requests: &mut [GenerationRequest],
 ) -> Result<(), ApiError> {
@@ -215,24 +229,25 @@ async fn avoid_in(
     Ok(())
 }
 
-/// Converts a parsed body to requests without compiling its grammar, for routes that only show the prompt.
-pub(crate) async fn tokenize<C: Call>(
-    scope: &Scope<'_>,
-    call: C,
+/// Converts a checked call to requests without compiling its grammar, for routes that only show the prompt.
+pub(crate) async fn tokenize<P: Prompts>(
+    scope: &Scope,
+    checked: Checked<P>,
 ) -> Result<Vec<GenerationRequest>, ApiError> {
-    let Checked { params, num_choices, prompts, .. } = check(scope, call)?;
+    let Checked { params, num_choices, prompts, .. } = checked;
     Ok(prompts.complete(scope, &params, None, num_choices).await?.requests)
 }
 
 /// A call that passed all checks that need neither tokens nor a compiled grammar.
-struct Checked<P> {
+pub(crate) struct Checked<P> {
     params: CheckedParams,
     grammar: Option<AskedGrammar>,
     num_choices: NumChoices,
     prompts: P,
 }
 
-fn check<C: Call>(scope: &Scope<'_>, call: C) -> Result<Checked<C::Prompts>, ApiError> {
+/// Checks everything about a call that needs neither tokens nor a compiled grammar.
+pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompts>, ApiError> {
     scope.app.served.model.check_name(call.model())?;
     let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);

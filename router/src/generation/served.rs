@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::watch;
 use trunkline_scheduler::Stats;
 use trunkline_text::{ModelText, TextError};
@@ -11,7 +12,7 @@ use crate::engine::object::ObjectTier;
 use crate::engine::shard::{Check, Health, ShardInfo, ShardStatus};
 use crate::error::ApiError;
 use crate::grammars::Grammars;
-use crate::limits::{INLINE_TOKENIZE_BYTES, MAX_HANGS, ServerLimits};
+use crate::limits::{INLINE_BODY_BYTES, INLINE_TOKENIZE_BYTES, MAX_HANGS, ServerLimits};
 use crate::model::Model;
 use crate::request::checked::Validator;
 use crate::shutdown::Phase;
@@ -32,8 +33,9 @@ pub struct ServedModel {
     pub objects: Option<Arc<ObjectTier>>,
     pub limits: Arc<ServerLimits>,
     pub phase: watch::Receiver<Phase>,
-    /// One permit for each long text that is tokenized at the same time.
-    pub tokenizing: TenantPermits,
+    /// One permit for each thread of the blocking pool that parses large bodies, tokenizes long texts or writes long
+    /// answers at the same time.
+    pub working: TenantPermits,
 }
 
 impl ServedModel {
@@ -107,9 +109,7 @@ impl ServedModel {
         )
     }
 
-    /// Runs `work` on a text of `num_bytes`. Long texts go to the blocking pool, a few at a time, so that they do not
-    /// delay other requests, and those of a tenant delay only its own.
-    #[expect(clippy::expect_used, reason = "there is no deadline")]
+    /// Runs `work` on a text of `num_bytes`, on the blocking pool if the text is long.
     pub async fn tokenize<T: Send + 'static>(
         &self,
         caller: &Caller,
@@ -119,15 +119,39 @@ impl ServedModel {
         if num_bytes <= INLINE_TOKENIZE_BYTES {
             return Ok(work(&self.model.text)?);
         }
-        let permit = self.tokenizing.take(caller.name(), None).await.expect("a permit becomes free");
         let model = self.model.clone();
+        Ok(self.blocking(caller, move || work(&model.text)).await?)
+    }
+
+    /// Runs `parse` on a body and drops the body, on the blocking pool if it is large.
+    pub async fn parse<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        body: Bytes,
+        parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        if body.len() <= INLINE_BODY_BYTES {
+            return parse(&body);
+        }
+        self.blocking(caller, move || parse(&body)).await
+    }
+
+    /// Runs `work`, whose time grows with a request, on the blocking pool. A few run at a time, so that they delay no
+    /// other requests, and those of a tenant delay only its own.
+    #[expect(clippy::expect_used, reason = "there is no deadline")]
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let permit = self.working.take(caller.name(), None).await.expect("a permit becomes free");
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            work(&model.text)
+            work()
         });
         match done.await {
-            Ok(result) => Ok(result?),
-            // A panic in the tokenizer is answered as one in the handler would be.
+            Ok(result) => result,
+            // A panic is answered as one in the handler would be.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

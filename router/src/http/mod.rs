@@ -9,6 +9,7 @@ mod ignored;
 mod json;
 mod json_error;
 mod known_fields;
+mod poll_time;
 pub(crate) mod serve;
 #[doc(hidden)]
 pub mod stall;
@@ -20,4 +21,5 @@ pub use event_frame::EventFrame;
 pub use events::Events;
 pub use ignored::{IgnoredFields, RelaxedKeywords};
 pub use json::{OtherFields, Refused, num_values, parse, parse_noting};
+pub use poll_time::LongestPoll;
 pub use unread::announce_close;

@@ -24,6 +24,13 @@ pub struct RouteLabels {
     pub status: u16,
 }
 
+/// The label of the histogram `trunkline_http_longest_poll_seconds`.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct RouteLabel {
+    /// The route's pattern; `unmatched` if there is none.
+    pub route: String,
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct CodeLabel {
     code: &'static str,
@@ -68,6 +75,8 @@ macro_rules! metrics {
 metrics! {
     pub http_requests: Family<RouteLabels, Counter> = Family::default(), "http_requests", None,
         "HTTP responses by route, method and status";
+    pub http_longest_poll_seconds: Family<RouteLabel, Histogram> = Family::new_with_constructor(poll_seconds),
+        "http_longest_poll", SECONDS, "Longest CPU time for which a request held a thread of the HTTP runtime, by route";
     rejections: Family<CodeLabel, Counter> = Family::default(), "rejections", None,
         "Requests rejected because of overload, by error code";
     ends: Family<ReasonLabel, Counter> = Family::default(), "sequences_ended", None,
@@ -108,6 +117,10 @@ const SECONDS: Option<Unit> = Some(Unit::Seconds);
 
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 18))
+}
+
+fn poll_seconds() -> Histogram {
+    Histogram::new([0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5])
 }
 
 fn tokens() -> Histogram {

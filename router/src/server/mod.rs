@@ -131,7 +131,7 @@ impl Server {
         let hangs = HangWatch::new(&limits);
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
-        let num_tokenizing = parallel.saturating_sub(1).max(1);
+        let num_working = parallel.saturating_sub(1).max(1);
         let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let store_gate = objects.as_ref().map(|objects| objects.store_gate());
@@ -149,7 +149,7 @@ impl Server {
                 objects,
                 limits: limits.clone(),
                 phase: shutdown.subscribe(),
-                tokenizing: TenantPermits::new(num_tokenizing, num_tokenizing),
+                working: TenantPermits::new(num_working, num_working),
             },
             admission: Admission {
                 access,

@@ -16,7 +16,8 @@ use crate::api::app::App;
 use crate::api::dialect::Dialect;
 use crate::api::respond::Failure;
 use crate::error::{ApiError, ErrorClass};
-use crate::metrics::RouteLabels;
+use crate::http::LongestPoll;
+use crate::metrics::{RouteLabel, RouteLabels};
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
 use crate::trace::{self, ACCESS_LOG, Record, RequestTrace};
@@ -41,7 +42,11 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let request_id = id.as_str();
     let dialect = Dialect::of_path(request.uri().path());
     let span = tracing::info_span!("request", id = request_id);
-    let handled = AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind().await;
+    let polls =
+        app.metrics.http_longest_poll_seconds.get_or_create_owned(&RouteLabel { route: route.clone() });
+    let mut longest = LongestPoll::new(polls);
+    let handled =
+        longest.of_future(AssertUnwindSafe(next.run(request).instrument(span)).catch_unwind()).await;
     let mut response = handled.unwrap_or_else(|_| {
         // The panic hook has already logged the message and place of the panic.
         tracing::error!(request_id, route, "a handler panicked");
@@ -97,7 +102,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
         }
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    response
+    response.map(|body| longest.of_body(body))
 }
 
 /// Begins the record of a request that generates, and its span if there is an exporter.

@@ -82,7 +82,7 @@ impl Call for Body {
         self.model.as_deref()
     }
 
-    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Conversing>, ApiError> {
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Conversing>, ApiError> {
         let (limits, model) = (&scope.app.limits, &scope.app.served.model);
         if self.max_tokens.is_none() {
             return Err(ApiError::MissingField { field: "max_tokens".into() });
@@ -134,7 +134,7 @@ impl Prompts for Conversing {
 
     async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,

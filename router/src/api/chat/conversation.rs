@@ -33,7 +33,7 @@ impl Conversation {
     /// Tokenizes the chat and completes the request with it. Also returns the plan for reading the reply.
     pub async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {

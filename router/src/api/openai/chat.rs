@@ -91,8 +91,8 @@ impl Call for Body {
         self.model.as_deref()
     }
 
-    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Chat>, ApiError> {
-        let app = scope.app;
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
+        let app = &scope.app;
         let names = FieldNames {
             max_new_tokens: match (self.max_completion_tokens, self.max_tokens, self.n_predict) {
                 (Some(_), ..) => "max_completion_tokens",
@@ -160,7 +160,7 @@ impl Prompts for Chat {
 
     async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,

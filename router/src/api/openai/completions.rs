@@ -70,7 +70,7 @@ impl Call for Body {
         self.model.as_deref()
     }
 
-    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Completion>, ApiError> {
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Completion>, ApiError> {
         let mut params = raw_params(&mut self)?;
         let grammar = self.structured().grammar()?;
         let num_choices = scope.validator.num_choices(self.n, self.best_of, self.prompt.0.len())?;
@@ -115,7 +115,7 @@ impl Prompts for Completion {
 
     async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,

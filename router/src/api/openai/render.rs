@@ -67,14 +67,14 @@ pub async fn render_completion(State(app): State<Arc<App>>, request: Request) ->
 async fn render<C: Call>(
     app: &Arc<App>,
     request: Request,
-    parse: impl FnOnce(&[u8]) -> Result<C, ApiError>,
+    parse: impl FnOnce(&[u8]) -> Result<C, ApiError> + Send + 'static,
     write: impl FnOnce(Vec<RenderedPrompt>) -> Response,
 ) -> Result<Response, ApiError> {
     let (admitted, body) = app.admission.admit_without_steps(&app.served, request).await?;
     let scope = Scope::new(app, admitted.arrival, admitted.shard);
-    let call = parse(&body)?;
-    drop(body);
-    let requests = pipeline::tokenize(&scope, call).await?;
+    let read = move |scope: &Scope, body: &[u8]| pipeline::check(scope, parse(body)?);
+    let (scope, checked) = pipeline::read_body(scope, body, read).await?;
+    let requests = pipeline::tokenize(&scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let num_tokens: usize = requests.iter().map(|request| request.prompt_token_ids.len()).sum();
     memory.grow_to(num_tokens * TOKEN_BYTES)?;

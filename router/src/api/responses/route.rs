@@ -190,8 +190,8 @@ impl Call for Body {
         self.model.as_deref()
     }
 
-    fn asked(mut self, scope: &Scope<'_>) -> Result<Asked<Continuing>, ApiError> {
-        let app = scope.app;
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Continuing>, ApiError> {
+        let app = &scope.app;
         let included = self.include.as_ref().and_then(Value::as_array);
         if included.into_iter().flatten().any(|name| name == LOGPROBS) {
             let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
@@ -238,7 +238,7 @@ impl Prompts for Continuing {
 
     async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
@@ -246,7 +246,7 @@ impl Prompts for Continuing {
         let Self { conversation, keeping, body } = self;
         let (request, reply) = conversation.complete(scope, params, grammar).await?;
         let is_stream = body.stream == Some(true);
-        let response = response(scope.app, body, &request, keeping.is_some());
+        let response = response(&scope.app, body, &request, keeping.is_some());
         let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };
         Ok(Completed { requests: vec![request], answer })
     }

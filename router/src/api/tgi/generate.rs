@@ -107,7 +107,7 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(app, request, |body, ignored| Generate::parse(body, form, ignored)).await,
+        pipeline::answer(app, request, move |body, ignored| Generate::parse(body, form, ignored)).await,
     )
 }
 
@@ -151,7 +151,7 @@ impl Call for Generate {
         None
     }
 
-    fn asked(self, scope: &Scope<'_>) -> Result<Asked<Inputs>, ApiError> {
+    fn asked(self, scope: &Scope) -> Result<Asked<Inputs>, ApiError> {
         let Self { inputs, mut parameters, form } = self;
         let is_stream = form == Form::Events;
         let prefill = parameters.decoder_input_details == Some(true);
@@ -218,7 +218,7 @@ impl Prompts for Inputs {
 
     async fn complete(
         self,
-        scope: &Scope<'_>,
+        scope: &Scope,
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,

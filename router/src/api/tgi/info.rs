@@ -82,7 +82,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         max_total_tokens: validator.max_total_tokens,
         max_batch_total_tokens: shard.pool_tokens(),
         max_batch_prefill_tokens: shard.max_step_tokens,
-        validation_workers: app.served.tokenizing.count(),
+        validation_workers: app.served.working.count(),
         max_client_batch_size: app.limits.max_concurrent_requests,
         router: env!("CARGO_PKG_NAME"),
         version: env!("CARGO_PKG_VERSION"),

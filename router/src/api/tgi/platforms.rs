@@ -15,7 +15,7 @@ use super::types::{Body, GenerateAnswer, Parameters};
 use crate::api::app::App;
 use crate::api::forms::Either;
 use crate::api::openai;
-use crate::api::pipeline::{Scope, complete};
+use crate::api::pipeline::{Call, Checked, Scope, check, complete, read_body};
 use crate::api::respond;
 use crate::error::ApiError;
 use crate::generation::admission::Admitted;
@@ -41,28 +41,41 @@ struct Kind<'a> {
     )
 )]
 pub async fn invocations(State(app): State<Arc<App>>, request: Request) -> Response {
+    match forward(&app, request).await {
+        Ok((Chosen::Chat, request)) => openai::chat::chat_completions(State(app), request).await,
+        Ok((Chosen::Completion, request)) => openai::completions::completions(State(app), request).await,
+        Ok((Chosen::Generate, request)) => root(State(app), request).await,
+        Err(error) => respond::error::<ErrorResponse>(&error),
+    }
+}
+
+/// Reads the body and chooses the route by it. The chosen route admits the request.
+async fn forward(app: &App, request: Request) -> Result<(Chosen, Request), ApiError> {
     let (parts, body) = request.into_parts();
-    let empty = Request::from_parts(parts.clone(), HttpBody::empty());
-    // Applies the checks that precede reading the body. The chosen route admits the request.
-    let bytes = match app.admission.look(&app.served, &empty) {
-        Ok(_) => app.admission.read_body(body).await,
-        Err(error) => Err(error),
-    };
-    let bytes = match bytes {
-        Ok(bytes) => bytes,
-        Err(error) => return respond::error::<ErrorResponse>(&error),
-    };
-    // A body that is not JSON is refused by the chosen route.
-    let kind = serde_json::from_slice::<Kind<'_>>(&bytes).ok();
-    let (is_chat, is_completion) =
-        kind.map_or((false, false), |kind| (kind.messages.is_some(), kind.prompt.is_some()));
-    let request = Request::from_parts(parts, HttpBody::from(bytes));
-    if is_chat {
-        openai::chat::chat_completions(State(app), request).await
-    } else if is_completion {
-        openai::completions::completions(State(app), request).await
-    } else {
-        root(State(app), request).await
+    // Applies the checks that precede reading the body.
+    let empty = Request::from_parts(parts, HttpBody::empty());
+    let (caller, _) = app.admission.look(&app.served, &empty)?;
+    let (parts, _) = empty.into_parts();
+    let bytes = app.admission.read_body(body).await?;
+    let chosen = app.served.parse(&caller, bytes.clone(), |body| Ok(Chosen::by(body))).await?;
+    Ok((chosen, Request::from_parts(parts, HttpBody::from(bytes))))
+}
+
+/// The route that answers a body of `/invocations`.
+enum Chosen {
+    Chat,
+    Completion,
+    Generate,
+}
+
+impl Chosen {
+    /// Chooses by the fields of the body. A body that is not JSON is refused by the chosen route.
+    fn by(body: &[u8]) -> Self {
+        match serde_json::from_slice::<Kind<'_>>(body) {
+            Ok(Kind { messages: Some(_), .. }) => Self::Chat,
+            Ok(Kind { prompt: Some(_), .. }) => Self::Completion,
+            _ => Self::Generate,
+        }
     }
 }
 
@@ -112,34 +125,20 @@ pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (Admitted { permit, shard, arrival }, bytes) = app.admit(request).await?;
-    let body: VertexRequest = parse(&bytes, OF_INSTANCES, "")?;
-    drop(bytes);
-    if body.instances.is_empty() {
-        return Err(ApiError::value("instances", "is empty; hint: send at least one"));
-    }
-    let most = app.limits.max_concurrent_requests;
-    if body.instances.len() > most {
-        let num_instances = body.instances.len();
-        let problem = format!(
-            "has {num_instances}, the limit is {most}; hint: send several requests or raise \
-             `--max-concurrent-requests`"
-        );
-        return Err(ApiError::value("instances", problem));
-    }
     let scope = Scope::new(app, arrival, shard);
+    let (scope, instances) = read_body(scope, bytes, read_instances).await?;
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());
-    for (idx, instance) in body.instances.iter().enumerate() {
-        let instance = instance.get().as_bytes();
-        // An instance that is not an object is refused as a prompt.
-        let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
-        if is_chat {
-            let (chat, _) = complete(&scope, chat(idx, instance)?).await?;
-            requests.extend(chat.requests);
-            prefixes.push(String::new());
-        } else {
-            let (prompt, _) = complete(&scope, prompt(idx, instance)?).await?;
-            requests.extend(prompt.requests);
-            prefixes.push(prompt.answer.prefix().to_owned());
+    for instance in instances {
+        match instance {
+            CheckedInstance::Chat(chat) => {
+                requests.extend(complete(&scope, *chat).await?.0.requests);
+                prefixes.push(String::new());
+            }
+            CheckedInstance::Prompt(prompt) => {
+                let (prompt, _) = complete(&scope, *prompt).await?;
+                requests.extend(prompt.requests);
+                prefixes.push(prompt.answer.prefix().to_owned());
+            }
         }
     }
     let choices = app.admission.generate(&app.served, requests, 1, permit).await?;
@@ -150,6 +149,37 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError>
     let mut response = memory.hold(axum::Json(answer).into_response()).await?;
     scope.report_relaxed("/vertex", &mut response);
     Ok(response)
+}
+
+enum CheckedInstance {
+    Chat(Box<Checked<<openai::ChatBody as Call>::Prompts>>),
+    Prompt(Box<Checked<<Generate as Call>::Prompts>>),
+}
+
+fn read_instances(scope: &Scope, body: &[u8]) -> Result<Vec<CheckedInstance>, ApiError> {
+    let body: VertexRequest = parse(body, OF_INSTANCES, "")?;
+    if body.instances.is_empty() {
+        return Err(ApiError::value("instances", "is empty; hint: send at least one"));
+    }
+    let most = scope.app.limits.max_concurrent_requests;
+    if body.instances.len() > most {
+        let num_instances = body.instances.len();
+        let problem = format!(
+            "has {num_instances}, the limit is {most}; hint: send several requests or raise \
+             `--max-concurrent-requests`"
+        );
+        return Err(ApiError::value("instances", problem));
+    }
+    let read = |(idx, instance): (usize, &Box<RawValue>)| {
+        let instance = instance.get().as_bytes();
+        // An instance that is not an object is refused as a prompt.
+        let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
+        Ok(match is_chat {
+            true => CheckedInstance::Chat(Box::new(check(scope, chat(idx, instance)?)?)),
+            false => CheckedInstance::Prompt(Box::new(check(scope, prompt(idx, instance)?)?)),
+        })
+    };
+    body.instances.iter().enumerate().map(read).collect()
 }
 
 fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {

@@ -149,8 +149,8 @@ impl Cut {
 }
 
 /// An admitted request for vectors.
-pub(crate) struct Call<'a> {
-    scope: Scope<'a>,
+pub(crate) struct Call {
+    scope: Scope,
     permit: Place,
     info: VectorInfo,
     path: String,
@@ -173,9 +173,9 @@ impl Reply {
     }
 }
 
-impl<'a> Call<'a> {
+impl Call {
     /// Admits a request and returns it with its body. Refuses models that make no vectors.
-    async fn admit(app: &'a Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
+    async fn admit(app: &Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
         let path = request.uri().path().to_owned();
         let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
         let info = shard.vectors.clone().ok_or(ApiError::NoVectors)?;

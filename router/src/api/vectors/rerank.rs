@@ -37,7 +37,7 @@ struct Sides {
 
 impl Sides {
     /// Scores each document with its query. `raw` returns a class's logit instead of its probability.
-    async fn scores(self, call: Call<'_>, cut: Cut, raw: bool) -> Result<Scores, ApiError> {
+    async fn scores(self, call: Call, cut: Cut, raw: bool) -> Result<Scores, ApiError> {
         let Self { queries, documents, field } = self;
         let is_classifier = match call.info.labels.len() {
             0 => false,

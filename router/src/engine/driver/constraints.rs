@@ -9,11 +9,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SendError, Sender, channel};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use trunkline_grammar::{Constraint, Forcing, GrammarError, Next};
 use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, SequenceId, TokenMask};
+
+use crate::clock::thread_time;
 
 /// A mask that takes more CPU time is slow. The sequence's next mask is computed separately, and no step waits for it.
 /// The value is about half a step of a small model; a typical mask of a schema takes 0.01 ms.
@@ -263,12 +264,6 @@ impl Constraints {
             let _ = worked.blocking_send(vec![work.run()]);
         });
     }
-}
-
-/// Returns the CPU time of this thread. Other load on the machine therefore does not make a mask slow.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Starts a mask thread that runs until the driver is gone. Returns `None` if the system cannot start one.

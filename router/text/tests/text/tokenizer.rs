@@ -134,8 +134,7 @@ fn parts_of_a_long_text_have_the_tokens_of_the_whole() {
     ];
     let tokenizers = in_parts_and_whole();
     let num_cuts = std::cell::Cell::new(0);
-    let mut runner =
-        proptest::test_runner::TestRunner::new(drawn(3));
+    let mut runner = proptest::test_runner::TestRunner::new(drawn(3));
     let pieces = proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 1200..1600);
     let data = (0usize..1500, 0usize..200);
     runner
