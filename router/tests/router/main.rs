@@ -4,6 +4,8 @@
 // The whole crate is tests, but clippy's own exception applies only inside test functions.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../kv/tests/kv/draw.rs"]
+mod draw;
 #[path = "../../../object/tests/object/support/mod.rs"]
 mod faulty;
 #[path = "../mock/mod.rs"]
@@ -32,6 +34,7 @@ mod objects;
 mod openai;
 mod operate;
 mod panics;
+mod parts;
 mod rates;
 mod reasoning;
 mod relaxed_keywords;

@@ -113,6 +113,23 @@ async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
 }
 
 #[tokio::test]
+async fn a_mark_is_at_the_end_of_the_text_that_the_prompt_has() {
+    let router = router().await;
+    let mark = json!({"type": "ephemeral"});
+    let ask = async |part: Value| {
+        let body = json!({"messages": [{"role": "assistant", "content": [part]}], "max_tokens": 1});
+        let answer = router.post("/v1/chat/completions", &body).await.ok();
+        answer["usage"]["prompt_tokens_details"]["pinned_tokens"].as_u64().unwrap()
+    };
+    // A part has the text of its type; the other field is another part's.
+    let part = json!({"type": "refusal", "refusal": "n".repeat(40), "text": "", "cache_control": mark});
+    assert_eq!(ask(part).await, 48);
+    // The other field ends inside a character of the text.
+    let part = json!({"type": "refusal", "refusal": "é", "text": "a", "cache_control": mark});
+    ask(part).await;
+}
+
+#[tokio::test]
 async fn invalid_retention_fields_are_named() {
     let router = router().await;
     let ask = async |field: &str, value: Value| {

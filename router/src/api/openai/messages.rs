@@ -94,6 +94,17 @@ impl Listed for Part {
     const NAMES: &'static str = "parts";
 }
 
+impl Part {
+    /// Returns the name and the value of the field that its type has, or `None` for an unknown type.
+    fn text(&self) -> Option<(&'static str, Option<&str>)> {
+        match self.kind.as_str() {
+            "text" => Some(("text", self.text.as_deref())),
+            "refusal" => Some(("refusal", self.refusal.as_deref())),
+            _ => None,
+        }
+    }
+}
+
 impl Message {
     /// Returns the number of content parts; a string counts as none.
     pub fn num_parts(&self) -> usize {
@@ -108,7 +119,7 @@ pub fn last_mark(messages: &[Message]) -> Result<Option<Mark>, ApiError> {
         let Some(TextOrList::List(parts)) = &message.content else { continue };
         let mut num_bytes = 0;
         for (part_idx, part) in parts.iter().enumerate() {
-            num_bytes += part.text.as_ref().or(part.refusal.as_ref()).map_or(0, String::len);
+            num_bytes += part.text().and_then(|(_, text)| text).map_or(0, str::len);
             if let Some(control) = &part.cache_control {
                 let field = format!("messages[{message_idx}].content[{part_idx}].cache_control");
                 last = Some(Mark { message_idx, num_bytes, ttl_s: control.ttl_s(&field)? });
@@ -158,7 +169,7 @@ fn to_chat_message(
     }
     let content = match message.content {
         Some(TextOrList::Text(text)) => text,
-        Some(TextOrList::List(parts)) => join(idx, parts)?,
+        Some(TextOrList::List(parts)) => join(idx, &parts)?,
         // The reply was empty, or it consisted of calls or reasoning only.
         None if role == "assistant" => String::new(),
         None => return Err(ApiError::MissingField { field: field("content") }),
@@ -178,16 +189,13 @@ fn to_chat_message(
     Ok(ChatMessage { role: role.into(), content: Some(content), extra })
 }
 
-fn join(idx: usize, parts: Vec<Part>) -> Result<String, ApiError> {
+fn join(idx: usize, parts: &[Part]) -> Result<String, ApiError> {
     let mut joined = String::new();
-    for (part_idx, part) in parts.into_iter().enumerate() {
+    for (part_idx, part) in parts.iter().enumerate() {
         let field = |name: &str| format!("messages[{idx}].content[{part_idx}].{name}");
-        let (name, text) = match part.kind.as_str() {
-            "text" => ("text", part.text),
-            "refusal" => ("refusal", part.refusal),
-            kind => return Err(ApiError::part_type(field("type"), kind, "must be `text` or `refusal`")),
-        };
-        joined.push_str(&text.ok_or_else(|| ApiError::MissingField { field: field(name) })?);
+        let unknown = || ApiError::part_type(field("type"), &part.kind, "must be `text` or `refusal`");
+        let (name, text) = part.text().ok_or_else(unknown)?;
+        joined.push_str(text.ok_or_else(|| ApiError::MissingField { field: field(name) })?);
     }
     Ok(joined)
 }
