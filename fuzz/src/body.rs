@@ -122,6 +122,19 @@ pub fn run(data: &[u8]) {
     assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
 }
 
+/// Returns the answer to a request that must succeed.
+pub fn answer_of(route: &str, body: &Value) -> Value {
+    let fixture = fixture();
+    let request = Request::post(route).header(header::CONTENT_TYPE, "application/json");
+    let request = request.body(Body::from(body.to_string())).unwrap();
+    let answer = fixture.runtime.block_on(async {
+        let response = fixture.routes.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK, "{route}");
+        to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.unwrap()
+    });
+    serde_json::from_slice(&answer).unwrap()
+}
+
 /// Returns the status of a request's answer, and the most bytes that its handler allocated at any one time.
 pub fn memory_of(route: &str, body: String) -> (StatusCode, usize) {
     let fixture = fixture();
@@ -169,6 +182,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         ),
         (
             0,
+            json!({"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "é", "text": "a",
+            "cache_control": {"type": "ephemeral"}}, {"type": "text", "refusal": "b", "text": "🙂"}]}], "max_tokens": 4}),
+        ),
+        (
+            0,
             json!({"messages": called, "tools": [{"type": "function", "function": function}],
             "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 40}),
         ),
@@ -194,6 +212,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
             {"type": "function_call_output", "call_id": "c", "output": "2"}], "instructions": "i", "store": true,
             "tools": [{"type": "function", "name": "f", "parameters": schema}], "max_output_tokens": 4, "stream": true,
             "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "metadata": {"a": "b"}}),
+        ),
+        (
+            2,
+            json!({"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "t"}]}, {"role": "assistant",
+            "content": [{"type": "refusal", "refusal": "é", "text": "a"}]}, {"type": "item_reference", "id": "msg_x"}],
+            "previous_response_id": "resp_x"}),
         ),
         (
             3,

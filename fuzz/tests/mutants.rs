@@ -5,8 +5,9 @@ mod draw;
 
 use std::panic::catch_unwind;
 
+use serde_json::json;
 use trunkline_fuzz::TARGETS;
-use trunkline_fuzz::body::memory_of;
+use trunkline_fuzz::body::{answer_of, memory_of};
 use trunkline_fuzz::mutant::mutant;
 use trunkline_fuzz::seeds::{entry, write};
 
@@ -64,6 +65,27 @@ fn json_values_take_bounded_memory() {
             let (status, peak) = memory_of(route, format!("{{{fields}}}"));
             assert!(!status.is_server_error(), "{route} answers {status}");
             assert!(peak < 8 * NUM_BYTES, "{peak} bytes for {route} with {item} in {}", &fields[..60]);
+        }
+    }
+}
+
+#[test]
+fn a_handler_copies_nothing_that_is_stored() {
+    const NUM_BYTES: usize = 4 << 20;
+    const ROUTES: [&str; 2] = ["/v1/responses", "/v1/responses/input_tokens"];
+    // The template writes no reasoning, so it may be longer than the context.
+    let thought = json!({"type": "reasoning", "content": "r".repeat(NUM_BYTES)});
+    let long = json!({"input": [thought, {"role": "user", "content": "x"}], "metadata": {"a": "m".repeat(NUM_BYTES / 2)}});
+    let long = answer_of("/v1/responses", &long);
+    let reference = json!({"type": "item_reference", "id": long["output"][0]["id"]});
+    for route in ROUTES {
+        for body in [
+            json!({"input": "x", "previous_response_id": long["id"], "store": false}),
+            json!({"input": vec![reference.clone(); 100], "store": false}),
+        ] {
+            let (status, peak) = memory_of(route, body.to_string());
+            assert_eq!(status, 200, "{route}");
+            assert!(peak < NUM_BYTES / 4, "{peak} bytes for {route}");
         }
     }
 }

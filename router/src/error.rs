@@ -147,14 +147,16 @@ pub enum ApiError {
     RateLimited { tenant: String, field: &'static str, limit: u64, retry_after_s: u64 },
     #[error("the bodies of other requests use all the memory for arriving bodies; hint: retry after 1 s")]
     TooManyBodies,
-    /// A whole answer is in memory until its client has read it; a streamed one is not.
+    /// A whole answer is in memory until its client has read it, and a stored conversation until the request that
+    /// continues it has ended; a streamed answer is not.
     #[error(
-        "the answers of other requests use all the memory for answers; hint: retry after 1 s or set `stream`"
+        "other requests use all the memory for answers and continued conversations; hint: retry after 1 s or set \
+        `stream`"
     )]
     TooManyAnswers,
     #[error(
-        "the answer would take more than {limit} bytes of memory; hint: set `stream`, or ask for fewer tokens, outputs \
-        or logprobs"
+        "the answer, or the conversation that it continues, would take more than {limit} bytes of memory; hint: set \
+        `stream`, or ask for fewer tokens, outputs or logprobs"
     )]
     AnswerTooLarge { limit: usize },
     #[error("{limit} of {limit} listeners receive events of the KV cache; hint: close one and retry")]

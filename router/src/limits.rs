@@ -143,6 +143,22 @@ impl ServerLimits {
         Ok(())
     }
 
+    /// Checks what a request brings into its prompt from stored responses: text of `num_bytes`, and a conversation that
+    /// it brings to `num_messages`. It may be as much as if the client had sent it.
+    pub fn check_stored(&self, field: &str, num_bytes: usize, num_messages: usize) -> Result<(), ApiError> {
+        let (what, num, limit, flag) = if num_bytes > self.max_body_bytes {
+            ("bytes of stored responses", num_bytes, self.max_body_bytes, "--max-body-bytes")
+        } else if num_messages > self.max_messages {
+            ("messages", num_messages, self.max_messages, "--max-messages")
+        } else {
+            return Ok(());
+        };
+        let problem = format!(
+            "brings the prompt to {num} {what}, the limit is {limit}; hint: continue or refer to less, or raise `{flag}`"
+        );
+        Err(ApiError::value(field, problem))
+    }
+
     /// Returns the number of sequences that may wait for their first step.
     pub fn max_queued(&self) -> usize {
         self.max_queued_requests.unwrap_or(self.max_concurrent_requests)

@@ -9,6 +9,7 @@ mod forms;
 pub(crate) mod kv;
 #[doc(hidden)]
 pub mod lists;
+mod message_size;
 pub(crate) mod models;
 pub(crate) mod openai;
 pub mod openapi;

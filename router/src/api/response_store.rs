@@ -9,59 +9,118 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use lru::LruCache;
-use serde_json::{Map, Value};
 use trunkline_text::ChatMessage;
+
+use super::message_size::Size;
 
 /// The approximate memory of an entry in the index of items.
 const INDEXED_ITEM_BYTES: usize = 256;
-/// The approximate memory of an object's member without its name's text and its value's own memory.
-const MEMBER_BYTES: usize = size_of::<Value>() + size_of::<String>() + 32;
-/// The items for which a list or an object has room at least.
-const MIN_ITEMS: usize = 4;
-
 #[derive(Debug, Clone)]
 pub struct StoredResponse {
     pub id: String,
-    /// The ids of its output items.
-    pub item_ids: Vec<String>,
     /// The response as JSON. Cheap to clone.
     pub json: Bytes,
+    /// The ids and the JSON of its output items, so that a reference to an item reads no other part of the response.
+    pub items: Vec<(String, Bytes)>,
+}
+
+impl StoredResponse {
+    fn num_bytes(&self) -> usize {
+        let items = self.items.iter().map(|(_, json)| INDEXED_ITEM_BYTES + json.len());
+        self.json.len() + items.sum::<usize>()
+    }
+}
+
+/// Messages with their size.
+#[derive(Debug, Default)]
+pub struct Messages {
+    list: Vec<ChatMessage>,
+    size: Size,
+}
+
+impl Messages {
+    pub fn list(&self) -> &[ChatMessage] {
+        &self.list
+    }
+}
+
+impl From<Vec<ChatMessage>> for Messages {
+    fn from(list: Vec<ChatMessage>) -> Self {
+        let mut size = Size::default();
+        list.iter().for_each(|message| size += Size::of(message));
+        Self { list, size }
+    }
 }
 
 /// The messages that one request added to a conversation: its input and the reply. Conversations that continue the same
 /// response share its earlier turns.
+///
+/// A turn lives as long as the store or a request refers to it. The store counts its bytes only while it holds the turn
+/// itself; a request is charged for the conversation that it continues.
 #[derive(Debug)]
 pub struct Turn {
     before: Option<Arc<Turn>>,
-    messages: Vec<ChatMessage>,
-    /// The number of messages before the reply.
-    num_input: usize,
-    num_bytes: usize,
-    /// The bytes of all live turns of the store and of its tenant, which it shares with them.
-    counters: [Arc<AtomicUsize>; 2],
+    input: Messages,
+    reply: Messages,
+    /// The size of the conversation up to this turn.
+    size: Size,
+    /// The responses and later turns in the store that hold this turn. It changes only under the store's lock.
+    num_holders: AtomicUsize,
 }
 
 impl Turn {
+    fn new(before: Option<Arc<Self>>, input: Messages, reply: Messages) -> Self {
+        let mut size = before.as_ref().map(|before| before.size).unwrap_or_default();
+        size += input.size;
+        size += reply.size;
+        Self { before, input, reply, size, num_holders: AtomicUsize::new(0) }
+    }
+
     /// Returns the messages of the request, without those of the responses that it continues.
     pub fn input(&self) -> &[ChatMessage] {
-        &self.messages[..self.num_input]
+        &self.input.list
+    }
+
+    /// Returns the size of the conversation up to this turn.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Iterates over the turns of the conversation, newest first.
+    fn turns(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |turn| turn.before.as_deref())
     }
 
     /// Returns all messages of the conversation up to this turn, oldest first. O(conversation).
     pub fn conversation(&self) -> Vec<ChatMessage> {
-        let mut turns = vec![self];
-        while let Some(before) = turns.last().and_then(|turn| turn.before.as_deref()) {
-            turns.push(before);
+        let mut messages = Vec::with_capacity(self.size.num_messages);
+        let turns: Vec<&Self> = self.turns().collect();
+        for turn in turns.into_iter().rev() {
+            messages.extend(turn.input.list.iter().chain(&turn.reply.list).cloned());
         }
-        turns.into_iter().rev().flat_map(|turn| turn.messages.iter().cloned()).collect()
+        messages
+    }
+
+    /// Returns the bytes of the turn itself.
+    fn num_bytes(&self) -> usize {
+        size_of::<Self>() + self.input.size.num_bytes + self.reply.size.num_bytes
+    }
+
+    /// Lets the store hold the conversation once more. Returns the bytes of the turns that it did not hold before.
+    fn hold(&self) -> usize {
+        let fresh = self.turns().take_while(|turn| turn.num_holders.fetch_add(1, Ordering::Relaxed) == 0);
+        fresh.map(Self::num_bytes).sum()
+    }
+
+    /// Undoes one [`Self::hold`]. Returns the bytes of the turns that the store no longer holds.
+    fn release(&self) -> usize {
+        let freed = self.turns().take_while(|turn| turn.num_holders.fetch_sub(1, Ordering::Relaxed) == 1);
+        freed.map(Self::num_bytes).sum()
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        for counter in &self.counters {
-            counter.fetch_sub(self.num_bytes, Ordering::Relaxed);
-        }
         // Dropping a long conversation recursively would need a stack frame for each turn.
         let mut before = self.before.take();
         while let Some(mut turn) = before.and_then(|turn| Arc::try_unwrap(turn).ok()) {
@@ -80,63 +139,73 @@ struct Entry {
 #[derive(Debug)]
 struct Owned {
     by_id: LruCache<String, Entry>,
-    /// Maps the id of an output item to the id of its response.
-    items: HashMap<String, String>,
-    /// The bytes of all live turns of the tenant.
-    num_bytes: Arc<AtomicUsize>,
+    /// Maps the id of an output item to the id of its response and the item's JSON.
+    items: HashMap<String, (String, Bytes)>,
+    /// The bytes of the responses and of the turns that they hold.
+    num_bytes: usize,
 }
 
 impl Default for Owned {
     fn default() -> Self {
         // The bytes are the bound, not the number of responses.
-        Self { by_id: LruCache::unbounded(), items: HashMap::new(), num_bytes: Arc::default() }
+        Self { by_id: LruCache::unbounded(), items: HashMap::new(), num_bytes: 0 }
     }
 }
 
 impl Owned {
     fn insert(&mut self, entry: Entry) {
         let id = &entry.response.id;
-        for item in &entry.response.item_ids {
-            self.items.insert(item.clone(), id.clone());
+        for (item_id, json) in &entry.response.items {
+            self.items.insert(item_id.clone(), (id.clone(), json.clone()));
         }
+        self.num_bytes += entry.response.num_bytes() + entry.turn.hold();
         self.by_id.put(id.clone(), entry);
     }
 
-    fn forget_items(&mut self, entry: &Entry) {
-        for item in &entry.response.item_ids {
-            self.items.remove(item);
-        }
+    fn remove(&mut self, id: &str) -> Option<Entry> {
+        let entry = self.by_id.pop(id)?;
+        self.forget(&entry);
+        Some(entry)
     }
 
-    fn evict_oldest(&mut self) {
-        if let Some((_, oldest)) = self.by_id.pop_lru() {
-            self.forget_items(&oldest);
+    fn evict_oldest(&mut self) -> Option<Entry> {
+        let (_, entry) = self.by_id.pop_lru()?;
+        self.forget(&entry);
+        Some(entry)
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        for (item_id, _) in &entry.response.items {
+            self.items.remove(item_id);
         }
+        self.num_bytes -= entry.response.num_bytes() + entry.turn.release();
     }
 }
 
 /// The responses of each tenant; `None` without API keys. Tenants without responses have no entry.
 type Owners = HashMap<Option<String>, Owned>;
 
-/// Stores responses up to a number of bytes. Beyond that, it evicts the least recently used response of the tenant that
-/// holds the most bytes, so a tenant can evict another's responses only while it holds less than the other.
+/// Stores responses up to a number of bytes.
+///
+/// Beyond that, it evicts the least recently used response of the tenant that holds the most bytes, which is more than
+/// an equal share of them. So a tenant that holds no more than its share loses nothing because others store more, and
+/// one can use what the others leave free.
 #[derive(Debug)]
 pub struct ResponseStore {
     owners: Mutex<Owners>,
-    total: Arc<AtomicUsize>,
     max_bytes: usize,
 }
 
 impl ResponseStore {
     /// Creates a store; one of 0 bytes is disabled.
     pub fn new(max_bytes: usize) -> Self {
-        Self { owners: Mutex::default(), total: Arc::default(), max_bytes }
+        Self { owners: Mutex::default(), max_bytes }
     }
 
-    /// Returns the bytes of all live responses: stored, or still used by a request.
+    /// Returns the bytes of all stored responses and of their conversations.
     #[doc(hidden)]
     pub fn num_bytes(&self) -> usize {
-        self.total.load(Ordering::Relaxed)
+        total(&self.owners())
     }
 
     pub fn is_on(&self) -> bool {
@@ -148,55 +217,50 @@ impl ResponseStore {
         &self,
         owner: Option<&str>,
         before: Option<Arc<Turn>>,
-        mut messages: Vec<ChatMessage>,
-        reply: Option<ChatMessage>,
+        input: Messages,
+        reply: Messages,
         response: StoredResponse,
     ) {
-        let num_input = messages.len();
-        messages.extend(reply);
-        let num_bytes = messages.iter().map(num_bytes).sum::<usize>()
-            + response.json.len()
-            + response.item_ids.len() * INDEXED_ITEM_BYTES;
+        let turn = Arc::new(Turn::new(before, input, reply));
+        // Declared before the lock, so that the evicted responses are dropped after it is released.
+        let mut evicted = Vec::new();
         let mut owners = self.owners();
-        let own = owners.entry(owner.map(str::to_owned)).or_default();
-        let counters = [self.total.clone(), own.num_bytes.clone()];
-        for counter in &counters {
-            counter.fetch_add(num_bytes, Ordering::Relaxed);
-        }
-        let turn = Turn { before, messages, num_input, num_bytes, counters };
-        own.insert(Entry { turn: Arc::new(turn), response });
-        while self.total.load(Ordering::Relaxed) > self.max_bytes {
-            let held = |owned: &Owned| owned.num_bytes.load(Ordering::Relaxed);
-            let Some(largest) = owners.values_mut().max_by_key(|owned| held(owned)) else { break };
-            largest.evict_oldest();
+        owners.entry(owner.map(str::to_owned)).or_default().insert(Entry { turn, response });
+        while total(&owners) > self.max_bytes {
+            let largest = owners.values_mut().max_by_key(|owned| owned.num_bytes);
+            let Some(entry) = largest.and_then(Owned::evict_oldest) else { break };
+            evicted.push(entry);
             owners.retain(|_, owned| !owned.by_id.is_empty());
         }
     }
 
-    /// Returns an item of a stored response, or `None` if it is missing or another tenant's.
-    pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Value> {
-        let response_id = self.owned(owner, |owned| owned.items.get(id).cloned())?;
-        let (_, response) = self.get(owner, &response_id)?;
-        let mut response: Value = serde_json::from_slice(&response.json).ok()?;
-        let output = response["output"].as_array_mut()?;
-        let idx = output.iter().position(|item| item["id"] == id)?;
-        Some(output.swap_remove(idx))
+    /// Returns the JSON of an output item of a stored response, or `None` if it is missing or another tenant's.
+    pub fn item(&self, owner: Option<&str>, id: &str) -> Option<Bytes> {
+        self.owned(owner, |owned| {
+            let (response_id, json) = owned.items.get(id)?;
+            owned.by_id.promote(response_id);
+            Some(json.clone())
+        })
     }
 
     /// Returns a response and its conversation, or `None` if it is missing or another tenant's.
-    pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, StoredResponse)> {
+    pub fn get(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Bytes)> {
         self.owned(owner, |owned| {
-            owned.by_id.get(id).map(|entry| (entry.turn.clone(), entry.response.clone()))
+            owned.by_id.get(id).map(|entry| (entry.turn.clone(), entry.response.json.clone()))
+        })
+    }
+
+    /// Like [`Self::get`], but does not count as a use.
+    #[doc(hidden)]
+    pub fn peek(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Bytes)> {
+        self.owned(owner, |owned| {
+            owned.by_id.peek(id).map(|entry| (entry.turn.clone(), entry.response.json.clone()))
         })
     }
 
     /// Removes a response; returns false if it is missing or another tenant's.
     pub fn remove(&self, owner: Option<&str>, id: &str) -> bool {
-        let removed = self.owned(owner, |owned| {
-            let removed = owned.by_id.pop(id)?;
-            owned.forget_items(&removed);
-            Some(removed)
-        });
+        let removed = self.owned(owner, |owned| owned.remove(id));
         removed.is_some()
     }
 
@@ -211,26 +275,6 @@ impl ResponseStore {
     }
 }
 
-/// Returns the memory of a message, its JSON values included.
-fn num_bytes(message: &ChatMessage) -> usize {
-    size_of::<ChatMessage>()
-        + message.role.len()
-        + message.content.as_ref().map_or(0, String::len)
-        + map_bytes(&message.extra)
-}
-
-fn map_bytes(map: &Map<String, Value>) -> usize {
-    map.iter().map(|(name, value)| MEMBER_BYTES + name.len() + heap_bytes(value)).sum()
-}
-
-/// Returns the memory that a value holds beside its own size.
-fn heap_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => {
-            items.len().max(MIN_ITEMS) * size_of::<Value>() + items.iter().map(heap_bytes).sum::<usize>()
-        }
-        Value::Object(map) => MIN_ITEMS * MEMBER_BYTES + map_bytes(map),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    }
+fn total(owners: &Owners) -> usize {
+    owners.values().map(|owned| owned.num_bytes).sum()
 }

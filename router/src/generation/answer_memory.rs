@@ -1,8 +1,9 @@
-//! The memory of whole answers, which all requests share.
+//! The memory of whole answers and of stored conversations that requests continue, which all requests share.
 //!
 //! A streamed answer needs little memory, because it is sent while it is generated. A whole answer is collected first,
 //! and its text waits in memory until the client has read it. Its first [`UNCOUNTED_ANSWER_BYTES`] are free, so short
-//! answers are served even while clients that read slowly hold all the rest.
+//! answers are served even while clients that read slowly hold all the rest. A stored conversation is charged in the
+//! same way to each request that continues it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ const TOKEN_BYTES: usize = 400;
 /// The same for each of its likeliest tokens.
 const TOP_LOGPROB_BYTES: usize = 288;
 /// The bytes of memory for a byte of text, which is collected, read as a reply, and written as JSON.
-const BYTES_OF_TEXT_BYTE: usize = 4;
+pub const BYTES_OF_TEXT_BYTE: usize = 4;
 /// The permits that are taken together, so that most tokens take none.
 const PERMITS_AT_ONCE: usize = 64;
 const PERMIT_BYTES: usize = 1024;
@@ -133,8 +134,8 @@ impl AnswerMemory {
         Ok(())
     }
 
-    /// Returns memory that an answer of `num_bytes` does not need.
-    fn shrink_to(&mut self, num_bytes: usize) {
+    /// Gives back memory that an answer of `num_bytes` does not need.
+    pub fn shrink_to(&mut self, num_bytes: usize) {
         let num_needed = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES).div_ceil(PERMIT_BYTES);
         if num_needed == 0 {
             (self.permits, self.held) = (None, None);
@@ -155,17 +156,22 @@ impl AnswerMemory {
         if self.permits.is_none() {
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
-        // The buffer may be twice as large as the text in it.
-        let mut bytes = Vec::from(bytes);
-        bytes.shrink_to_fit();
+        let bytes = if bytes.is_unique() { shrunk(bytes) } else { bytes };
         let rest = Bytes::from_owner(HeldBytes { bytes, _memory: self });
         Ok(Response::from_parts(parts, Body::new(HeldBody { rest })))
     }
 }
 
+/// Returns the same bytes in a buffer that is not larger. The buffer in which they were written may be twice as large.
+fn shrunk(bytes: Bytes) -> Bytes {
+    let mut bytes = Vec::from(bytes);
+    bytes.shrink_to_fit();
+    bytes.into()
+}
+
 /// The bytes of an answer. Whoever writes them holds a reference, so the memory is returned after the last write.
 struct HeldBytes {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     _memory: AnswerMemory,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 use trunkline_scheduler::Stats;
-use trunkline_text::{ModelText, TextError};
+use trunkline_text::ModelText;
 
 use crate::engine::driver::DriverHandle;
 use crate::engine::object::ObjectTier;
@@ -110,17 +110,17 @@ impl ServedModel {
     }
 
     /// Runs `work` on a text of `num_bytes`, on the blocking pool if the text is long.
-    pub async fn tokenize<T: Send + 'static>(
+    pub async fn tokenize<T: Send + 'static, E: Into<ApiError> + Send + 'static>(
         &self,
         caller: &Caller,
         num_bytes: usize,
-        work: impl FnOnce(&ModelText) -> Result<T, TextError> + Send + 'static,
+        work: impl FnOnce(&ModelText) -> Result<T, E> + Send + 'static,
     ) -> Result<T, ApiError> {
         if num_bytes <= INLINE_TOKENIZE_BYTES {
-            return Ok(work(&self.model.text)?);
+            return work(&self.model.text).map_err(Into::into);
         }
         let model = self.model.clone();
-        Ok(self.blocking(caller, move || work(&model.text)).await?)
+        self.blocking(caller, move || work(&model.text)).await.map_err(Into::into)
     }
 
     /// Runs `parse` on a body and drops the body, on the blocking pool if it is large.

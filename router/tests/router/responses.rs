@@ -1,11 +1,21 @@
 //! The routes of OpenAI's Responses API.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
 
-use crate::support::{Router, ShardPlan, bytes, prompt_of};
-use trunkline_router::limits::Limits;
+use serde_json::{Value, json};
+use trunkline_reply::{ReasoningMarks, ToolFormat};
+use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_router::model::ReplyStyle;
+use trunkline_text::ChatMessage;
+
+use crate::support::{END, PAD, Router, START, ShardPlan, bytes, prompt_of, with};
 
 const RESPONSES: &str = "/v1/responses";
+const INPUT_TOKENS: &str = "/v1/responses/input_tokens";
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const KEYS: &str =
+    "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\n[tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
 const TEXT: &str = "Hello wörld 🙂!";
 const CALL: &str = r#"So.
 <tool_call>{"name": "f", "arguments": {"a": "b"}}</tool_call>"#;
@@ -231,6 +241,224 @@ async fn items_of_stored_responses_can_be_referenced() {
     let path = format!("{RESPONSES}/{}", answer["id"].as_str().unwrap());
     router.connect().await.request("DELETE", &path, b"").await.ok();
     router.post(RESPONSES, &json!({"input": [user, references[0]]})).await.fails(404, "response_not_found");
+}
+
+#[tokio::test]
+async fn several_items_of_reasoning_are_joined() {
+    let router = Router::default().await;
+    let reasoning = |content: Value| with(json!({"type": "reasoning", "summary": []}), content);
+    let text = |text: &str| json!({"content": [{"type": "reasoning_text", "text": text}]});
+    let summary = |texts: &[&str]| {
+        let parts: Vec<Value> =
+            texts.iter().map(|text| json!({"type": "summary_text", "text": text})).collect();
+        json!({"summary": parts})
+    };
+    let user = json!({"role": "user", "content": "hi"});
+    let message = json!({"role": "assistant", "content": "Done."});
+    let call = json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"});
+    let result = json!({"type": "function_call_output", "call_id": "c", "output": "7"});
+    for (items, reasoning) in [
+        (vec![reasoning(text("One.")), reasoning(text("Two.")), message.clone()], vec!["One.\nTwo."]),
+        (vec![reasoning(text("One.")), reasoning(text("Two.")), call.clone()], vec!["One.\nTwo."]),
+        (vec![reasoning(json!({})), reasoning(text("Two.")), message.clone()], vec!["Two."]),
+        (
+            vec![reasoning(text("One.")), message.clone(), reasoning(text("Two.")), message.clone()],
+            vec!["One.", "Two."],
+        ),
+        (
+            vec![reasoning(text("One.")), call.clone(), reasoning(text("Two.")), message.clone()],
+            vec!["One.\nTwo."],
+        ),
+        (
+            vec![reasoning(text("One.")), call.clone(), result, reasoning(text("Two.")), message.clone()],
+            vec!["One.", "Two."],
+        ),
+        (vec![reasoning(summary(&["One.", "Two."])), message.clone()], vec!["One.\nTwo."]),
+        (vec![with(reasoning(summary(&["Short."])), text("Long.")), message.clone()], vec!["Long."]),
+    ] {
+        let input: Vec<Value> = [vec![user.clone()], items].concat();
+        let answer = router.post(RESPONSES, &json!({"input": input})).await.ok();
+        let path = format!("{RESPONSES}/{}/input_items?order=asc", answer["id"].as_str().unwrap());
+        let items = router.get(&path).await.ok();
+        let kept: Vec<&str> = items["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|item| item["type"] == "reasoning")
+            .map(|item| item["content"][0]["text"].as_str().unwrap())
+            .collect();
+        assert_eq!(kept, reasoning, "{input:?}");
+        let num_messages = router.last_prompt().matches("assistant\n").count() - 1;
+        assert_eq!(num_messages, kept.len(), "{}", router.last_prompt());
+    }
+}
+
+/// Returns the messages of a stored response's conversation.
+fn conversation(router: &Router, response: &Value) -> Vec<ChatMessage> {
+    let (turn, _) = router.app.responses.get(None, response["id"].as_str().unwrap()).unwrap();
+    turn.conversation()
+}
+
+#[tokio::test]
+async fn a_stored_reply_has_the_messages_that_its_items_make() {
+    let marks = ReasoningMarks::Harmony;
+    let style =
+        ReplyStyle { reasons: true, marks, tools: Some(ToolFormat::HARMONY), ..ReplyStyle::default() };
+    let message = |header: &str, text: &str| bytes(&format!("<|channel|>{header}<|message|>{text}"));
+    let next = [vec![END, START], bytes("assistant")].concat();
+    let call = "commentary to=functions.f <|constrain|>json";
+    let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+    for (messages, reasoning) in [
+        (
+            vec![("analysis", "One."), ("commentary", "Hm."), ("analysis", "Two."), ("final", "Ok.")],
+            vec!["One.", "Two."],
+        ),
+        (vec![("analysis", "One."), ("commentary", "Hm."), (call, "{}")], vec!["One."]),
+        (vec![("analysis", "One."), (call, "{}"), ("analysis", "Two."), (call, "{}")], vec!["One.\nTwo."]),
+    ] {
+        let reply =
+            messages.iter().map(|(header, text)| message(header, text)).collect::<Vec<_>>().join(&next[..]);
+        // `<|end|>` ends only a message in this format.
+        let reply = [reply, vec![PAD]].concat();
+        let plan = ShardPlan { script: Arc::new(move |_| reply.clone()), ..ShardPlan::default() };
+        let router = Router::start_with_replies(plan, style).await;
+        let user = json!({"role": "user", "content": "hi"});
+        let first = router.post(RESPONSES, &json!({"input": [user], "tools": tools})).await.ok();
+        let kept = conversation(&router, &first);
+        let thoughts: Vec<&str> =
+            kept.iter().filter_map(|message| message.extra.get("reasoning_content")?.as_str()).collect();
+        assert_eq!(thoughts, reasoning, "{first}");
+        let items = first["output"].as_array().unwrap().clone();
+        let references =
+            items.iter().map(|item| json!({"type": "item_reference", "id": item["id"]})).collect();
+        for items in [items, references] {
+            let input: Vec<Value> = [vec![user.clone()], items].concat();
+            let by_hand = router.post(RESPONSES, &json!({"input": input})).await.ok();
+            assert_eq!(conversation(&router, &by_hand)[..kept.len()], kept);
+        }
+    }
+}
+
+#[tokio::test]
+async fn many_references_to_a_large_response_are_read_at_once() {
+    let router = Router::saying("ok").await;
+    let large = "x".repeat(4 << 20);
+    let answer = router.post(RESPONSES, &json!({"input": "hi", "metadata": {"a": large}})).await.ok();
+    let reference = json!({"type": "item_reference", "id": answer["output"][0]["id"]});
+    let referring = |num: usize| json!({"input": vec![reference.clone(); num], "store": false});
+    for path in [RESPONSES, INPUT_TOKENS] {
+        router.post(path, &referring(100)).await.ok();
+    }
+    assert_eq!(router.last_prompt().matches("assistant\nok").count(), 100);
+    // If each of them read the whole response, this would take minutes.
+    let counted = router.post(INPUT_TOKENS, &referring(16_000)).await.ok();
+    assert!(counted["input_tokens"].as_u64().unwrap() > 16_000 * 13);
+}
+
+#[tokio::test]
+async fn what_a_request_brings_in_from_the_store_is_bounded_like_a_body() {
+    let limits = Limits { max_body_bytes: 64 << 10, max_messages: 40, ..Limits::default() };
+    let router = Router::start(ShardPlan::saying(&"x".repeat(4_000)), limits).await;
+    // The template writes no reasoning, so it may be longer than the context.
+    let thought = json!({"type": "reasoning", "content": "r".repeat(31_000)});
+    let turn = async |input: Value, before: &Value| {
+        let body = json!({"input": input, "previous_response_id": before, "max_output_tokens": 1500});
+        router.post(RESPONSES, &body).await
+    };
+    let ask = json!({"role": "user", "content": "hi"});
+    let first = turn(json!([ask]), &Value::Null).await.ok();
+    let second = turn(json!([thought, ask]), &first["id"]).await.ok();
+    let third = turn(json!([thought, ask]), &second["id"]).await.ok();
+    for path in [RESPONSES, INPUT_TOKENS] {
+        let body = json!({"input": "x", "previous_response_id": third["id"]});
+        let answer = router.post(path, &body).await;
+        let message = answer.fails(400, "invalid_value");
+        let words = "`previous_response_id` brings the prompt to";
+        assert!(message.starts_with(words) && message.contains("--max-body-bytes"), "{message}");
+    }
+    // References are bounded together with the conversation.
+    let reference = json!({"type": "item_reference", "id": first["output"][0]["id"]});
+    let message = turn(json!(vec![reference; 30]), &second["id"]).await.fails(400, "invalid_value");
+    assert!(message.starts_with("`input[") && message.contains("].id` brings the prompt to"), "{message}");
+    assert!(message.contains("bytes of stored responses, the limit is 65536"), "{message}");
+    // So are the messages.
+    let message = turn(json!(vec![ask.clone(); 36]), &second["id"]).await.fails(400, "invalid_value");
+    assert!(message.contains("41 messages, the limit is 40"), "{message}");
+    turn(json!([ask]), &second["id"]).await.ok();
+}
+
+#[tokio::test]
+async fn a_continued_conversation_takes_memory_until_its_response_is_stored() {
+    const LIMIT: usize = 3 << 20;
+    let limits = ServerLimits { max_answers_bytes: LIMIT, ..ServerLimits::default() };
+    let router = Router::start(ShardPlan::saying("ok").held(), limits).await;
+    router.add_steps(1000);
+    let thought = json!({"type": "reasoning", "content": "r".repeat(1 << 20)});
+    let ask = json!({"role": "user", "content": "hi"});
+    let long = json!([thought, ask]);
+    let first = router.post(RESPONSES, &json!({"input": long})).await.ok();
+    let second = json!({"input": long, "previous_response_id": first["id"]});
+    let second = router.post(RESPONSES, &second).await.ok();
+    let num_held = || LIMIT - router.app.admission.answers.free.available_permits() * 1024;
+    assert_eq!(num_held(), 0);
+
+    // The conversation and its copy would take more than all of the memory.
+    for path in [RESPONSES, INPUT_TOKENS] {
+        let body = json!({"input": "x", "previous_response_id": second["id"]});
+        router.post(path, &body).await.fails(400, "answer_too_large");
+    }
+    // While the response is generated, the conversation may be evicted, so the request holds its memory.
+    router.wait_idle().await;
+    let taken = router.shard().steps.available_permits();
+    router.shard().steps.acquire_many(taken as u32).await.unwrap().forget();
+    let body = json!({"input": "x", "previous_response_id": first["id"], "stream": true});
+    let mut stream = router.begin(RESPONSES, &body).await;
+    router.wait_running(1).await;
+    assert!((1 << 19..3 << 19).contains(&num_held()), "{} bytes", num_held());
+    // Others find no more than the rest.
+    let others = router.app.admission.answers.free.acquire_many(2 << 10).await.unwrap();
+    for path in [RESPONSES, INPUT_TOKENS] {
+        let body = json!({"input": "x", "previous_response_id": first["id"]});
+        router.post(path, &body).await.fails(503, "too_many_answers");
+    }
+    drop(others);
+    router.add_steps(1000);
+    assert_eq!(stream.answer().await.status, 200);
+    router.wait_idle().await;
+    assert_eq!(num_held(), 0);
+}
+
+#[tokio::test]
+async fn a_stream_that_holds_its_conversation_evicts_no_other_tenant() {
+    let limits = Limits { max_response_store_bytes: 400_000, ..Limits::default() };
+    let router = Router::start_with_keys(KEYS, ShardPlan::saying("ok").held(), limits).await;
+    router.add_steps(100);
+    let create = async |key: &str, num_bytes: usize| {
+        let input = json!([{"type": "reasoning", "content": "r".repeat(num_bytes)}, {"role": "user", "content": "x"}]);
+        router.ask(key, "POST", RESPONSES, &json!({"input": input})).await.ok()["id"].clone()
+    };
+    let is_kept = async |key: &str, id: &Value| {
+        let path = format!("{RESPONSES}/{}", id.as_str().unwrap());
+        router.ask(key, "GET", &path, &Value::Null).await.status == 200
+    };
+    let kept = create(BOB, 50_000).await;
+    let long = create(ALICE, 300_000).await;
+    router.wait_idle().await;
+    let taken = router.shard().steps.available_permits();
+    router.shard().steps.acquire_many(taken as u32).await.unwrap().forget();
+    let body = json!({"input": "y", "previous_response_id": long, "stream": true}).to_string();
+    let mut stream = router.connect().await;
+    stream.send_with("POST", RESPONSES, &[("x-api-key", ALICE)], body.as_bytes()).await;
+    router.wait_running(1).await;
+    // What the stream holds is evicted, and what is stored after that is counted without it.
+    router.app.responses.remove(Some("alice"), long.as_str().unwrap());
+    assert!(router.app.responses.num_bytes() < 100_000);
+    router.add_steps(10_000);
+    for _ in 0..10 {
+        create(ALICE, 200_000).await;
+        assert!(is_kept(BOB, &kept).await);
+    }
+    assert_eq!(stream.answer().await.status, 200);
 }
 
 #[tokio::test]

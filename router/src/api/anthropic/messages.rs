@@ -212,7 +212,7 @@ async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError
     let chat = Chat::new(body.system, body.messages, None)?;
     let effort = body.output_config.and_then(|config| config.effort);
     let (chat, _) = chat_request(chat, app.served.model.reply, thinks(body.thinking.as_ref())?, effort);
-    let prompt = encode(&app.served, &caller, chat, None, &tools).await?;
+    let prompt = encode(&app.served, &caller, chat, tools).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 

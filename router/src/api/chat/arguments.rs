@@ -9,6 +9,7 @@ use utoipa::openapi::schema::{Object, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::api::forms::one_of;
+use crate::api::message_size::fields_bytes;
 use crate::http::num_values;
 use crate::limits::MAX_JSON_VALUES;
 
@@ -19,6 +20,16 @@ pub enum Arguments {
     /// JSON text. It may be invalid, because a model wrote it.
     Text(String),
     Object(Map<String, Value>),
+}
+
+impl Arguments {
+    /// Returns the approximate size in bytes of the text that a template renders.
+    pub fn num_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Object(object) => fields_bytes(object),
+        }
+    }
 }
 
 /// Converts the calls of one conversation. The JSON in their texts has at most [`MAX_JSON_VALUES`] values in total,

@@ -1,7 +1,7 @@
 //! The steps from a checked chat to a complete request, shared by all dialects that have chats.
 
 use serde_json::{Map, Value};
-use trunkline_text::{ChatRequest, EncodeSpecial, ModelText};
+use trunkline_text::{ChatMessage, ChatRequest, EncodeSpecial, ModelText};
 
 use super::call_ids;
 use super::prompt::{self, EncodedChat, Mark};
@@ -37,16 +37,32 @@ impl Conversation {
         params: &CheckedParams,
         grammar: Option<CompiledGrammar>,
     ) -> Result<(GenerationRequest, ReplyPlan), ApiError> {
+        let (request, reply, ()) = self.complete_with(scope, params, grammar, 0, |_| Ok(())).await?;
+        Ok((request, reply))
+    }
+
+    /// Like [`Self::complete`], of a chat that `add` completes, as [`encode_with`] does.
+    pub async fn complete_with<T: Send + 'static>(
+        self,
+        scope: &Scope,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        num_added_bytes: usize,
+        add: impl FnOnce(&mut ChatRequest) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(GenerationRequest, ReplyPlan, T), ApiError> {
         let served = &scope.app.served;
         let style = served.model.reply;
-        let prompt = encode(served, &scope.arrival.caller, self.chat, self.mark, &self.tools).await?;
+        let Self { chat, mark, tools, hides_reasoning, reasoning_budget } = self;
+        let chat = Unencoded { chat, mark, tools };
+        let (prompt, tools, added) =
+            encode_with(served, &scope.arrival.caller, chat, num_added_bytes, add).await?;
         let reasoning = match &grammar {
             Some(_) => prompt.reasoning_before_grammar(style),
             None => prompt.reasoning(style),
         };
         let reply = match &grammar {
-            Some(_) => ReplyPlan::constrained(style, &self.tools, reasoning, self.hides_reasoning),
-            None => ReplyPlan::new(style, &self.tools, reasoning, self.hides_reasoning),
+            Some(_) => ReplyPlan::constrained(style, &tools, reasoning, hides_reasoning),
+            None => ReplyPlan::new(style, &tools, reasoning, hides_reasoning),
         };
         let prediction_token_ids = match params.prediction() {
             Some(text) => {
@@ -58,7 +74,7 @@ impl Conversation {
             }
             None => Vec::new(),
         };
-        let grammar = match (grammar, self.reasoning_budget, reasoning) {
+        let grammar = match (grammar, reasoning_budget, reasoning) {
             (Some(grammar), budget, _) => Some(grammar.after(reasoning, budget)),
             (None, Some(budget), Some(start)) => Some(served.grammars.budgeted(budget, start).await?),
             (None, ..) => None,
@@ -70,25 +86,59 @@ impl Conversation {
             shown_token_ids: reply.shown_token_ids(&served.model.text.tokenizer),
             sections: reasoning.map(|_| reply.sections()),
             prediction_token_ids,
-            breakpoint: self.mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
+            breakpoint: mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
         })?;
-        Ok((request, reply))
+        Ok((request, reply, added))
     }
+}
+
+/// A chat that is not tokenized yet, without its tools.
+pub struct Unencoded {
+    pub chat: ChatRequest,
+    pub mark: Option<Mark>,
+    pub tools: Tools,
 }
 
 /// Writes the tools into the chat and tokenizes it.
 pub async fn encode(
     served: &ServedModel,
     caller: &Caller,
-    mut chat: ChatRequest,
-    mut mark: Option<Mark>,
-    tools: &Tools,
+    chat: ChatRequest,
+    tools: Tools,
 ) -> Result<EncodedChat, ApiError> {
+    let chat = Unencoded { chat, mark: None, tools };
+    let (encoded, ..) = encode_with(served, caller, chat, 0, |_| Ok(())).await?;
+    Ok(encoded)
+}
+
+/// Completes a chat with `add`, which adds text of `num_added_bytes`, writes the tools into it, and tokenizes it. If
+/// the text is long, all of this runs on the blocking pool. Also returns the tools and the result of `add`.
+pub async fn encode_with<T: Send + 'static>(
+    served: &ServedModel,
+    caller: &Caller,
+    unencoded: Unencoded,
+    num_added_bytes: usize,
+    add: impl FnOnce(&mut ChatRequest) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(EncodedChat, Tools, T), ApiError> {
+    let Unencoded { mut chat, mut mark, tools } = unencoded;
     let style = served.model.reply;
-    call_ids::fit(&mut chat.messages, style.call_ids);
-    tools.describe(&mut chat, style.knows_tools(), &mut mark);
-    let num_bytes = prompt::num_bytes(&chat);
-    served.tokenize(caller, num_bytes, move |text| prompt::encode(text, &chat, mark, style.marks)).await
+    let num_bytes = prompt::num_bytes(&chat) + tools.num_bytes() + num_added_bytes;
+    let encode = move |text: &ModelText| {
+        let added = add(&mut chat)?;
+        call_ids::fit(&mut chat.messages, style.call_ids);
+        tools.describe(&mut chat, style.knows_tools(), &mut mark);
+        Ok::<_, ApiError>((prompt::encode(text, &chat, mark, style.marks)?, tools, added))
+    };
+    served.tokenize(caller, num_bytes, encode).await
+}
+
+/// Adds reasoning to a message of the assistant, on a new line if it has some already.
+pub fn add_reasoning(message: &mut ChatMessage, text: &str) {
+    let reasoning = message.extra.entry("reasoning_content").or_insert_with(|| "".into());
+    if let Value::String(reasoning) = reasoning {
+        reasoning.push_str(if reasoning.is_empty() || text.is_empty() { "" } else { "\n" });
+        reasoning.push_str(text);
+    }
 }
 
 /// Returns the template variables for OpenAI's `reasoning_effort`.

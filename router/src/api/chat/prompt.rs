@@ -1,9 +1,9 @@
 //! The prompt of a chat, for the dialects that have chats.
 
-use serde_json::{Map, Value};
 use trunkline_reply::{ReasoningMarks, ReasoningStart};
 use trunkline_text::{ChatRequest, ModelText, TextError};
 
+use crate::api::message_size::{fields_bytes, json_bytes, message_bytes};
 use crate::model::ReplyStyle;
 
 /// The end of a part with a `cache_control`. The prompt before it is pinned.
@@ -15,32 +15,12 @@ pub struct Mark {
     pub ttl_s: i64,
 }
 
-/// The least bytes that a template renders for a message, or for an element of JSON.
-const MIN_RENDERED_BYTES: usize = 4;
-
 /// Returns the approximate size in bytes of the text that the template renders, which decides where it is tokenized.
 /// Everything that a client can send counts, not only the messages' text.
 pub fn num_bytes(chat: &ChatRequest) -> usize {
-    let messages = chat.messages.iter().map(|message| {
-        let content = message.content.as_ref().map_or(0, String::len);
-        MIN_RENDERED_BYTES + message.role.len() + content + fields_bytes(&message.extra)
-    });
+    let messages = chat.messages.iter().map(message_bytes);
     let tools = chat.tools.iter().map(json_bytes);
     messages.chain(tools).sum::<usize>() + fields_bytes(&chat.kwargs)
-}
-
-fn fields_bytes(fields: &Map<String, Value>) -> usize {
-    fields.iter().map(|(name, value)| name.len() + json_bytes(value)).sum()
-}
-
-fn json_bytes(value: &Value) -> usize {
-    MIN_RENDERED_BYTES
-        + match value {
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(json_bytes).sum(),
-            Value::Object(fields) => fields_bytes(fields),
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-        }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

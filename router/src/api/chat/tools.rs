@@ -6,6 +6,7 @@ use trunkline_reply::{CallBody, CallForm, Signature, TaggedCall, ToolFormat};
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::prompt::Mark;
+use crate::api::message_size::json_bytes;
 use crate::error::ApiError;
 use crate::grammars::AskedGrammar;
 use crate::limits::Limits;
@@ -297,6 +298,18 @@ impl Tools {
                 strict.map(|(idx, _)| format!("{}/properties/arguments", pointer(idx))).collect(),
             ),
         }
+    }
+
+    /// Returns the approximate size in bytes of the text that the prompt has for the tools.
+    pub fn num_bytes(&self) -> usize {
+        let tools = self.tools.iter().filter(|_| self.choice != ToolChoice::None);
+        tools
+            .map(|tool| {
+                tool.name.len()
+                    + tool.description.as_ref().map_or(0, String::len)
+                    + json_bytes(&tool.parameters)
+            })
+            .sum()
     }
 
     /// Puts the tools into the prompt. If the template `knows` tools, it writes them; otherwise they go into a system

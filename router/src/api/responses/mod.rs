@@ -1,5 +1,6 @@
 //! OpenAI's Responses API: <https://platform.openai.com/docs/api-reference/responses>.
 
+mod continued;
 mod input;
 pub(crate) mod items;
 pub(crate) mod route;

@@ -6,20 +6,19 @@ use axum::extract::{Path, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use trunkline_text::{ChatMessage, ChatRequest};
+use trunkline_text::ChatRequest;
 
-use super::input::messages;
+use super::continued::Continued;
 use super::types::{Body, CountBody, Deleted, InputTokens, ResponseObject, ToolField, plain, plain_text};
 use super::unknown;
-use super::writer::{Keeping, ResponseWriter};
+use super::writer::ResponseWriter;
 use crate::api::app::App;
-use crate::api::chat::conversation::{Conversation, encode, reasoning_kwargs};
+use crate::api::chat::conversation::{Conversation, Unencoded, encode_with, reasoning_kwargs};
 use crate::api::chat::structured::{Relaxed, request_grammar};
 use crate::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::api::openai::ErrorResponse;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
-use crate::api::response_store::Turn;
 use crate::clock::unix_s;
 use crate::error::ApiError;
 use crate::generation::fold::Folded;
@@ -99,8 +98,8 @@ async fn stored(app: &App, id: &str, request: Request) -> Result<Response, ApiEr
         return Err(ApiError::UnsupportedField { field: "stream".into(), hint });
     }
     drop(request);
-    let (_, response) = app.responses.get(caller.name(), id).ok_or_else(|| unknown(id))?;
-    let response = ([(header::CONTENT_TYPE, "application/json")], response.json).into_response();
+    let (_, json) = app.responses.get(caller.name(), id).ok_or_else(|| unknown(id))?;
+    let response = ([(header::CONTENT_TYPE, "application/json")], json).into_response();
     app.admission.answer_memory(&caller).hold(response).await
 }
 
@@ -131,9 +130,8 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
 )]
 pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
     let refused = Caller::of_request(&request).and_then(|caller| {
-        let stored = app.responses.get(caller.name(), &id);
-        let (_, response) = stored.ok_or_else(|| unknown(&id))?;
-        Err::<(), _>(ApiError::NotInBackground { id: response.id })
+        app.responses.get(caller.name(), &id).ok_or_else(|| unknown(&id))?;
+        Err::<(), _>(ApiError::NotInBackground { id })
     });
     respond::answer::<ErrorResponse>(refused)
 }
@@ -158,29 +156,13 @@ async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError
     let mut body = Body::from(parse::<CountBody>(&body, ELSEWHERE, "")?);
     app.served.model.check_name(body.model.as_deref())?;
     let tools = tools(&body, &app.limits)?;
-    let Continued { chat, .. } = continued(&mut body, app, caller.name())?;
-    let prompt = encode(&app.served, &caller, chat, None, &tools).await?;
+    let continued = Continued::find(&mut body, app, &caller)?;
+    let chat = Unencoded { chat: chat_request(&body), mark: None, tools };
+    let num_bytes = continued.num_bytes();
+    let add = move |chat: &mut ChatRequest| continued.add_to(chat);
+    let (prompt, ..) = encode_with(&app.served, &caller, chat, num_bytes, add).await?;
     let input_tokens = u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX);
     Ok(InputTokens { object: "response.input_tokens", input_tokens })
-}
-
-/// The chat of a request, and what it adds to a stored conversation.
-struct Continued {
-    chat: ChatRequest,
-    before: Option<Arc<Turn>>,
-    own: Vec<ChatMessage>,
-}
-
-/// Converts the input, and finds the stored response that it continues.
-fn continued(body: &mut Body, app: &App, owner: Option<&str>) -> Result<Continued, ApiError> {
-    let before = match &body.previous_response_id {
-        None => None,
-        Some(id) => Some(app.responses.get(owner, id).ok_or_else(|| unknown(id))?.0),
-    };
-    let stored_item = |id: &str| app.responses.item(owner, id);
-    let own = messages(std::mem::take(&mut body.input), before.is_some(), &app.limits, stored_item)?;
-    let chat = chat_request(body, before.as_deref(), &own);
-    Ok(Continued { chat, before, own })
 }
 
 impl Call for Body {
@@ -200,12 +182,8 @@ impl Call for Body {
         let params = raw_params(&mut self)?;
         let tools = tools(&self, &app.limits)?;
         let format = grammar(&self)?;
-        let owner = scope.arrival.caller.name().map(str::to_owned);
-        let Continued { chat, before, own } = continued(&mut self, app, owner.as_deref())?;
+        let continued = Continued::find(&mut self, app, &scope.arrival.caller)?;
         let grammar = tools.constrain(app.served.model.reply, format);
-        let is_stored = self.store.unwrap_or(true) && app.responses.is_on();
-        let keeping =
-            is_stored.then(|| Keeping { store: app.responses.clone(), owner, before, messages: own });
         Ok(Asked {
             params,
             names: NAMES,
@@ -214,13 +192,13 @@ impl Call for Body {
             num_choices: NumChoices::ONE,
             prompts: Continuing {
                 conversation: Conversation {
-                    chat,
+                    chat: chat_request(&self),
                     mark: None,
                     tools,
                     hides_reasoning: false,
                     reasoning_budget: None,
                 },
-                keeping,
+                continued,
                 body: self,
             },
         })
@@ -228,8 +206,9 @@ impl Call for Body {
 }
 
 pub(crate) struct Continuing {
+    /// The conversation without its messages.
     conversation: Conversation,
-    keeping: Option<Keeping>,
+    continued: Continued,
     body: Body,
 }
 
@@ -243,8 +222,14 @@ impl Prompts for Continuing {
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
     ) -> Result<Completed<ResponseAnswer>, ApiError> {
-        let Self { conversation, keeping, body } = self;
-        let (request, reply) = conversation.complete(scope, params, grammar).await?;
+        let Self { conversation, continued, body } = self;
+        let num_bytes = continued.num_bytes();
+        let add = move |chat: &mut ChatRequest| continued.add_to(chat);
+        let (request, reply, mut added) =
+            conversation.complete_with(scope, params, grammar, num_bytes, add).await?;
+        added.shrink();
+        let is_stored = body.store.unwrap_or(true) && scope.app.responses.is_on();
+        let keeping = is_stored.then_some(added);
         let is_stream = body.stream == Some(true);
         let response = response(&scope.app, body, &request, keeping.is_some());
         let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };
@@ -300,15 +285,10 @@ fn response(app: &App, body: Body, request: &GenerationRequest, is_stored: bool)
     }
 }
 
-/// Returns the chat: the instructions, then the earlier conversation, then the input.
-fn chat_request(body: &Body, before: Option<&Turn>, own: &[ChatMessage]) -> ChatRequest {
-    let instructions = body.instructions.as_ref().map(|text| ChatMessage::new("system", text.as_str()));
-    let mut messages: Vec<ChatMessage> = instructions.into_iter().collect();
-    messages.extend(before.map(Turn::conversation).unwrap_or_default());
-    messages.extend_from_slice(own);
+/// Returns the chat without its messages.
+fn chat_request(body: &Body) -> ChatRequest {
     let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
     ChatRequest {
-        messages,
         add_generation_prompt: true,
         kwargs: reasoning_kwargs(effort),
         now_unix_s: unix_s().cast_signed(),

@@ -1,5 +1,6 @@
 //! The request and response bodies of the Responses API.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -158,14 +159,18 @@ pub struct ResponseObject {
 
 impl ResponseObject {
     pub fn stored(&self) -> StoredResponse {
-        let item_ids = self.output.iter().filter_map(|item| item["id"].as_str());
+        let item = |item: &Value| (item["id"].as_str().unwrap_or_default().to_owned(), json_text(item));
         StoredResponse {
             id: self.id.clone(),
-            item_ids: item_ids.map(str::to_owned).collect(),
-            // Serialising cannot fail, because all map keys are strings.
-            json: serde_json::to_vec(self).unwrap_or_default().into(),
+            json: json_text(self),
+            items: self.output.iter().map(item).collect(),
         }
     }
+}
+
+fn json_text(value: &impl Serialize) -> Bytes {
+    // Serialising cannot fail, because all map keys are strings.
+    serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 /// The token counts of a request.

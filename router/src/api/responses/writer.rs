@@ -1,17 +1,15 @@
 //! Writes a reply as output items and as events:
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use trunkline_reply::Piece;
-use trunkline_text::ChatMessage;
 
+use super::continued::Added;
+use super::input::reply_messages;
 use super::types::ResponseObject;
 use crate::api::chat::reply::{ReplyPlan, ReplyReader};
-use crate::api::response_store::{ResponseStore, Turn};
 use crate::api::stream::Render;
 use crate::error::ApiError;
 use crate::generation::generate::{self, FinishReason, Output};
@@ -80,20 +78,11 @@ struct DeltaEvent<'a> {
     logprobs: Option<[(); 0]>,
 }
 
-/// The store for a response when it is complete, and the rest of its entry.
-pub struct Keeping {
-    pub store: Arc<ResponseStore>,
-    /// The name of the tenant; `None` without API keys.
-    pub owner: Option<String>,
-    /// The last turn of the conversation before this request.
-    pub before: Option<Arc<Turn>>,
-    pub messages: Vec<ChatMessage>,
-}
-
 /// Writes one response, in one piece or as events.
 pub struct ResponseWriter {
     response: ResponseObject,
-    keeping: Option<Keeping>,
+    /// What to store with the response when it is complete.
+    keeping: Option<Added>,
     reader: ReplyReader,
     open: Option<Open>,
     sequence_number: u64,
@@ -101,7 +90,7 @@ pub struct ResponseWriter {
 
 impl ResponseWriter {
     /// Creates the writer. `response` is the response before its first token.
-    pub fn new(response: ResponseObject, reply: &ReplyPlan, keeping: Option<Keeping>) -> Self {
+    pub fn new(response: ResponseObject, reply: &ReplyPlan, keeping: Option<Added>) -> Self {
         Self { response, keeping, reader: reply.reader(), open: None, sequence_number: 0 }
     }
 
@@ -226,40 +215,12 @@ impl ResponseWriter {
         self.response.status = status;
         self.response.incomplete_details = is_cut.then(|| json!({"reason": "max_output_tokens"}));
         self.response.usage = Some(usage.into());
-        if let Some(Keeping { store, owner, before, messages }) = self.keeping.take() {
-            let reply = reply_message(&self.response.output);
-            store.put(owner.as_deref(), before, messages, reply, self.response.stored());
+        if let Some(Added { store, owner, before, input, .. }) = self.keeping.take() {
+            let reply = reply_messages(&self.response.output).into();
+            store.put(owner.as_deref(), before, input, reply, self.response.stored());
         }
         self.event(event, json!({"response": self.response}), events);
     }
-}
-
-/// Converts the output to a message of the stored conversation; `None` if there is no output.
-fn reply_message(output: &[Value]) -> Option<ChatMessage> {
-    let mut message = ChatMessage { role: "assistant".into(), content: None, extra: Map::new() };
-    let mut calls = Vec::new();
-    for item in output {
-        let text = || item["content"][0]["text"].as_str().unwrap_or_default();
-        match item["type"].as_str() {
-            Some("message") => message.content.get_or_insert_default().push_str(text()),
-            Some("reasoning") => {
-                message.extra.insert("reasoning_content".into(), text().into());
-            }
-            Some("function_call") => {
-                let arguments = item["arguments"].as_str().unwrap_or_default();
-                let arguments: Value = serde_json::from_str(arguments).unwrap_or_else(|_| arguments.into());
-                calls.push(json!({
-                    "id": item["call_id"], "type": "function",
-                    "function": {"name": item["name"], "arguments": arguments},
-                }));
-            }
-            _ => {}
-        }
-    }
-    if !calls.is_empty() {
-        message.extra.insert("tool_calls".into(), Value::Array(calls));
-    }
-    (!output.is_empty()).then_some(message)
 }
 
 fn is_json(text: &str) -> bool {

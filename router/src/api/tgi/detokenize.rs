@@ -63,10 +63,10 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let num_bytes = body.tokens.len() * size_of::<u32>();
     let write = move |model: &ModelText| {
         let text = model.tokenizer.decode(&body.tokens, DecodeSpecial::Keep, TextStart::Beginning);
-        let held = memory.grow_to(text.len() * MEMORY_OF_BYTE);
-        let answer = || axum::Json(DetokenizeResponse { prompt: &text, content: &text }).into_response();
-        Ok(held.map(|()| (answer(), memory)))
+        memory.grow_to(text.len() * MEMORY_OF_BYTE)?;
+        let answer = axum::Json(DetokenizeResponse { prompt: &text, content: &text }).into_response();
+        Ok::<_, ApiError>((answer, memory))
     };
-    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await??;
+    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
     memory.hold(response).await
 }

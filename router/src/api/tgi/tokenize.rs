@@ -157,7 +157,7 @@ async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> 
         };
         let tokenize_response = prompt.token_ids.iter().map(token).collect();
         let answer = ChatTokenizeResponse { tokenize_response, templated_text: prompt.text };
-        Ok((axum::Json(answer).into_response(), memory))
+        Ok::<_, ApiError>((axum::Json(answer).into_response(), memory))
     };
     let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
     memory.hold(response).await
@@ -185,7 +185,7 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
         let num_bytes = prompt.text.len();
         let write = move |model: &ModelText| {
             let answer = TokenizeResponse::Count(count(model, prompt.token_ids));
-            Ok((axum::Json(answer).into_response(), memory))
+            Ok::<_, ApiError>((axum::Json(answer).into_response(), memory))
         };
         let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
         return memory.hold(response).await;
@@ -194,21 +194,21 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let num_bytes = text.len();
     let write = move |model: &ModelText| {
         let tokens = Tokens::new(model, &text, add_special)?;
-        let held = memory.grow_to(tokens.encoded.len() * TOKEN_BYTES);
+        memory.grow_to(tokens.encoded.len() * TOKEN_BYTES)?;
         let piece = |id| match with_texts {
             true => TokenPiece::Piece { id, piece: text_of(model, id) },
             false => TokenPiece::Id(id),
         };
-        let answer = || match form {
+        let answer = match form {
             Form::Tgi => TokenizeResponse::Tokens(tokens),
             Form::Vllm => TokenizeResponse::Count(count(model, tokens.ids().collect())),
             Form::LlamaCpp => {
                 TokenizeResponse::Pieces(TokenPieces { tokens: tokens.ids().map(piece).collect() })
             }
         };
-        Ok(held.map(|()| (axum::Json(answer()).into_response(), memory)))
+        Ok::<_, ApiError>((axum::Json(answer).into_response(), memory))
     };
-    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await??;
+    let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
     memory.hold(response).await
 }
 

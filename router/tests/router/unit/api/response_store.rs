@@ -1,11 +1,22 @@
-use trunkline_router::api::response_store::ResponseStore;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use trunkline_router::api::response_store::{Messages, ResponseStore, Turn};
 use trunkline_router::api::responses::ResponseObject;
 use trunkline_text::ChatMessage;
 
+use crate::draw;
+
+fn store_turn(store: &ResponseStore, owner: Option<&str>, before: Option<Arc<Turn>>, id: &str, text: &str) {
+    let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
+    let input = vec![ChatMessage::new("user", text)].into();
+    store.put(owner, before, input, Messages::default(), response.stored());
+}
+
 fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
     let before = before.map(|id| store.get(None, id).unwrap().0);
-    let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
-    store.put(None, before, vec![ChatMessage::new("user", text)], None, response.stored());
+    store_turn(store, None, before, id, text);
 }
 
 #[test]
@@ -48,22 +59,14 @@ fn the_least_recently_used_response_is_evicted_and_all_bytes_are_freed() {
 #[test]
 fn responses_of_other_tenants_are_missing() {
     let store = ResponseStore::new(1 << 20);
-    let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(Some("alice"), None, Vec::new(), None, response.stored());
+    put_for(&store, "alice", "a", 1);
     assert!(store.get(Some("alice"), "a").is_some());
     assert!(store.get(Some("bob"), "a").is_none() && store.get(None, "a").is_none());
     assert!(!store.remove(Some("bob"), "a"));
 }
 
 fn put_for(store: &ResponseStore, owner: &str, id: &str, num_bytes: usize) {
-    let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
-    store.put(
-        Some(owner),
-        None,
-        vec![ChatMessage::new("user", "x".repeat(num_bytes))],
-        None,
-        response.stored(),
-    );
+    store_turn(store, Some(owner), None, id, &"x".repeat(num_bytes));
 }
 
 #[test]
@@ -93,8 +96,154 @@ fn json_counts_by_its_memory() {
     let extra = serde_json::Map::from_iter([("tool_calls".to_owned(), items.into())]);
     let message = ChatMessage { role: "assistant".into(), content: None, extra };
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(None, None, vec![message], None, response.stored());
+    store.put(None, None, vec![message].into(), Messages::default(), response.stored());
     assert!(store.num_bytes() > 20 * text.len(), "{} bytes for {} of text", store.num_bytes(), text.len());
     assert!(store.remove(None, "a"));
     assert_eq!(store.num_bytes(), 0);
+}
+
+#[test]
+fn a_conversation_that_a_request_holds_takes_no_room_from_other_tenants() {
+    let store = ResponseStore::new(100_000);
+    put_for(&store, "bob", "kept", 20_000);
+    put_for(&store, "alice", "first", 60_000);
+    let (held, _) = store.get(Some("alice"), "first").unwrap();
+    for idx in 0..20 {
+        put_for(&store, "alice", &format!("r{idx}"), 50_000);
+        assert!(store.num_bytes() <= 100_000, "{} bytes", store.num_bytes());
+    }
+    assert!(store.get(Some("alice"), "first").is_none(), "it is the least recently used");
+    assert!(store.get(Some("bob"), "kept").is_some(), "another tenant's responses evicted it");
+    assert!(store.get(Some("alice"), "r19").is_some());
+    // A response that continues the evicted one brings its bytes back.
+    store_turn(&store, Some("alice"), Some(held), "second", "x");
+    assert!(store.num_bytes() <= 100_000 && store.num_bytes() > 80_000);
+    let (turn, _) = store.get(Some("alice"), "second").unwrap();
+    assert_eq!(turn.conversation().len(), 2);
+    assert!(store.get(Some("alice"), "r19").is_none() && store.get(Some("bob"), "kept").is_some());
+    for (owner, id) in [("alice", "second"), ("bob", "kept")] {
+        assert!(store.remove(Some(owner), id));
+    }
+    assert_eq!(store.num_bytes(), 0);
+}
+
+#[test]
+fn items_are_found_without_their_response() {
+    let store = ResponseStore::new(1 << 20);
+    // The response has other members with the name of the list and of an item's id.
+    let item =
+        |id: &str, text: &str| json!({"id": id, "content": [{"text": text}], "output": [{"id": "m1"}]});
+    let output = vec![item("m1", "one"), item("m2", "\"output\":[zw\u{f6}lf")];
+    let metadata = json!({"output": [{"id": "m1"}]}).as_object().unwrap().clone();
+    let instructions = Some(r#""output":[{"id":"m1"}]"#.to_owned());
+    let response = ResponseObject {
+        id: "a".into(),
+        output: output.clone(),
+        metadata,
+        instructions,
+        ..ResponseObject::default()
+    };
+    store.put(Some("alice"), None, Messages::default(), Messages::default(), response.stored());
+    for item in &output {
+        let json = store.item(Some("alice"), item["id"].as_str().unwrap()).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&json).unwrap(), *item);
+    }
+    assert!(store.item(Some("bob"), "m1").is_none() && store.item(None, "m1").is_none());
+    assert!(store.item(Some("alice"), "m3").is_none());
+    assert!(store.remove(Some("alice"), "a") && store.item(Some("alice"), "m1").is_none());
+}
+
+#[test]
+fn an_item_that_is_used_keeps_its_response() {
+    let store = ResponseStore::new(100_000);
+    let output = vec![json!({"id": "m", "text": "x"})];
+    let response = ResponseObject { id: "a".into(), output, ..ResponseObject::default() };
+    store.put(None, None, Messages::default(), Messages::default(), response.stored());
+    for idx in 0..20 {
+        put(&store, &idx.to_string(), None, &"x".repeat(20_000));
+        assert!(store.item(None, "m").is_some(), "{idx}");
+    }
+}
+
+/// What should be stored, by the ids of responses.
+#[derive(Default)]
+struct Model {
+    /// The owner, the response that it continues, and the bytes of its own turn.
+    turns: HashMap<String, (&'static str, Option<String>, usize)>,
+}
+
+impl Model {
+    /// Returns the bytes of the owner's stored responses and of all turns that they continue, and the number of
+    /// responses.
+    fn of(&self, store: &ResponseStore, owner: &str) -> (usize, usize) {
+        let (mut reached, mut num_bytes, mut num_responses) = (HashSet::new(), 0, 0);
+        for (id, (of, ..)) in &self.turns {
+            let Some((_, json)) = store.peek(Some(owner), id).filter(|_| *of == owner) else { continue };
+            num_bytes += json.len();
+            num_responses += 1;
+            let mut next = Some(id);
+            while let Some(id) = next.filter(|id| reached.insert(*id)) {
+                num_bytes += self.turns[id].2;
+                next = self.turns[id].1.as_ref();
+            }
+        }
+        (num_bytes, num_responses)
+    }
+}
+
+/// Stores, continues, uses and removes responses at random, and compares the store with what its responses reach.
+#[test]
+fn any_operations_keep_the_bound_and_every_tenants_share() {
+    const MAX_BYTES: usize = 40_000;
+    const OWNERS: [&str; 3] = ["a", "b", "c"];
+    let empty = ResponseStore::new(MAX_BYTES);
+    put(&empty, "x", None, "");
+    let turn_bytes = empty.num_bytes() - empty.get(None, "x").unwrap().1.len();
+    let first = draw::first_seed();
+    for seed in first..first + draw::count("TRUNKLINE_CASES", 20, 1_000) {
+        let mut random = draw::Random(seed);
+        let (store, mut model) = (ResponseStore::new(MAX_BYTES), Model::default());
+        // The turns that requests hold.
+        let mut held: Vec<(&str, String, Arc<Turn>)> = Vec::new();
+        for step in 0..100 {
+            let owner = OWNERS[random.below(OWNERS.len())];
+            let before: HashMap<&str, (usize, usize)> =
+                OWNERS.iter().map(|owner| (*owner, model.of(&store, owner))).collect();
+            let mut own: Vec<&String> = model.turns.keys().filter(|id| id.starts_with(owner)).collect();
+            own.retain(|id| store.peek(Some(owner), id).is_some());
+            own.sort_unstable();
+            match random.below(5) {
+                0 if !own.is_empty() => {
+                    let id = own[random.below(own.len())];
+                    held.push((owner, id.clone(), store.get(Some(owner), id).unwrap().0));
+                }
+                1 if !held.is_empty() => drop(held.swap_remove(random.below(held.len()))),
+                2 if !own.is_empty() && random.below(4) == 0 => {
+                    assert!(store.remove(Some(owner), own[random.below(own.len())]));
+                }
+                _ => {
+                    let mine: Vec<_> = held.iter().filter(|(of, ..)| *of == owner).collect();
+                    let parent = (!mine.is_empty()).then(|| mine[random.below(mine.len())].clone());
+                    let id = format!("{owner}{step}");
+                    let num_bytes = random.below(8_000_usize);
+                    let turn = parent.as_ref().map(|(_, _, turn)| turn.clone());
+                    store_turn(&store, Some(owner), turn, &id, &"x".repeat(num_bytes));
+                    let parent = parent.map(|(_, id, _)| id);
+                    model.turns.insert(id, (owner, parent, turn_bytes + num_bytes));
+                    let num_owners = before.iter().filter(|(of, (_, num))| **of == owner || *num > 0).count();
+                    for other in OWNERS.into_iter().filter(|other| *other != owner) {
+                        let (num_bytes, num_responses) = before[other];
+                        let num_lost = num_responses - model.of(&store, other).1;
+                        assert!(
+                            num_lost == 0 || num_bytes > MAX_BYTES / num_owners,
+                            "seed {seed}: {other} held {num_bytes} bytes, and lost {num_lost} responses"
+                        );
+                    }
+                }
+            }
+            let wanted: usize = OWNERS.iter().map(|owner| model.of(&store, owner).0).sum();
+            assert_eq!(store.num_bytes(), wanted, "seed {seed}, step {step}");
+            assert!(wanted <= MAX_BYTES, "seed {seed}: {wanted} bytes");
+        }
+    }
 }
