@@ -17,11 +17,14 @@ pub const CONTEXT: u32 = 8192;
 const CONTROL: [(&str, u32); 3] = [("<|start|>", START), ("<|end|>", END), ("<|pad|>", PAD)];
 
 /// Renders `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. The variables for reasoning
-/// are rendered first.
+/// are rendered first. With an effort, the reasoning of each message precedes it.
 const TEMPLATE: &str = "{% if enable_thinking is defined %}[thinking {{ enable_thinking | tojson }}]{% endif %}\
                         {% if reasoning_effort is defined %}[effort {{ reasoning_effort }}]{% endif %}\
-                        {% for message in messages %}{{ '<|start|>' + message['role'] + '\n' + message['content'] + \
-                        '<|end|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
+                        {% for message in messages %}\
+                        {% if reasoning_effort is defined and message.reasoning_content is defined %}\
+                        [reasoning {{ message.reasoning_content }}]{% endif %}\
+                        {{ '<|start|>' + message['role'] + '\n' + message['content'] + '<|end|>' }}\
+                        {% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}";
 
 /// Returns the tokens of a text.
 pub fn bytes(text: &str) -> Vec<u32> {

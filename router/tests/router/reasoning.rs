@@ -249,3 +249,26 @@ async fn a_budget_holds_in_every_dialect_and_under_a_grammar() {
         assert!(text.is_none_or(|text| message["content"] == text), "{answer}");
     }
 }
+
+#[tokio::test]
+async fn several_thinking_blocks_are_joined() {
+    let router = router().await;
+    let thinking = |text: &str| json!({"type": "thinking", "thinking": text, "signature": ""});
+    let text = json!({"type": "text", "text": "Hm."});
+    let call = json!({"type": "tool_use", "id": "c", "name": "f", "input": {}});
+    let result = json!({"type": "tool_result", "tool_use_id": "c", "content": "7"});
+    for (blocks, reasoning) in [
+        (json!([thinking("One."), thinking("Two."), text]), "One.\nTwo."),
+        (json!([thinking("One."), text, thinking("Two."), call]), "One.\nTwo."),
+        (json!([thinking("One."), {"type": "redacted_thinking", "data": "x"}, thinking(""), text]), "One."),
+    ] {
+        let messages = json!([
+            {"role": "user", "content": "x"}, {"role": "assistant", "content": blocks},
+            {"role": "user", "content": [result]},
+        ]);
+        let fields = json!({"messages": messages, "output_config": {"effort": "high"}});
+        router.post(MESSAGES, &message(fields)).await.ok();
+        let prompt = router.last_prompt();
+        assert!(prompt.contains(&format!("[reasoning {reasoning}]")), "{prompt}");
+    }
+}

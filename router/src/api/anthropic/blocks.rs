@@ -7,6 +7,7 @@ use utoipa::ToSchema;
 
 use super::block::{Block, Content, required};
 use super::texts::Place;
+use crate::api::chat::conversation::add_reasoning;
 use crate::api::chat::prompt::Mark;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
@@ -142,7 +143,7 @@ impl Chat {
                 let thinking = required(block.thinking, field, "thinking")?;
                 self.text_of(role);
                 if let Some(last) = self.messages.last_mut() {
-                    last.extra.insert("reasoning_content".into(), Value::String(thinking));
+                    add_reasoning(last, &thinking);
                 }
             }
             // The block is encrypted, and only its maker can read it.
