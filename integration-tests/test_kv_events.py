@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from harness import Trunkline, free_port, http, serving
+from harness import Trunkline, free_port, http, serving, wait_for
 
 BLOCK = 64
 POD = "pod-7"
@@ -194,3 +195,24 @@ def test_missed_batches_are_sent_again(published: tuple[Trunkline, Reader]) -> N
     assert list(payloads) == list(range(len(payloads)))
     assert reader.payloads.items() <= payloads.items()
     assert len(reader.payloads) > 2
+
+
+def test_the_server_connects_to_a_reader_that_listens() -> None:
+    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket.setsockopt(zmq.RCVTIMEO, 200)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt_string(zmq.SUBSCRIBE, "kv@")
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    with serving("--kv-events-endpoint", f"tcp://127.0.0.1:{port}", env={"POD_NAME": POD}) as server:
+
+        def receive() -> list[bytes]:
+            server.complete([next(first) + 3] * (BLOCK + 1), max_tokens=1)
+            with contextlib.suppress(zmq.Again):
+                return socket.recv_multipart()
+            return []
+
+        first = itertools.count()
+        topic, _, payload = wait_for(receive, "a batch")
+    socket.close()
+    assert topic.decode().startswith(f"kv@{POD}@")
+    assert DECODER.decode(payload).events

@@ -13,6 +13,7 @@ mod memory;
 #[path = "../../router/tests/mock/mod.rs"]
 mod mock;
 pub mod mutant;
+mod reader;
 mod reply;
 pub mod seeds;
 mod template;
@@ -36,4 +37,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "gguf", run: files::gguf, seeds: files::gguf_seeds, words: Vec::new },
     Target { name: "vocabulary", run: files::vocabulary, seeds: files::vocabulary_seeds, words: Vec::new },
     Target { name: "keys", run: files::keys, seeds: files::key_seeds, words: files::key_words },
+    Target { name: "reader", run: reader::run, seeds: reader::seeds, words: reader::words },
 ];

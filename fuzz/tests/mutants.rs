@@ -121,6 +121,11 @@ fn keys() {
 }
 
 #[test]
+fn reader() {
+    check("reader", 40_000);
+}
+
+#[test]
 fn every_target_has_seeds_and_its_words_are_escaped() {
     let folder = tempfile::tempdir().unwrap();
     for target in TARGETS {

@@ -23,7 +23,7 @@ async fn start_publisher(events: PublishedEvents) -> Result<Publish, String> {
         Endpoint::Connect(address) => ZmqPublisher::connect(address, topic.as_str()),
     };
     if let Some(address) = replay {
-        publisher.replay_on(address, topic.as_str()).await.map_err(|error| error.to_string())?;
+        publisher.replay_on(address).await.map_err(|error| error.to_string())?;
     }
     Ok(Box::new(move |batch| publisher.publish(batch)))
 }

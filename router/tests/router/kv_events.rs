@@ -1,16 +1,12 @@
-//! The events of `/v1/kv/events` and of the ZeroMQ socket, as readers see them.
+//! The events of `/v1/kv/events`, as readers see them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::{Value, json};
 use trunkline_object::Remote;
-use trunkline_router::kv_events::{MAX_LISTENERS, Topic};
+use trunkline_router::kv_events::MAX_LISTENERS;
 use trunkline_router::limits::Limits;
-use trunkline_zmq::ZmqPublisher;
-use trunkline_zmq::replay::{Kept, MAX_KEPT_BATCHES, MAX_KEPT_BYTES};
-use zeromq::{DealerSocket, Socket, SocketRecv, SocketSend, SubSocket, ZmqMessage};
 
 use crate::faulty::FaultyStore;
 use crate::support::{Connection, DEADLINE, Router, ShardPlan};
@@ -186,116 +182,6 @@ async fn the_number_of_listeners_is_limited() {
     let answer = router.get(PATH).await;
     answer.fails(429, "too_many_listeners");
     assert_eq!(answer.header("retry-after"), Some("1"));
-}
-
-/// Receives batches until `enough` returns true. Returns the topic, the number and the payload of each.
-async fn receive(socket: &mut SubSocket, enough: impl Fn(&[u8]) -> bool) -> Vec<(String, u64, Vec<u8>)> {
-    let mut batches = Vec::new();
-    loop {
-        let message = tokio::time::timeout(DEADLINE, socket.recv()).await.expect("a batch").unwrap();
-        let frames = message.into_vec();
-        assert_eq!(frames.len(), 3);
-        let number = u64::from_be_bytes(frames[1][..].try_into().unwrap());
-        batches.push((String::from_utf8(frames[0].to_vec()).unwrap(), number, frames[2].to_vec()));
-        if enough(&frames[2]) {
-            return batches;
-        }
-    }
-}
-
-/// Asks for the batches from `first` on. Returns their topics, numbers and bytes.
-async fn replayed(socket: &mut DealerSocket, first: u64) -> Vec<(String, u64, Vec<u8>)> {
-    let mut request = ZmqMessage::from(Bytes::new());
-    request.push_back(Bytes::copy_from_slice(&first.to_be_bytes()));
-    socket.send(request).await.unwrap();
-    let mut batches = Vec::new();
-    loop {
-        let message = tokio::time::timeout(DEADLINE, socket.recv()).await.expect("an answer").unwrap();
-        let [delimiter, topic, number, batch] = &message.into_vec()[..] else { panic!("four frames") };
-        assert!(delimiter.is_empty());
-        let number = u64::from_be_bytes(number[..].try_into().unwrap());
-        if number == u64::MAX {
-            assert!(topic.is_empty() && batch.is_empty());
-            return batches;
-        }
-        batches.push((String::from_utf8(topic.to_vec()).unwrap(), number, batch.to_vec()));
-    }
-}
-
-#[tokio::test]
-async fn missed_batches_are_sent_again() {
-    let mut publisher = ZmqPublisher::connect("tcp://127.0.0.1:1".into(), "kv@pod@model");
-    publisher.publish(b"before".to_vec());
-    let address = publisher.replay_on("tcp://127.0.0.1:0".into(), "kv@pod@model").await.unwrap();
-    for batch in 1..=5_u8 {
-        publisher.publish(vec![batch; 3]);
-    }
-    let mut socket = DealerSocket::new();
-    socket.connect(&address).await.unwrap();
-    let all: Vec<_> =
-        (1..=5).map(|batch| ("kv@pod@model".to_owned(), u64::from(batch), vec![batch; 3])).collect();
-    assert_eq!(replayed(&mut socket, 0).await, all, "those since it listens");
-    assert_eq!(replayed(&mut socket, 4).await, all[3..]);
-    assert_eq!(replayed(&mut socket, 6).await, []);
-
-    // What is no request changes nothing.
-    for frames in
-        [vec![&b""[..]], vec![b"", b"123"], vec![b"x", b"12345678"], vec![b"", b"12345678", b"more"]]
-    {
-        let mut frames = frames.into_iter().map(Bytes::from_static);
-        let mut request = ZmqMessage::from(frames.next().unwrap());
-        frames.for_each(|frame| request.push_back(frame));
-        socket.send(request).await.unwrap();
-    }
-    publisher.publish(b"later".to_vec());
-    assert_eq!(replayed(&mut socket, 6).await, [("kv@pod@model".to_owned(), 6, b"later".to_vec())]);
-
-    // Two readers are answered apart.
-    let mut other = DealerSocket::new();
-    other.connect(&address).await.unwrap();
-    let (ours, theirs) = tokio::join!(replayed(&mut socket, 1), replayed(&mut other, 5));
-    assert_eq!((ours.len(), theirs.len()), (6, 2));
-}
-
-#[test]
-fn kept_batches_are_bounded() {
-    let kept = Kept::default();
-    let batch = Bytes::from(vec![0; 1 << 20]);
-    (0..100).for_each(|number| kept.push(number, batch.clone()));
-    let num_kept = (MAX_KEPT_BYTES >> 20) as u64;
-    assert_eq!(kept.next(0).map(|(number, _)| number), Some(100 - num_kept));
-    (100..100 + 2 * MAX_KEPT_BATCHES as u64).for_each(|number| kept.push(number, Bytes::new()));
-    assert_eq!(kept.next(0).map(|(number, _)| number), Some(100 + MAX_KEPT_BATCHES as u64));
-    assert_eq!(kept.next(u64::MAX), None);
-}
-
-#[tokio::test]
-async fn batches_are_published_under_the_topic() {
-    let router = Router::default().await;
-    let topic = || Topic::new("pod-0", "test/model").unwrap();
-    let publisher = ZmqPublisher::bind("tcp://127.0.0.1:0".into(), topic().as_str()).await.unwrap();
-    let address = publisher.address().unwrap().to_owned();
-    router.app.kv_events.publish_to(Box::new(move |batch| publisher.publish(batch)));
-    let mut socket = SubSocket::new();
-    socket.connect(&address).await.unwrap();
-    socket.subscribe("kv@").await.unwrap();
-    // A subscription takes a while to arrive, so blocks are stored until a batch is received.
-    let probe = async {
-        for begin in (0..).map(|round: u32| round % 200) {
-            complete(&router, "", &(begin..begin + 20).collect::<Vec<u32>>()).await;
-        }
-    };
-    let name = b"BlockStored";
-    let is_stored = |payload: &[u8]| payload.windows(name.len()).any(|window| window == name);
-    let batches = tokio::select! {
-        batches = receive(&mut socket, is_stored) => batches,
-        () = probe => unreachable!("it never ends"),
-    };
-    for pair in batches.windows(2) {
-        assert_eq!(pair[0].1 + 1, pair[1].1, "no batch is missing");
-    }
-    let (topic, _, payload) = batches.last().unwrap();
-    assert_eq!((topic.as_str(), payload[0]), ("kv@pod-0@test/model", 0x93));
 }
 
 #[tokio::test]

@@ -53,3 +53,4 @@ mod tools;
 mod traces;
 mod unit;
 mod vectors;
+mod zmq;

@@ -1,33 +1,57 @@
 //! Publishes KV events on a ZeroMQ PUB socket. A message has three frames: the topic, the number of the batch, and the
 //! batch. A second socket sends batches again to readers that missed them ([`replay`]).
 //!
-//! This is a separate crate, so that builds without it need not compile ZeroMQ.
+//! ```text
+//! publish ──▶ Kept ──┬─▶ a task for each subscriber        (`publish`, PUB)
+//!             (ring) └─▶ a task for each reader that asks  (`replay`, ROUTER)
+//! ```
+//!
+//! Readers have no queues of their own. A subscriber that falls behind the oldest kept batch goes on with it, so all
+//! readers together hold no more than what is kept. The sockets speak ZMTP themselves ([`zmtp`]), because neither of
+//! the libraries for it bounds what one reader holds: the `zeromq` crate reserves the length that a frame announces and
+//! queues 100,000 messages for each reader, and libzmq bounds messages by number and not by bytes.
+//!
+//! This is a separate crate, so that builds without it need not compile it.
 
+mod kept;
+mod publish;
 pub mod replay;
+#[doc(hidden)]
+pub mod zmtp;
 
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use tokio::sync::mpsc;
-use zeromq::{PubSocket, Socket, SocketEvent, SocketSend, ZmqError, ZmqMessage};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
-use replay::Kept;
+pub use kept::{Kept, MAX_KEPT_BATCHES, MAX_KEPT_BYTES, MAX_UNREAD_BATCHES};
 
-/// The most batches that wait for the socket. Further batches are dropped, and their numbers are skipped.
-const MAX_WAITING_BATCHES: usize = 1024;
+/// The most readers of one socket. Further ones wait in the listener's backlog until another has left.
+pub const MAX_READERS: usize = 64;
 /// The first and the longest pause before connecting again. The pause doubles.
 const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The pause after a connection could not be accepted, which happens without free file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Publishes batches. Dropping it closes the socket.
+/// Publishes batches. Dropping it closes the sockets and all connections.
 pub struct ZmqPublisher {
-    batches: mpsc::Sender<(u64, Bytes)>,
-    next: AtomicU64,
+    source: Source,
+    next: watch::Sender<u64>,
     address: Option<String>,
-    /// The last batches, if a socket sends them again.
-    kept: Option<Arc<Kept>>,
+    sockets: JoinSet<()>,
+}
+
+/// What a reader's task reads.
+#[derive(Clone)]
+pub(crate) struct Source {
+    pub topic: Bytes,
+    pub kept: Arc<Kept>,
+    /// The number of the next batch.
+    pub next: watch::Receiver<u64>,
 }
 
 /// The error when the socket cannot listen on an endpoint.
@@ -37,35 +61,40 @@ pub struct BindError {
     flag: &'static str,
     address: String,
     #[source]
-    source: ZmqError,
+    source: io::Error,
 }
 
 impl ZmqPublisher {
     /// Listens on `address`, in the form `tcp://ADDRESS:PORT`, for readers that connect.
     pub async fn bind(address: String, topic: &str) -> Result<Self, BindError> {
-        let mut socket = PubSocket::new();
-        let flag = "--kv-events-endpoint";
-        let bound = socket.bind(&address).await.map_err(|source| BindError { flag, address, source })?;
-        let address = bound.to_string();
+        let mut publisher = Self::new(topic);
+        let (listener, address) = listen("--kv-events-endpoint", address).await?;
         tracing::info!(address, "publishing KV events");
-        let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
-        tokio::spawn(publish(socket, Bytes::from(topic.to_owned()), received));
-        Ok(Self { batches, next: AtomicU64::new(0), address: Some(address), kept: None })
+        publisher.sockets.spawn(accept(listener, publisher.source.clone(), publish::serve));
+        publisher.address = Some(address);
+        Ok(publisher)
     }
 
     /// Connects to one reader that collects from many servers, and connects again whenever the connection is lost.
     pub fn connect(address: String, topic: &str) -> Self {
-        let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
-        tokio::spawn(publish_to(address, Bytes::from(topic.to_owned()), received));
-        Self { batches, next: AtomicU64::new(0), address: None, kept: None }
+        let mut publisher = Self::new(topic);
+        publisher.sockets.spawn(connect(address, publisher.source.clone()));
+        publisher
     }
 
-    /// Keeps the last batches from now on, and listens on `address` for readers that ask for them. Returns the address
+    fn new(topic: &str) -> Self {
+        let (next, number) = watch::channel(0);
+        let source = Source { topic: Bytes::from(topic.to_owned()), kept: Arc::default(), next: number };
+        Self { source, next, address: None, sockets: JoinSet::new() }
+    }
+
+    /// Keeps more batches from now on, and listens on `address` for readers that ask for them. Returns the address
     /// with the port that the system chose for port 0.
-    pub async fn replay_on(&mut self, address: String, topic: &str) -> Result<String, BindError> {
-        let kept = Arc::<Kept>::default();
-        let address = replay::listen(address, topic, kept.clone()).await?;
-        self.kept = Some(kept);
+    pub async fn replay_on(&mut self, address: String) -> Result<String, BindError> {
+        let (listener, address) = listen("--kv-events-replay-endpoint", address).await?;
+        tracing::info!(address, "sending KV events again on request");
+        self.source.kept.set_max_batches(MAX_KEPT_BATCHES);
+        self.sockets.spawn(accept(listener, self.source.clone(), replay::serve));
         Ok(address)
     }
 
@@ -74,80 +103,76 @@ impl ZmqPublisher {
         self.address.as_deref()
     }
 
-    /// Sends a batch to all readers without waiting. If too many batches wait, this one is dropped, and readers see a
-    /// gap in the numbers.
+    /// Sends a batch to all readers without waiting. A reader that falls too far behind sees a gap in the numbers.
     pub fn publish(&self, batch: Vec<u8>) {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let batch = Bytes::from(batch);
-        if let Some(kept) = &self.kept {
-            kept.push(number, batch.clone());
-        }
-        if self.batches.try_send((number, batch)).is_err() {
-            tracing::warn!(number, "KV events dropped; readers see a gap in the numbers");
-        }
+        self.next.send_modify(|next| {
+            self.source.kept.push(*next, Bytes::from(batch));
+            *next += 1;
+        });
     }
 }
 
-fn message(topic: &Bytes, number: u64, batch: Bytes) -> ZmqMessage {
-    let mut message = ZmqMessage::from(topic.clone());
-    message.push_back(number_frame(number));
-    message.push_back(batch);
-    message
+/// Listens on `tcp://ADDRESS:PORT`. Returns the address with the port that the system chose for port 0.
+async fn listen(flag: &'static str, address: String) -> Result<(TcpListener, String), BindError> {
+    let bind = async {
+        let listener = TcpListener::bind(socket_address(&address)).await?;
+        let bound = format!("tcp://{}", listener.local_addr()?);
+        Ok((listener, bound))
+    };
+    bind.await.map_err(|source| BindError { flag, address: address.clone(), source })
 }
 
-fn number_frame(number: u64) -> Bytes {
-    Bytes::copy_from_slice(&number.to_be_bytes())
+fn socket_address(address: &str) -> &str {
+    address.strip_prefix("tcp://").unwrap_or(address)
 }
 
-async fn publish(mut socket: PubSocket, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
-    while let Some((number, batch)) = batches.recv().await {
-        if let Err(error) = socket.send(message(&topic, number, batch)).await {
-            tracing::warn!(%error, number, "cannot publish KV events");
+/// Serves each connection in a task of its own. Dropping the future ends all of them.
+async fn accept<F>(listener: TcpListener, source: Source, serve: fn(TcpStream, Source) -> F)
+where
+    F: Future<Output = Result<(), zmtp::Error>> + Send + 'static,
+{
+    let mut readers = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = readers.join_next() => {}
+            accepted = listener.accept(), if readers.len() < MAX_READERS => match accepted {
+                Ok((stream, reader)) => {
+                    let connection = serve(stream, source.clone());
+                    readers.spawn(async move {
+                        if let Err(error) = connection.await {
+                            tracing::debug!(%reader, %error, "a reader of KV events is gone");
+                        }
+                    });
+                    if readers.len() == MAX_READERS {
+                        tracing::warn!(limit = MAX_READERS, "readers of KV events take all places; others wait");
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept readers of KV events");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
         }
     }
 }
 
 /// Maintains one connection. Batches without a connection are dropped, as by any PUB socket.
-async fn publish_to(address: String, topic: Bytes, mut batches: mpsc::Receiver<(u64, Bytes)>) {
+async fn connect(address: String, source: Source) {
     let mut pause = RECONNECT_PAUSE.0;
     loop {
-        let mut socket = PubSocket::new();
-        let mut states = socket.monitor();
-        let connected = tokio::select! {
-            connected = socket.connect(&address) => connected,
-            () = discard(&mut batches) => return,
-        };
-        if let Err(error) = connected {
-            tracing::warn!(address, %error, "cannot connect to the reader of KV events");
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                () = discard(&mut batches) => return,
-            }
-            pause = (2 * pause).min(RECONNECT_PAUSE.1);
-            continue;
-        }
-        pause = RECONNECT_PAUSE.0;
-        tracing::info!(address, "publishing KV events");
-        loop {
-            tokio::select! {
-                batch = batches.recv() => {
-                    let Some((number, batch)) = batch else { return };
-                    if let Err(error) = socket.send(message(&topic, number, batch)).await {
-                        tracing::warn!(%error, number, "cannot publish KV events");
-                    }
-                }
-                state = states.next() => {
-                    if matches!(state, None | Some(SocketEvent::Disconnected(_))) {
-                        tracing::warn!(address, "lost the connection to the reader of KV events");
-                        break;
-                    }
+        let connected =
+            async { zmtp::open(TcpStream::connect(socket_address(&address)).await?, zmtp::PUB).await };
+        match connected.await {
+            Ok((receiver, sender)) => {
+                pause = RECONNECT_PAUSE.0;
+                tracing::info!(address, "publishing KV events");
+                if let Err(error) = publish::serve_subscriber(receiver, sender, source.clone()).await {
+                    tracing::warn!(address, %error, "lost the connection to the reader of KV events");
                 }
             }
+            Err(error) => tracing::warn!(address, %error, "cannot connect to the reader of KV events"),
         }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(RECONNECT_PAUSE.1);
     }
-}
-
-/// Drops batches until the sender is gone.
-async fn discard(batches: &mut mpsc::Receiver<(u64, Bytes)>) {
-    while batches.recv().await.is_some() {}
 }
