@@ -1,5 +1,8 @@
 //! A cache of compiled grammars.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
 use lru::LruCache;
 use sha2::{Digest, Sha256};
 use trunkline_grammar::{Grammar, JsonSchema, Strictness};
@@ -10,6 +13,8 @@ use crate::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GrammarKey {
     digest: [u8; 32],
+    /// Equal for the grammars of one tenant.
+    owner: u64,
     /// The size of the grammar's text.
     num_bytes: usize,
 }
@@ -24,7 +29,13 @@ impl GrammarKey {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text.as_bytes());
         }
-        Self { digest: hash.finalize().into(), num_bytes: texts.iter().map(String::len).sum() }
+        let owner = BuildHasherDefault::<DefaultHasher>::default().hash_one(tenant);
+        Self { digest: hash.finalize().into(), owner, num_bytes: texts.iter().map(String::len).sum() }
+    }
+
+    /// Returns the part of the cache that the grammar takes, which is at least that of an empty one.
+    fn cost(&self) -> usize {
+        self.num_bytes + MAX_CACHED_GRAMMAR_BYTES / MAX_CACHED_GRAMMARS
     }
 }
 
@@ -69,8 +80,8 @@ fn texts_of(JsonSchema { schema, strictness }: &JsonSchema) -> [String; 2] {
     [strictness, schema.to_string()]
 }
 
-/// A cache that evicts the least recently used grammar. Both the number of entries and the size of their texts are
-/// bounded.
+/// A cache that evicts the least recently used grammar of the tenant that takes most of it, so that nobody evicts the
+/// grammars of others by sending many. Both the number of entries and the size of their texts are bounded.
 #[derive(Debug)]
 pub struct GrammarCache<T> {
     entries: LruCache<GrammarKey, T>,
@@ -99,8 +110,26 @@ impl<T: Clone> GrammarCache<T> {
             self.num_bytes += key.num_bytes;
         }
         while self.entries.len() > MAX_CACHED_GRAMMARS || self.num_bytes > MAX_CACHED_GRAMMAR_BYTES {
-            let Some((oldest, _)) = self.entries.pop_lru() else { return };
-            self.num_bytes -= oldest.num_bytes;
+            let Some(evicted) = self.next_evicted() else { return };
+            self.entries.pop(&evicted);
+            self.num_bytes -= evicted.num_bytes;
         }
+    }
+
+    fn next_evicted(&self) -> Option<GrammarKey> {
+        let mut costs: HashMap<u64, usize> = HashMap::new();
+        for (key, _) in &self.entries {
+            *costs.entry(key.owner).or_default() += key.cost();
+        }
+        let mut evicted = None;
+        let mut most = 0;
+        // The least recently used comes first.
+        for (key, _) in self.entries.iter().rev() {
+            let cost = costs.get(&key.owner).copied().unwrap_or_default();
+            if cost > most {
+                (evicted, most) = (Some(*key), cost);
+            }
+        }
+        evicted
     }
 }

@@ -60,3 +60,17 @@ fn the_least_recently_used_grammar_is_evicted_at_either_bound() {
     cache.put(key(None, &large), 9);
     assert_eq!((kept(&mut cache), cache.get(&key(None, &large))), (0, Some(9)));
 }
+
+#[test]
+fn a_tenant_that_fills_the_cache_evicts_only_its_own_grammars() {
+    // Many small grammars reach one bound, a few large ones the other.
+    for (num_grammars, num_bytes) in [(4 * MAX_CACHED_GRAMMARS, 8), (16, MAX_CACHED_GRAMMAR_BYTES / 4)] {
+        let mut cache = GrammarCache::default();
+        let ours = ["a", "b", "c"].map(|text| key(Some("calm"), text));
+        ours.iter().for_each(|key| cache.put(*key, 0));
+        let theirs = |number: usize| key(Some("flood"), &format!("{number}{}", "x".repeat(num_bytes)));
+        (0..num_grammars).for_each(|number| cache.put(theirs(number), number));
+        assert!(ours.iter().all(|key| cache.get(key).is_some()), "{num_grammars} of {num_bytes} bytes");
+        assert!(cache.get(&theirs(num_grammars - 1)).is_some(), "the other tenant has a share, too");
+    }
+}

@@ -1,7 +1,12 @@
+use std::hint::black_box;
+use std::time::Instant;
+
 use trunkline_router::tenants::key_ring::{
     DuplicateKey, KeyRing, MAX_KEY_BYTES, MIN_KEY_BYTES, Tenant, digest, key_problem,
 };
 
+/// Enough keys that a search that ends at the right one is many times shorter.
+const NUM_KEYS: usize = 4096;
 const KEY: &str = "sk-0123456789abcdef";
 
 fn ring() -> KeyRing {
@@ -48,4 +53,27 @@ fn keys_must_be_long_enough_and_fit_in_a_header() {
         let problem = key_problem(&key).unwrap();
         assert!(!problem.contains(&key), "{problem}");
     }
+}
+
+#[test]
+fn the_time_of_a_search_does_not_tell_whether_a_key_exists() {
+    let mut ring = KeyRing::default();
+    let tenant = ring.add_tenant(Tenant::new("alice"));
+    let key = |index: usize| format!("{KEY}-{index}");
+    for index in 0..NUM_KEYS {
+        ring.add_key(digest(key(index).as_bytes()), tenant).unwrap();
+    }
+    let keys = [0, NUM_KEYS / 2, NUM_KEYS - 1, NUM_KEYS].map(key);
+    assert_eq!(keys.each_ref().map(|key| ring.find(key.as_bytes()).is_some()), [true, true, true, false]);
+    // The shortest of many times has the least of what other threads do.
+    let shortest = keys.each_ref().map(|key| {
+        let times = (0..100).map(|_| {
+            let begin = Instant::now();
+            black_box(ring.find(black_box(key.as_bytes())));
+            begin.elapsed()
+        });
+        times.min().unwrap_or_default()
+    });
+    let longest = shortest.iter().max().unwrap();
+    assert!(shortest.iter().all(|time| *time * 2 > *longest), "{shortest:?}");
 }
