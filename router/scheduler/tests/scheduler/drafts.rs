@@ -64,27 +64,51 @@ fn drafts_are_chosen_by_what_they_gain_and_cost() {
     assert_eq!(kept(&StepCost::default(), 1, 0.99), [0]);
 }
 
-#[test]
-fn a_sequence_drafts_from_outputs_of_its_salt_only() {
-    let limits = ShardLimits { max_draft_tokens: 4, ..LIMITS };
-    let config = SchedulerConfig { speculation: Speculation::Always(4), ..SchedulerConfig::default() };
-    let mut driver = Driver::new(config, limits);
-    let mut num_drafts = |id: u64, salt: Salt| {
+/// Sends requests one after the other, whose outputs are all the same.
+struct Speaker(Driver);
+
+impl Speaker {
+    fn new() -> Self {
+        let limits = ShardLimits { max_draft_tokens: 4, ..LIMITS };
+        let config = SchedulerConfig { speculation: Speculation::Always(4), ..SchedulerConfig::default() };
+        Self(Driver::new(config, limits))
+    }
+
+    /// Returns how many drafts a request had.
+    fn num_drafts(&mut self, id: u64, salt: Salt) -> usize {
         let mut asked: SequenceRequest = request(id, (7..20).collect(), 12);
         // The model's text depends on the seed. All requests have the same text.
         asked.sampling.seed = 1;
         asked.drafter = Some(Drafter::new(&asked.token_ids, &[]));
         asked.salt = salt;
-        driver.submit(asked);
+        self.0.submit(asked);
         let mut num_drafts = 0;
-        while let Some(plan) = driver.step() {
+        while let Some(plan) = self.0.step() {
             num_drafts += plan.chunks.iter().map(|chunk| chunk.draft_token_ids.len()).sum::<usize>();
         }
         num_drafts
-    };
+    }
+}
+
+#[test]
+fn a_sequence_drafts_from_outputs_of_its_salt_only() {
+    let mut speaker = Speaker::new();
     let (alice, bob) = (|| Salt::of_tenant("alice"), || Salt::of_tenant("bob"));
-    assert_eq!(num_drafts(1, alice()), 0, "the text does not repeat itself");
-    assert_eq!(num_drafts(2, bob()), 0, "it is another tenant's");
-    assert_eq!(num_drafts(3, alice().with_cache_salt("x")), 0, "it has another salt");
-    assert!(num_drafts(4, alice()) > 4, "its own tenant said it before");
+    assert_eq!(speaker.num_drafts(1, alice()), 0, "the text does not repeat itself");
+    assert_eq!(speaker.num_drafts(2, bob()), 0, "it is another tenant's");
+    assert_eq!(speaker.num_drafts(3, alice().with_cache_salt("x")), 0, "it has another salt");
+    assert!(speaker.num_drafts(4, alice()) > 4, "its own tenant said it before");
+}
+
+#[test]
+fn a_tenant_with_many_salts_drops_only_its_own_outputs() {
+    let mut speaker = Speaker::new();
+    let salted = |number: u64| Salt::of_tenant("mallory").with_cache_salt(&number.to_string());
+    speaker.num_drafts(1, Salt::of_tenant("alice"));
+    for number in 2..200 {
+        speaker.num_drafts(number, salted(number));
+    }
+    assert!(speaker.num_drafts(200, Salt::of_tenant("alice")) > 4, "another tenant's outputs are kept");
+    assert!(speaker.num_drafts(201, salted(199)) > 4, "so are the latest of the many");
+    assert_eq!(speaker.num_drafts(202, salted(2)), 0, "and the oldest of them are dropped");
 }
