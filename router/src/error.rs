@@ -199,6 +199,12 @@ pub enum ApiError {
          it with the server's log"
     )]
     CrashedShard,
+    /// The client's next try is refused, too, until the time is over.
+    #[error(
+        "an equal request crashed the shard a short time ago, so it is refused for {for_s} s; hint: change the prompt or \
+         the sampling parameters, and report it with the server's log"
+    )]
+    PoisonRequest { for_s: u64 },
     #[error(
         "the {header} `{value}` may not use a server without API keys that listens on loopback; hint: allow it with \
          `--cors-allow-origin`, or set `--api-keys`"
@@ -270,6 +276,7 @@ impl ApiError {
             Self::GrammarFailed { .. } => (400, "grammar_failed"),
             Self::BodyBroken => (400, "body_broken"),
             Self::AnswerTooLarge { .. } => (400, "answer_too_large"),
+            Self::PoisonRequest { .. } => (400, "poison_request"),
             Self::InvalidApiKey { .. } => (401, "invalid_api_key"),
             Self::TextNotShown => (403, "text_not_shown"),
             Self::ForeignPage { .. } => (403, "origin_not_allowed"),
@@ -342,6 +349,11 @@ impl ApiError {
             Self::UnknownModel { .. } => Some("model"),
             _ => None,
         }
+    }
+
+    /// Returns true if the same request must not be sent again, although the status may say that it can be.
+    pub fn forbids_retry(&self) -> bool {
+        matches!(self, Self::CrashedShard | Self::PoisonRequest { .. })
     }
 
     /// Returns the value of the `Retry-After` header in seconds.

@@ -400,6 +400,11 @@ pub enum RejectReason {
     },
     /// The shard was lost, and no other one came within `SchedulerConfig::shard_patience_ms`.
     ShardAway,
+    /// An equal request of the tenant crashed shards and was convicted a short time ago.
+    Poison {
+        /// Milliseconds for which such requests are still refused.
+        for_ms: u64,
+    },
     /// The request has no tokens, or one outside the vocabulary. The router should have refused it.
     Invalid {
         /// The problem, for the log.

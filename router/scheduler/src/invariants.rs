@@ -53,6 +53,10 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
     };
     shard.kv.check_invariants();
     assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
+    for step in shard.steps.iter().filter(|_| lane.cells.are_apart()) {
+        let cells: BTreeSet<_> = step.chunks.iter().map(|chunk| sequences[chunk.key].cell).collect();
+        assert!(cells.len() <= 1, "a step has sequences of one cell only");
+    }
     let abandoned: BTreeSet<_> = shard.restores.abandoned_blocks().map(|hold| hold.id()).collect();
     assert!(
         abandoned.iter().all(|&block| shard.kv.device().is_held(block)),

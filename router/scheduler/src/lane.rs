@@ -2,9 +2,11 @@
 
 use trunkline_kv::{KvCache, StorePins};
 
+use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
 use crate::event::{LaneId, Millis, StoreContents};
+use crate::loss_log::LossLog;
 use crate::running::Running;
 use crate::sequence::{Sequence, SequenceKey};
 use crate::shard::Shard;
@@ -20,6 +22,8 @@ pub(crate) struct Lane {
     pub(crate) throughput: Throughput,
     /// The suspect that runs by itself (`loss.rs`).
     pub(crate) suspect: Option<SequenceKey>,
+    pub(crate) losses: LossLog,
+    pub(crate) cells: Cells,
     /// The moment at which the last shard was lost, while no other one is connected.
     pub(crate) lost_at: Option<Millis>,
     /// The store's pins while no shard has the store open.
@@ -35,6 +39,8 @@ impl Lane {
             running: Running::default(),
             throughput: Throughput::default(),
             suspect: None,
+            losses: LossLog::default(),
+            cells: Cells::default(),
             lost_at: None,
             store_pins: StorePins::default(),
             next_wire_id: 1,

@@ -14,6 +14,7 @@
 //! event, plan, config, stats, consumption  plain data
 //! estimate, fairness, budget, constraint   parts that know nothing of sequences
 //! sequence, queue, recents, sequences      all sequences, their queue, their tenants and recent outputs
+//! poison, loss_log, cells                  the requests to which losses of shards are due, and what follows for them
 //! in_flight, outbox, restores, shard       one connected shard
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
@@ -29,6 +30,7 @@
 mod admission;
 #[doc(hidden)]
 pub mod budget;
+mod cells;
 pub mod config;
 #[doc(hidden)]
 pub mod constraint;
@@ -46,12 +48,14 @@ mod lane;
 mod late_masks;
 mod lifecycle;
 mod loss;
+mod loss_log;
 mod lower_tier;
 mod outbox;
 mod output;
 mod pins;
 pub mod plan;
 mod planner;
+pub mod poison;
 mod prefill;
 #[doc(hidden)]
 pub mod queue;

@@ -10,6 +10,7 @@ use crate::config::{SchedulerConfig, Speculation};
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
 use crate::lane::Lane;
 use crate::plan::{SequenceError, SequenceErrorCode};
+use crate::poison::Poisons;
 use crate::sequence::{Phase, SequenceKey, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
@@ -23,6 +24,7 @@ pub(crate) struct Lifecycle<'a> {
     pub(crate) sequences: &'a mut Sequences,
     /// The lane that the event or plan concerns.
     pub(crate) lane: &'a mut Lane,
+    pub(crate) poisons: &'a mut Poisons,
     pub(crate) counters: &'a mut Stats,
     /// Answers for the caller.
     pub(crate) updates: &'a mut Vec<Update>,
@@ -64,6 +66,14 @@ impl Lifecycle<'_> {
 
     /// Sends the final update of a sequence. It is removed now, or once its steps in flight are acknowledged.
     pub(crate) fn end(&mut self, key: SequenceKey, reason: EndReason) {
+        match reason {
+            EndReason::EndToken | EndReason::Length | EndReason::Finished => {
+                self.sequences[key].is_answered = true;
+                self.lane.losses.worked();
+            }
+            EndReason::Aborted | EndReason::DeadlineExceeded | EndReason::Failed(_) => self.leave(key),
+            EndReason::ShardLost => {}
+        }
         if let Some(run) = &mut self.sequences[key].run {
             self.lane.shard_mut().cancel_late_mask(key, run);
         }
@@ -87,6 +97,18 @@ impl Lifecycle<'_> {
         self.lane.running.remove(key);
         self.wake_waiters(key, None);
         self.release_if_idle(key);
+    }
+
+    /// Takes the losses of a suspect for explained that leaves, because it can no longer be cleared or convicted.
+    pub(crate) fn leave(&mut self, key: SequenceKey) {
+        let sequence = &self.sequences[key];
+        if sequence.suspect_until.is_none() {
+            return;
+        }
+        self.counters.excused_losses += self.lane.losses.explain(sequence, self.now);
+        if !sequence.is_answered {
+            self.poisons.leave(sequence, self.now);
+        }
     }
 
     /// Ends a sequence for which the shard's result makes no sense.

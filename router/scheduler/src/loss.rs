@@ -6,16 +6,26 @@
 //! The sequences that the shard was computing become suspects, because one of them may have crashed it. Suspects run
 //! before all others and one at a time, with nothing else in flight, until they are past the position at which the
 //! shard was lost. Then they are cleared and run with the others again. If another shard is lost while a suspect alone
-//! is in flight, that suspect is convicted and fails.
+//! is in flight, that suspect is convicted and fails, and so do all sequences of equal requests. Equal requests are
+//! refused for a while (`poison.rs`).
+//!
+//! If sequences are in flight at a second loss after they were cleared, they are separated (`cells.rs`).
 
 use std::collections::BTreeSet;
 
-use crate::event::{EndReason, RejectReason, ShardLimits, Update};
+use crate::event::{EndReason, Millis, RejectReason, ShardLimits, Update};
 use crate::lifecycle::Lifecycle;
 use crate::plan::{SequenceError, SequenceErrorCode};
+use crate::poison::{POISON_MS, RequestDigest};
 use crate::refusal::reject;
-use crate::sequence::{Phase, Run, SequenceKey};
+use crate::sequence::{Loss, MAX_LOSSES, Phase, Run, Sequence, SequenceKey};
 use crate::shard::Shard;
+
+/// A sequence is convicted, too, if it was in flight at [`MAX_LOSSES`] losses within this time and alone at the last.
+/// The launcher counts crashes for as long.
+const BURST_MS: u64 = 60_000;
+/// Sequences that were in flight at this many losses are separated.
+const MIN_LOSSES_TO_SEPARATE: usize = 2;
 
 /// The sequences that a shard computes or restores.
 fn in_flight(shard: &Shard) -> BTreeSet<SequenceKey> {
@@ -29,9 +39,14 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         parts.sequences.release_cost(chunk.key, chunk.cost);
     }
     let in_flight = in_flight(lost);
-    // The last steps of a suspect that was cleared may still be in flight while the next suspect waits for a restore.
-    let is_alone = in_flight.len() == 1;
-    let convicted = parts.lane.suspect.take().filter(|suspect| is_alone && in_flight.contains(suspect));
+    let loss = parts.lane.losses.begin(parts.now, !in_flight.is_empty());
+    for &key in &in_flight {
+        note_loss(&mut parts.sequences[key], loss);
+    }
+    let convicted = find_convicted(parts, &in_flight);
+    if in_flight.len() > 1 {
+        separate(parts, &in_flight);
+    }
     let mut keys = parts.sequences.keys_by_arrival();
     let is_concerned = |run: &Run| run.lane == parts.lane.id;
     keys.retain(|&key| parts.sequences[key].run.as_ref().is_none_or(is_concerned));
@@ -41,6 +56,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
             parts.sequences.leave_queue(key);
         }
     }
+    let mut guilty = None;
     for key in keys {
         if parts.sequences[key].is_running() {
             parts.sequences.end_running(key);
@@ -50,36 +66,102 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
             parts.enter_queue(key);
             continue;
         };
+        if in_flight.contains(&key) {
+            sequence.suspect_until = sequence.suspect_until.max(Some(run.planned));
+        }
         if run.phase == Phase::Ending {
+            // Nobody waits for it any more, so it is not computed again.
+            parts.leave(key);
             parts.sequences.remove(key);
             continue;
         }
         if convicted == Some(key) {
-            convict(parts, key);
+            guilty = Some(convict(parts, key));
             continue;
         }
         if let (Some(constraint), Some(mask)) = (&mut sequence.constraint, run.sent_mask) {
             constraint.set_mask(mask);
         }
-        if in_flight.contains(&key) {
-            sequence.suspect_until = sequence.suspect_until.max(Some(run.planned));
-        }
         sequence.waiting_since = parts.now;
         parts.counters.replays += u64::from(sequence.first_start.is_some());
         parts.enter_queue(key);
     }
+    if let Some(guilty) = guilty {
+        end_equal(parts, &guilty);
+    }
 }
 
-/// Removes a sequence that has neither a run nor a place in the queue, because it crashed two shards in a row.
-fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) {
-    let sequence = parts.sequences.remove(key);
-    let error = SequenceError {
+/// Notes that a sequence was in flight at a loss.
+fn note_loss(sequence: &mut Sequence, loss: Loss) {
+    sequence.losses.retain(|earlier| loss.at.since(earlier.at) < POISON_MS);
+    if sequence.losses.len() == MAX_LOSSES {
+        sequence.losses.pop_front();
+    }
+    sequence.losses.push_back(loss);
+}
+
+/// Returns the sequence that is to blame for a loss, if it was the only one in flight. The last steps of a suspect that
+/// was cleared may still be in flight while the next suspect waits for a restore.
+fn find_convicted(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) -> Option<SequenceKey> {
+    let suspect = parts.lane.suspect.take();
+    let &only = in_flight.first().filter(|_| in_flight.len() == 1)?;
+    let losses = &parts.sequences[only].losses;
+    let is_burst = losses.len() == MAX_LOSSES && is_recent(losses.front(), parts.now);
+    (suspect == Some(only) || is_burst).then_some(only)
+}
+
+fn is_recent(loss: Option<&Loss>, now: Millis) -> bool {
+    loss.is_some_and(|loss| now.since(loss.at) < BURST_MS)
+}
+
+/// Separates the sequences that were in flight at several losses.
+fn separate(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) {
+    let mut keys: Vec<SequenceKey> = in_flight.iter().copied().collect();
+    keys.retain(|&key| parts.sequences[key].losses.len() >= MIN_LOSSES_TO_SEPARATE);
+    for key in parts.lane.cells.separate(parts.sequences, &keys, parts.now) {
+        let sequence = &parts.sequences[key];
+        parts.counters.excused_losses += parts.lane.losses.explain(sequence, parts.now);
+        parts.poisons.separate(sequence, parts.now);
+    }
+}
+
+fn crashed() -> EndReason {
+    EndReason::Failed(SequenceError {
         code: SequenceErrorCode::CrashedShard,
         message: "the shard was lost twice in a row while it computed this request".to_owned(),
-    };
-    let usage = sequence.usage();
+    })
+}
+
+/// Removes and returns a sequence that has neither a run nor a place in the queue, because it crashed two shards in a
+/// row.
+fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Sequence {
+    let sequence = parts.sequences.remove(key);
+    parts.poisons.convict(RequestDigest::of_sequence(&sequence), parts.now);
     parts.counters.convictions += 1;
-    parts.updates.push(Update::Ended { id: sequence.id, reason: EndReason::Failed(error), usage });
+    parts.counters.excused_losses += parts.lane.losses.explain(&sequence, parts.now);
+    let usage = sequence.usage();
+    parts.updates.push(Update::Ended { id: sequence.id, reason: crashed(), usage });
+    sequence
+}
+
+/// Ends the waiting sequences whose requests are equal to that of a convicted one.
+fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Sequence) {
+    let digest = RequestDigest::of_sequence(guilty);
+    for key in parts.sequences.keys_by_arrival() {
+        let sequence = &parts.sequences[key];
+        let is_equal = sequence.run.is_none()
+            && sequence.num_prompt_tokens == guilty.num_prompt_tokens
+            && RequestDigest::of_sequence(sequence) == digest;
+        if !is_equal {
+            continue;
+        }
+        if sequence.first_start.is_some() {
+            parts.end(key, crashed());
+        } else {
+            let id = parts.remove_waiting(key);
+            reject(parts, id, RejectReason::Poison { for_ms: POISON_MS });
+        }
+    }
 }
 
 /// Ends the waiting sequences that cannot go on with a shard that was just connected.
@@ -123,6 +205,7 @@ pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     if sequence.suspect_until.is_some_and(|until| until <= acknowledged) {
         sequence.suspect_until = None;
         parts.lane.suspect = None;
+        parts.lane.losses.worked();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::loss::has_others_in_flight;
 use crate::output;
 use crate::plan::{Chunk, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
-use crate::sequence::{FirstStart, Sequence, SequenceKey};
+use crate::sequence::{CellId, FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
 use crate::step_cost::StepWork;
 use crate::windows::{copy_state, pass_windows};
@@ -58,6 +58,8 @@ struct Planner<'p, 'a> {
     plan: StepPlan,
     planned: Vec<PlannedChunk>,
     budget: StepBudget,
+    /// Only sequences of this cell are planned; none if all sequences may share the step.
+    cell: Option<CellId>,
 }
 
 impl<'p, 'a> Planner<'p, 'a> {
@@ -67,17 +69,32 @@ impl<'p, 'a> Planner<'p, 'a> {
         let budget = StepBudget::new(max_tokens, &shard.limits);
         let plan = StepPlan { step_id: shard.steps.next_step_id(), ..StepPlan::default() };
         let planned = shard.steps.spare_chunks();
-        Self { parts, plan, planned, budget }
+        Self { parts, plan, planned, budget, cell: None }
     }
 
-    /// Plans decodes and prefill, and returns the number of prefill tokens. A suspect has its steps to itself. If a
-    /// tenant's prompts are urgent, the step has only its sequences.
+    /// Plans decodes and prefill, and returns the number of prefill tokens. A suspect has its steps to itself, and so
+    /// has a cell, if sequences are separated.
     fn plan_chunks(&mut self) -> u32 {
         if let Some(suspect) = self.parts.lane.suspect
             && let Some(num_planned) = self.plan_suspect(suspect)
         {
             return num_planned;
         }
+        let Lifecycle { sequences, lane, now, .. } = &mut *self.parts;
+        let Some(turns) = lane.cells.turns(sequences, *now) else { return self.plan_cell() };
+        for cell in turns {
+            self.cell = Some(cell);
+            let num_prefill_tokens = self.plan_cell();
+            if !self.planned.is_empty() {
+                self.parts.lane.cells.took_turn(cell);
+                return num_prefill_tokens;
+            }
+        }
+        0
+    }
+
+    /// Plans the sequences that may share the step. If a tenant's prompts are urgent, the step has only its sequences.
+    fn plan_cell(&mut self) -> u32 {
         if self.parts.sequences.tenants().is_shared() {
             self.take_place_back();
             let first_waiting = self.parts.sequences.first_waiting();
@@ -127,7 +144,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             && let Some(&key) = self.parts.lane.running.keys().get(index)
         {
             let sequence = &self.parts.sequences[key];
-            let is_asked = only.is_none_or(|tenant| sequence.tenant == tenant);
+            let is_asked = only.is_none_or(|tenant| sequence.tenant == tenant)
+                && self.cell.is_none_or(|cell| sequence.cell == cell);
             if is_asked && sequence.num_wanted(self.plan.step_id) == 1 {
                 self.plan_chunk(key, 1);
             }
@@ -145,7 +163,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let is_beside_decodes = !self.planned.is_empty();
         let budget = max_tokens(self.parts, self.budget.tokens, &self.planned, only);
         admit(self.parts, step_id, budget);
-        let mut needs = needs(self.parts, step_id, self.budget.rows, only);
+        let mut needs = needs(self.parts, step_id, self.budget.rows, only, self.cell);
         let mut num_planned = 0;
         while !needs.is_empty() {
             let time = is_beside_decodes.then(|| time_room(self.parts, &self.planned, num_planned, &needs));

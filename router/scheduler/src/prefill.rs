@@ -6,7 +6,7 @@ use crate::fairness::TenantKey;
 use crate::in_flight::PlannedChunk;
 use crate::lifecycle::Lifecycle;
 use crate::scores::cap_scored;
-use crate::sequence::SequenceKey;
+use crate::sequence::{CellId, SequenceKey};
 use crate::step_cost::StepWork;
 
 /// The least tokens of prefill that a step has room for, however long they take. A backend reaches its full speed with
@@ -72,19 +72,22 @@ fn goal(parts: &Lifecycle<'_>, need: &PrefillNeed, work: StepWork) -> Option<Pre
     Some(PrefillGoal { work_us, left_us: due.since(parts.now) as f64 * 1e3 })
 }
 
-/// The running sequences that want tokens in a step, of all tenants or only of one. `num_rows`: the rows of logits that
-/// the step may still compute.
+/// The running sequences that want tokens in a step, of all tenants and cells or only of one. `num_rows`: the rows of
+/// logits that the step may still compute.
 pub(crate) fn needs(
     parts: &Lifecycle<'_>,
     step_id: u64,
     num_rows: u32,
     only: Option<TenantKey>,
+    cell: Option<CellId>,
 ) -> Vec<PrefillNeed> {
     let sequences = &*parts.sequences;
     let need = |&key: &SequenceKey| {
         let sequence = &sequences[key];
         let num_tokens = sequence.num_wanted(step_id);
-        let is_asked = num_tokens > 0 && only.is_none_or(|tenant| sequence.tenant == tenant);
+        let is_asked = num_tokens > 0
+            && only.is_none_or(|tenant| sequence.tenant == tenant)
+            && cell.is_none_or(|cell| sequence.cell == cell);
         is_asked.then(|| PrefillNeed {
             key,
             priority: sequence.priority,

@@ -28,6 +28,9 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
             return misfit;
         }
     }
+    if let Some(for_ms) = parts.poisons.refused_ms(request, parts.now) {
+        return Some(RejectReason::Poison { for_ms });
+    }
     if parts.lane.gives_up_at(parts.config).is_some_and(|at| at <= parts.now) {
         return Some(RejectReason::ShardAway);
     }
@@ -56,7 +59,7 @@ pub(crate) fn reject(parts: &mut Lifecycle<'_>, id: SequenceId, reason: RejectRe
             Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))
         }
         RejectReason::ShardAway => Some(DEFAULT_RETRY_AFTER_MS),
-        RejectReason::TooLong { .. } | RejectReason::Invalid { .. } => None,
+        RejectReason::TooLong { .. } | RejectReason::Poison { .. } | RejectReason::Invalid { .. } => None,
     };
     parts.updates.push(Update::Rejected { id, reason, retry_after_ms });
 }

@@ -15,6 +15,7 @@ use crate::output;
 use crate::pins::Nodes;
 use crate::plan::{LateMask, StepPlan};
 use crate::planner::make_plan;
+use crate::poison::Poisons;
 use crate::refusal::{refusal, reject};
 use crate::results::take_result;
 use crate::sequence::SequenceKey;
@@ -30,36 +31,7 @@ const FIRST_LANE: LaneId = LaneId(0);
 /// no clock and does no I/O.
 ///
 /// ```
-/// use trunkline_scheduler::*;
-///
-/// let mut scheduler = Scheduler::new(SchedulerConfig::default());
-/// let mut updates = Vec::new();
-/// scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), ShardLimits {
-///     block_size: 16, num_blocks: 8, max_step_tokens: 64, max_step_sequences: 4, vocab_size: 100,
-///     windows: None, numerics: 0,
-/// }), &mut updates);
-/// scheduler.handle(Millis(1), Event::Submit(Box::new(SequenceRequest {
-///     id: SequenceId(7), token_ids: vec![1, 2, 3], max_new_tokens: 1, sampling: SamplingParams::default(),
-///     end_token_ids: vec![], ignore_eos: false, priority: Priority::Normal, deadline: None, salt: Salt::default(),
-///     retention: Retention::default(), constrained: false,
-/// })), &mut updates);
-/// let plan = scheduler.plan(LaneId(0), Millis(1), &mut updates).unwrap();
-/// assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
-/// let token = SampledToken { token_id: 4, ..Default::default() };
-/// scheduler.handle(Millis(2), Event::StepResult(LaneId(0), StepResult {
-///     step_id: plan.step_id,
-///     sequences: vec![SequenceResult {
-///         sequence_id: plan.chunks[0].sequence_id, outcome: SequenceOutcome::Token(token.clone()),
-///         scores: Vec::new(),
-///         more_tokens: Vec::new(),
-///         num_own_drafts: 0,
-///     }],
-///     device_time_us: 900,
-///     draft_time_us: 0,
-/// }), &mut updates);
-/// assert!(matches!(updates[0], Update::Started { id: SequenceId(7), cached_tokens: 0, .. }));
-/// assert_eq!(updates[1], Update::Token { id: SequenceId(7), token });
-/// assert!(matches!(updates[2], Update::Ended { reason: EndReason::Length, .. }));
+#[doc = include_str!("../examples/one_request.rs")]
 /// ```
 #[derive(Debug)]
 pub struct Scheduler {
@@ -67,6 +39,7 @@ pub struct Scheduler {
     sequences: Sequences,
     /// There is one lane today.
     lanes: Vec<Lane>,
+    poisons: Poisons,
     counters: Stats,
     records_kv_events: bool,
     /// A shard was lost with its KV index, and [`Scheduler::take_kv_events`] has not reported it yet.
@@ -80,6 +53,7 @@ impl Scheduler {
             sequences: Sequences::new(&config),
             config,
             lanes: vec![Lane::new(LaneId(0))],
+            poisons: Poisons::default(),
             counters: Stats::default(),
             records_kv_events: false,
             was_cleared: false,
@@ -258,6 +232,7 @@ impl Scheduler {
             now,
             sequences: &mut self.sequences,
             lane: &mut self.lanes[lane.0 as usize],
+            poisons: &mut self.poisons,
             counters: &mut self.counters,
             updates,
         }
@@ -327,6 +302,10 @@ fn submit(parts: &mut Lifecycle<'_>, request: SequenceRequest) {
         parts.updates.push(Update::Ended { id, reason: EndReason::Length, usage });
         return;
     }
+    let is_apart = parts.poisons.is_apart(&request, parts.now);
     let key = parts.sequences.insert(request, parts.now);
+    if is_apart {
+        parts.lane.cells.isolate(&mut parts.sequences[key], parts.now);
+    }
     parts.enter_queue(key);
 }

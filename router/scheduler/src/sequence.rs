@@ -6,7 +6,7 @@
 //! planned       ───────────────────────────▶          K and V are computed once the steps in flight are done
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Index, IndexMut};
 
 use trunkline_contract::{BlockId, SamplingParams};
@@ -69,10 +69,32 @@ pub struct Sequence {
     /// Set after a shard was lost that computed the sequence: the positions that must be acknowledged before it is no
     /// suspect any more (`loss.rs`).
     pub suspect_until: Option<u32>,
+    /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
+    pub losses: VecDeque<Loss>,
+    pub cell: CellId,
+    /// How often the sequence was separated from others of its cell.
+    pub num_separations: u8,
+    /// Set once it ended by itself.
+    pub is_answered: bool,
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
 }
+
+/// The most losses that a sequence remembers.
+pub const MAX_LOSSES: usize = 4;
+
+/// A loss of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Counts the losses of the lane.
+    pub number: u64,
+    pub at: Millis,
+}
+
+/// Names a cell, whose sequences share no step with those of others (`cells.rs`). Each number is used once; 0 is the
+/// cell of all sequences that were not separated.
+pub type CellId = u64;
 
 /// The moment a sequence first ran.
 #[derive(Clone, Copy, Debug)]
@@ -211,6 +233,10 @@ impl Sequence {
             first_start: None,
             numerics: 0,
             suspect_until: None,
+            losses: VecDeque::new(),
+            cell: 0,
+            num_separations: 0,
+            is_answered: false,
             wait: Wait::default(),
             run: None,
         }
@@ -383,6 +409,10 @@ impl SequenceMap {
             .iter()
             .enumerate()
             .filter_map(|(index, slot)| slot.as_ref().map(|sequence| (SequenceKey(index as u32), sequence)))
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.slots.iter_mut().flatten()
     }
 
     #[allow(clippy::len_without_is_empty, reason = "public for tests only")]

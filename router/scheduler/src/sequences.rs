@@ -135,6 +135,13 @@ impl Sequences {
         self.suspects.first().map(|&(_, _, key)| key)
     }
 
+    /// Lets all sequences share their steps again.
+    pub(crate) fn join_cells(&mut self) {
+        for sequence in self.map.iter_mut() {
+            (sequence.cell, sequence.num_separations) = (0, 0);
+        }
+    }
+
     /// Counts a sequence as running, for its tenant and for the clients that should retry.
     pub(crate) fn begin_running(&mut self, key: SequenceKey) {
         self.num_retries_expected = self.num_retries_expected.saturating_sub(1);

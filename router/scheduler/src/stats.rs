@@ -67,6 +67,8 @@ pub struct Stats {
     pub replays: u64,
     /// Counter: sequences that failed because they crashed the shard.
     pub convictions: u64,
+    /// Counter: losses of a shard for which sequences are to blame, so that the launcher should not count them.
+    pub excused_losses: u64,
     /// Counter: blocks dropped from the KV index to make room.
     pub evicted_blocks: u64,
     /// Counter: window parts taken from blocks to make room.
@@ -104,6 +106,8 @@ pub struct Stats {
     pub rejected_deadline: u64,
     /// Counter: rejections with `RejectReason::ShardAway`.
     pub rejected_shard_away: u64,
+    /// Counter: rejections with `RejectReason::Poison`.
+    pub rejected_poison: u64,
     /// Counter: rejections with `RejectReason::Invalid`.
     pub rejected_invalid: u64,
     /// Counter: results that answer no plan in flight, and entries that answer no chunk or transfer. It should stay 0.
@@ -120,6 +124,7 @@ impl Stats {
             RejectReason::DeadlineUnreachable { .. } => &mut self.rejected_deadline,
             RejectReason::TooLong { .. } => &mut self.rejected_too_long,
             RejectReason::ShardAway => &mut self.rejected_shard_away,
+            RejectReason::Poison { .. } => &mut self.rejected_poison,
             RejectReason::Invalid { .. } => &mut self.rejected_invalid,
         };
         *counter += 1;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
@@ -25,11 +25,17 @@ pub fn answer<E: ErrorForm>(outcome: Result<impl IntoResponse, ApiError>) -> Res
     }
 }
 
+/// The header by which the SDKs of OpenAI and Anthropic decide whether to send a request again.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
 /// Returns an error in the form `E`, with `Retry-After` where it has one. A [`Failure`] travels with it for the log.
 pub fn error<E: ErrorForm>(error: &ApiError) -> Response {
     let mut response = (E::status(error), axum::Json(E::from_error(error))).into_response();
     if let Some(seconds) = error.retry_after_s() {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.forbids_retry() {
+        response.headers_mut().insert(SHOULD_RETRY, HeaderValue::from_static("false"));
     }
     if error.status() == StatusCode::UNAUTHORIZED {
         // RFC 9110, section 15.5.2: a 401 response names the authentication scheme.

@@ -49,6 +49,7 @@ pub(super) fn rejected(
             }
         }
         RejectReason::ShardAway => ApiError::ShardAway,
+        RejectReason::Poison { for_ms } => ApiError::PoisonRequest { for_s: for_ms.div_ceil(1_000) },
         RejectReason::Invalid { message } => {
             let request_id = request.id.as_str();
             tracing::error!(request_id, error = message, "the scheduler refused a validated request");

@@ -237,11 +237,34 @@ async fn a_request_that_crashes_the_shard_fails_by_itself() {
     let calm = ask("a").await.ok()["choices"][0]["message"]["content"].clone();
     let (one, two, poison, three) = tokio::join!(ask("a"), ask("b"), ask("100 %"), ask("c"));
     poison.fails(502, "crashed_shard");
+    assert_eq!(poison.header("x-should-retry"), Some("false"));
     for answer in [one, two, three] {
         assert_eq!(answer.ok()["choices"][0]["message"]["content"], calm);
     }
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_sequences_convicted_total").await, 1.0);
+
+    // The same request again crashes nothing, whatever its seed and its client's patience.
+    for more in
+        [json!({}), json!({"seed": 3}), json!({"max_tokens": 7}), json!({"timeout": 60, "stream": true})]
+    {
+        let mut body = json!({"messages": user("100 %"), "max_tokens": 100});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let refused = router.post(CHAT, &body).await;
+        refused.fails(400, "poison_request");
+        assert_eq!(refused.header("x-should-retry"), Some("false"));
+        assert!(refused.text().contains("refused for 600 s"), "{}", refused.text());
+    }
+    assert_eq!(router.app.served.stats.borrow().excused_losses, 2);
+
+    let generate = json!({"inputs": "50 %", "parameters": {"max_new_tokens": 50}});
+    for (status, code) in [(424, "crashed_shard"), (422, "poison_request")] {
+        let answer = router.post("/generate", &generate).await;
+        answer.fails(status, code);
+        assert_eq!(answer.header("x-should-retry"), Some("false"));
+    }
+    assert_eq!(router.app.served.stats.borrow().excused_losses, 4);
+    assert_eq!(router.metric("trunkline_sequences_convicted_total").await, 2.0);
 }
 
 #[tokio::test]

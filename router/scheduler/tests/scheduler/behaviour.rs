@@ -8,6 +8,15 @@ use crate::sim::scenario::{request, salt};
 use crate::sim::shard::{FakeShard, ShardFaults};
 use trunkline_scheduler::*;
 
+#[path = "../../examples/one_request.rs"]
+mod one_request;
+
+/// The documentation of the scheduler shows this example.
+#[test]
+fn the_documentations_example_runs() {
+    one_request::main();
+}
+
 fn driver() -> Driver {
     Driver::new(SchedulerConfig::default(), LIMITS)
 }

@@ -17,6 +17,7 @@ mod parts {
     mod step_cost;
 }
 mod pins;
+mod poisons;
 mod sim;
 mod simulation;
 mod store;

@@ -47,6 +47,7 @@ fn add(total: &mut Stats, stats: &Stats) {
     total.rejected_invalid += stats.rejected_invalid;
     total.replays += stats.replays;
     total.convictions += stats.convictions;
+    total.excused_losses += stats.excused_losses;
     total.stored_blocks += stats.stored_blocks;
     total.store_failures += stats.store_failures;
     total.store_evicted_blocks += stats.store_evicted_blocks;
@@ -94,6 +95,7 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
         total.rejected_invalid,
         total.replays,
         total.convictions,
+        total.excused_losses,
         total.stored_blocks,
         total.store_failures,
         total.store_evicted_blocks,
@@ -355,9 +357,10 @@ fn a_poison_fails_by_itself_and_all_others_go_on() {
         // Other requests share no position of the output, so each request computes these itself.
         let num_prompt_tokens = 11 + request as u32;
         for position in num_prompt_tokens..num_prompt_tokens + 8 {
-            scenario.poison = Some(Poison { request, position });
+            scenario.poison = Some(Poison::Position { request, position });
             let report = run_named(&scenario, Options::default());
             assert_eq!(report.stats.convictions, 1, "{:?}", scenario.poison);
+            assert_eq!(report.stats.excused_losses, report.num_losses, "{:?}", scenario.poison);
             for (id, reason) in &report.ends {
                 if id.0 == request {
                     let EndReason::Failed(error) = reason else {
@@ -370,6 +373,30 @@ fn a_poison_fails_by_itself_and_all_others_go_on() {
             }
         }
     }
+}
+
+#[test]
+fn two_requests_that_crash_only_together_are_separated() {
+    let mut scenario = crowded();
+    (scenario.limits.num_blocks, scenario.limits.max_step_sequences) = (400, 16);
+    scenario.limits.max_step_tokens = 64;
+    let arrival = |index: u64| {
+        let request = request(index, vec![index as u32 % 3, 1, 2], 40);
+        Arrival { at: Millis(index / 4), request, salt: 0, client: Client::Waits }
+    };
+    scenario.arrivals = (0..12).map(arrival).collect();
+    let calm = run_named(&scenario, Options::default());
+    let mut num_losses = BTreeSet::new();
+    for one in 0..12 {
+        for other in one + 1..12 {
+            scenario.poison = Some(Poison::Pair(one, other));
+            let report = run_named(&scenario, Options::default());
+            assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends), "{one} and {other}");
+            assert_eq!(report.stats.excused_losses, report.num_losses, "{one} and {other}");
+            num_losses.insert(report.num_losses);
+        }
+    }
+    assert_eq!(num_losses, [2, 3].into(), "those that come into one of four cells are separated again");
 }
 
 #[test]

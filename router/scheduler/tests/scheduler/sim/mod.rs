@@ -43,6 +43,8 @@ pub struct Report {
     /// A hash of every plan, update and event in order.
     pub trace_hash: u64,
     pub num_events: usize,
+    /// Shards that were lost, for whatever reason.
+    pub num_losses: u64,
     pub ended_at: Millis,
     pub stats: Stats,
     pub ends: BTreeMap<SequenceId, EndReason>,

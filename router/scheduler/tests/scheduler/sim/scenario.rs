@@ -42,11 +42,23 @@ pub struct Outage {
     pub limits: ShardLimits,
 }
 
-/// A request that crashes the shard once it computes this position of it.
+/// What crashes the shard, each time that a step computes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Poison {
-    pub request: u64,
-    pub position: u32,
+pub enum Poison {
+    /// This position of this request.
+    Position { request: u64, position: u32 },
+    /// These two requests together. Each is harmless without the other one.
+    Pair(u64, u64),
+}
+
+impl Poison {
+    /// Returns the most losses until nothing crashes the shard any more.
+    pub fn max_losses(self) -> u64 {
+        match self {
+            Self::Position { .. } => 2,
+            Self::Pair(..) => 4,
+        }
+    }
 }
 
 /// Everything that a run depends on.
@@ -264,8 +276,14 @@ impl Scenario {
     /// A poison from a generator of its own, as with [`Scenario::random_store`].
     fn random_poison(seed: u64, num_arrivals: u64) -> Option<Poison> {
         let mut rng = Rng::new(seed ^ 0x706f_6973);
-        rng.once_in(5)
-            .then(|| Poison { request: rng.range(0, num_arrivals - 1), position: rng.range_u32(0, 30) })
+        if rng.once_in(5) {
+            let (request, position) = (rng.range(0, num_arrivals - 1), rng.range_u32(0, 30));
+            return Some(Poison::Position { request, position });
+        }
+        (rng.once_in(5) && num_arrivals > 1).then(|| {
+            let first = rng.range(0, num_arrivals - 2);
+            Poison::Pair(first, rng.range(first + 1, num_arrivals - 1))
+        })
     }
 
     /// A store from a generator of its own, so that adding it changed no other number of a seed.

@@ -122,6 +122,11 @@ impl FakeShard {
         plan.chunks.iter().any(|chunk| is_in(&chunk))
     }
 
+    /// Returns true if a plan computes something of the sequence with this sampling seed.
+    pub fn has(&self, plan: &StepPlan, seed: u64) -> bool {
+        plan.chunks.iter().any(|chunk| self.sequences[&chunk.sequence_id].seed == seed)
+    }
+
     pub fn num_sequences(&self) -> usize {
         self.sequences.len()
     }

@@ -63,7 +63,6 @@ pub(super) struct World<'a> {
     shard: Option<FakeShard>,
     store: Option<FakeStore>,
     num_shards: u64,
-    num_losses: u64,
     longest_outage_ms: u64,
     shard_free_at: Millis,
     /// The result of the step that awaits masks.
@@ -108,7 +107,6 @@ impl<'a> World<'a> {
             shard: None,
             store: None,
             num_shards: 0,
-            num_losses: 0,
             longest_outage_ms: 0,
             shard_free_at: Millis(0),
             blocked: None,
@@ -124,6 +122,7 @@ impl<'a> World<'a> {
             report: Report {
                 trace_hash: 0,
                 num_events: 0,
+                num_losses: 0,
                 ended_at: Millis(0),
                 stats: Stats::default(),
                 ends: BTreeMap::new(),
@@ -169,7 +168,7 @@ impl<'a> World<'a> {
     pub(super) fn run(mut self) -> Report {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_crashes =
-            2 * u64::from(self.scenario.poison.is_some()) + u64::from(self.options.blow.is_some());
+            self.scenario.poison.map_or(0, Poison::max_losses) + u64::from(self.options.blow.is_some());
         let num_shards = self.scenario.outages.len() as u64 + 1 + num_crashes;
         while let Some(((time, _), happening)) = self.happenings.pop_first() {
             self.now = time;
@@ -242,7 +241,7 @@ impl<'a> World<'a> {
                     self.kill_transfers();
                     self.blocked = None;
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
-                    self.num_losses += 1;
+                    self.report.num_losses += 1;
                     self.longest_outage_ms = self.longest_outage_ms.max(outage.for_ms);
                     self.tell(Event::ShardLost { lane: LaneId(0), may_return: true });
                 }
@@ -454,7 +453,10 @@ impl<'a> World<'a> {
         self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
         let writes = std::mem::take(&mut shard.writes);
         let number = self.num_shards;
-        let crashes = |poison: Poison| shard.computes(plan, poison.request, poison.position);
+        let crashes = |poison: Poison| match poison {
+            Poison::Position { request, position } => shard.computes(plan, request, position),
+            Poison::Pair(one, other) => shard.has(plan, one) && shard.has(plan, other),
+        };
         let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
         if crashes {
             self.at(self.shard_free_at, Happening::Crash { shard: number });
