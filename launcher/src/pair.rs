@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -220,6 +220,13 @@ impl Pair {
         self.running().find(|process| process.pid() == pid).map(Process::id)
     }
 
+    /// Returns the shard whose socket has this path.
+    pub(crate) fn shard_at(&mut self, socket: &Path) -> Option<&mut Supervised> {
+        let plan = &self.plan;
+        let is_it = |id| matches!(id, ChildId::Shard(shard) if plan.socket(shard) == *socket);
+        self.children.iter_mut().find(|child| is_it(child.id))
+    }
+
     /// Returns the time at which the next crashed child is restarted.
     pub(crate) fn next_restart(&self) -> Option<Instant> {
         let times = self.children.iter().filter_map(|child| match child.state {
@@ -276,7 +283,7 @@ impl Pair {
 }
 
 /// Removes the socket that a killed shard left behind, so that the router does not try to connect to it.
-fn remove_stale(socket: &std::path::Path) -> Result<(), LauncherError> {
+fn remove_stale(socket: &Path) -> Result<(), LauncherError> {
     match fs::remove_file(socket) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

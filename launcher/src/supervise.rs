@@ -2,6 +2,7 @@
 //! pair at a reload, and stops everything.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
@@ -220,7 +221,8 @@ impl<'a> Supervisor<'a> {
                 }
             }
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
-            (Report::HungShard { seconds, .. }, Some(_), _) => self.kill_hung(report, *seconds),
+            (Report::Excused { socket, num_losses }, Some(_), _) => self.excuse(socket, *num_losses),
+            (Report::HungShard { socket, seconds }, Some(_), _) => self.kill_hung(socket, *seconds),
             (Report::HungShard { seconds, .. }, _, Some(_)) => {
                 let (child, exit) =
                     (ChildId::Shard(ShardId::default()), Exit::Hung(Duration::from_secs(*seconds)));
@@ -236,12 +238,18 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Holds the last crashes of a shard against it no more, because requests are to blame for them.
+    fn excuse(&mut self, socket: &Path, num_losses: u64) {
+        if let Some(child) = self.serving.shard_at(socket) {
+            child.restarts.excuse(num_losses, Instant::now());
+            let fields: &[Field<'_>] = &[("process", &child.id), ("crashes", &num_losses)];
+            self.log.info("requests are to blame for crashes, which do not count", fields);
+        }
+    }
+
     /// Kills a shard that hangs. Its end is then handled like that of one that crashed.
-    fn kill_hung(&mut self, report: &Report, seconds: u64) {
-        let Report::HungShard { socket, .. } = report else { return };
-        let plan = &self.serving.plan;
-        let is_it = |id| matches!(id, ChildId::Shard(shard) if plan.socket(shard) == *socket);
-        if let Some(child) = self.serving.children.iter_mut().find(|child| is_it(child.id))
+    fn kill_hung(&mut self, socket: &Path, seconds: u64) {
+        if let Some(child) = self.serving.shard_at(socket)
             && let State::Running(process) = &child.state
         {
             let fields: &[Field<'_>] =

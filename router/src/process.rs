@@ -29,6 +29,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use trunkline_object::{Location, LocationError, Remote};
+use trunkline_scheduler::Stats;
 use trunkline_settings::{
     Answers, EXIT_CUT, KEY_VARIABLE, Report, RouterCache, RouterSettings, WATERMARK_KEY_VARIABLE,
 };
@@ -196,6 +197,7 @@ async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) 
             let answers = app.served.serving().map_or(Answers::Text, |shard| shard.answers());
             report(&Report::Ready { answers });
         });
+        tokio::spawn(report_excuses(server.app.served.stats.clone(), settings.shard_socket.clone()));
         tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
     }
     if let Some(publisher) = publisher {
@@ -286,6 +288,17 @@ async fn report_hangs(mut health: watch::Receiver<Health>, shard_socket: PathBuf
             report(&Report::HungShard { socket: shard_socket.clone(), seconds });
         }
         told = now.hangs;
+    }
+}
+
+/// Tells the launcher of the losses that it should not hold against the shard.
+async fn report_excuses(mut stats: watch::Receiver<Stats>, shard_socket: PathBuf) {
+    let mut told = 0;
+    while let Ok(num_excused) =
+        stats.wait_for(|stats| stats.excused_losses > told).await.map(|stats| stats.excused_losses)
+    {
+        report(&Report::Excused { socket: shard_socket.clone(), num_losses: num_excused - told });
+        told = num_excused;
     }
 }
 

@@ -105,6 +105,8 @@ pub enum Report {
         /// Seconds since its step began, or for which it did not answer.
         seconds: u64,
     },
+    /// Requests are to blame for the last losses of the router's shard, so they say nothing about the shard.
+    Excused { socket: PathBuf, num_losses: u64 },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
 }

@@ -256,6 +256,24 @@ fn shard_that_hangs_after_each_start_is_given_up() {
     );
 }
 
+/// The report reaches the launcher before the next crash does, because the next shard starts only after it.
+#[test]
+fn shard_that_requests_crash_again_and_again_is_restarted_each_time() {
+    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
+    let server = Bench::new().supervise(&[], pace);
+    server.wait_ready();
+    for run in 1..=20 {
+        kill(pid(&server.bench.nth("shard", "listen", run)), Signal::KILL);
+        if run % 2 == 0 {
+            server.bench.report_excused(2);
+            server.bench.nth("router", "excuses", run / 2);
+        }
+    }
+    server.bench.nth("shard", "listen", 21);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().1.unwrap(), 0);
+}
+
 #[test]
 fn shard_that_hangs_before_the_server_was_ready_ends_it() {
     let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);

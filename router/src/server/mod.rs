@@ -172,7 +172,8 @@ impl Server {
         });
         let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;
         tokio::spawn(ends.kv_events.run());
-        let health = tokio::spawn(watch_health(shard_socket, hangs, ends.shard, health_in));
+        let health =
+            tokio::spawn(watch_health(shard_socket, hangs, ends.shard, app.served.stats.clone(), health_in));
         Ok(Self {
             app,
             front: Front::default(),

@@ -6,6 +6,7 @@ Its FAKE_ variables are in the file `environment` beside it.
 FAKE_ROUTER=hold: a stream is open, so a signal ends the router only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that the shard has hung for the seconds that the file holds.
+The file FAKE_EXCUSED makes the router report that requests are to blame for as many losses as the file says.
 """
 
 import json
@@ -64,6 +65,12 @@ def report_if_told():
         report = {"hung_shard": {"socket": SETTINGS["shard_socket"], "seconds": int(told.read_text())}}
         told.unlink()
         print(json.dumps(report), flush=True)
+    told = Path(os.environ["FAKE_EXCUSED"])
+    if told.exists():
+        report = {"excused": {"socket": SETTINGS["shard_socket"], "num_losses": int(told.read_text())}}
+        told.unlink()
+        print(json.dumps(report), flush=True)
+        note("excuses")
 
 
 def chatter():

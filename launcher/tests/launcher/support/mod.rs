@@ -86,13 +86,15 @@ impl Bench {
         fs::create_dir(bench.path("run")).unwrap();
         fs::write(bench.path("journal"), "").unwrap();
         let [journal, model] = [bench.path("journal"), bench.path("model.gguf")];
-        let [release, exit, hung] = ["release", "exit", "hung"].map(|name| bench.path(name));
+        let [release, exit, hung, excused] =
+            ["release", "exit", "hung", "excused"].map(|name| bench.path(name));
         bench
             .with("FAKE_JOURNAL", journal)
             .with("FAKE_MODEL", model)
             .with("FAKE_RELEASE", release)
             .with("FAKE_EXIT", exit)
             .with("FAKE_HUNG", hung)
+            .with("FAKE_EXCUSED", excused)
     }
 
     /// Sets a variable of the fakes (if its name starts with `FAKE_`) or of the launcher.
@@ -190,6 +192,11 @@ impl Bench {
     /// Makes the running router report that the shard has hung for `seconds`.
     pub fn report_hang(&self, seconds: u64) {
         self.tell("hung", &seconds.to_string());
+    }
+
+    /// Makes the running router report that requests are to blame for the last losses.
+    pub fn report_excused(&self, num_losses: u64) {
+        self.tell("excused", &num_losses.to_string());
     }
 
     fn tell(&self, file: &str, text: &str) {

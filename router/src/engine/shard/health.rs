@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
+use trunkline_scheduler::Stats;
 
 use super::client::{Client, client, connect, failed};
 use super::proto::{HealthRequest, HealthResponse};
@@ -72,6 +73,8 @@ pub struct HangWatch {
     in_first_step: bool,
     well: Duration,
     health: Health,
+    /// Losses so far for which requests are to blame.
+    num_excused: u64,
 }
 
 impl HangWatch {
@@ -86,6 +89,7 @@ impl HangWatch {
             in_first_step: false,
             well: Duration::ZERO,
             health: Health::default(),
+            num_excused: 0,
         }
     }
 
@@ -110,6 +114,14 @@ impl HangWatch {
             }
         }
         self.health
+    }
+
+    /// Takes the number of losses so far for which requests are to blame. Those that were hangs do not count, so that a
+    /// client cannot make the server look as if it had to be restarted.
+    pub fn excuse(&mut self, num_excused: u64) {
+        let num_new = u32::try_from(num_excused - self.num_excused).unwrap_or(u32::MAX);
+        self.num_excused = num_excused;
+        self.health.hangs = self.health.hangs.saturating_sub(num_new);
     }
 
     fn add_well(&mut self, time: Duration) {
@@ -137,6 +149,7 @@ pub async fn watch_health(
     socket: PathBuf,
     mut watch: HangWatch,
     mut shard: watch::Receiver<ShardStatus>,
+    stats: watch::Receiver<Stats>,
     health: watch::Sender<Health>,
 ) {
     let mut known: Option<Client> = None;
@@ -167,6 +180,7 @@ pub async fn watch_health(
                 Check::Silent
             }
         };
+        watch.excuse(stats.borrow().excused_losses);
         let hangs = health.borrow().hangs;
         let now = watch.note(check, last_check.elapsed());
         last_check = Instant::now();

@@ -65,6 +65,19 @@ fn a_suspended_machine_makes_no_shard_hang() {
 }
 
 #[test]
+fn hangs_that_are_due_to_requests_are_taken_back() {
+    let mut watch = watch(1);
+    assert_eq!(note(&mut watch, Check::Silent, 130).hangs, 2);
+    watch.excuse(2);
+    note(&mut watch, Check::Away, 1);
+    assert_eq!(note(&mut watch, Check::Silent, 70).hangs, 1);
+    watch.excuse(2);
+    assert_eq!(note(&mut watch, WELL, 1).hangs, 1, "each loss is excused once");
+    watch.excuse(9);
+    assert_eq!(note(&mut watch, WELL, 1).hangs, 0);
+}
+
+#[test]
 fn a_factor_of_zero_is_never() {
     assert_eq!(note(&mut watch(0), Check::Silent, 1_000_000).hangs, 0);
 }
