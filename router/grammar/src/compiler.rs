@@ -87,6 +87,20 @@ impl Grammar {
         }
     }
 
+    /// Returns the number of bytes of the texts that recursion may follow.
+    fn num_bytes(&self) -> usize {
+        let schemas = self.schemas().into_iter().map(|schema| schema.schema.to_string().len()).sum();
+        match self {
+            Self::Regex(text) | Self::Lark(text) => text.len(),
+            Self::StructuralTag(tag) => tag.text().len() + schemas,
+            Self::WithCalls { reply, calls } => {
+                reply.num_bytes() + calls.forms.iter().map(|(_, body)| body.num_bytes()).sum::<usize>()
+            }
+            Self::JsonSchema(_) | Self::Call(_) => schemas,
+            Self::JsonObject | Self::Choices(_) => 0,
+        }
+    }
+
     /// Returns the schemas of the grammar.
     fn schemas(&self) -> Vec<&JsonSchema> {
         match self {
@@ -220,7 +234,7 @@ impl GrammarCompiler {
         Constraint::new(GrammarState::Free(any), Arc::default(), self.reasoning_tokens.clone())
     }
 
-    /// Checks the limits that need no parsing.
+    /// Checks the limits that need no parsing, except those of schemas.
     fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         match grammar {
             Grammar::JsonObject | Grammar::JsonSchema(_) | Grammar::Call(_) => Ok(()),
@@ -265,7 +279,7 @@ impl GrammarCompiler {
         let (factory, env) = (self.factory.clone(), self.env.clone());
         let (permitted, end_token_ids) = (self.permitted.clone(), self.end_token_ids.clone());
         let memory = self.memory.clone();
-        run_with_timeout(self.limits.max_compile_ms, move || {
+        run_with_timeout(self.limits.max_compile_ms, grammar.num_bytes(), move || {
             let _held = held;
             if let Some(automaton) = automaton(&source) {
                 let table = RegexTable::new(automaton, env, permitted, end_token_ids);

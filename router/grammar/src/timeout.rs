@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use crate::error::GrammarError;
 
-/// The parser follows a chain of references by recursion. Only the used part of a stack takes memory.
-const STACK_BYTES: usize = 256 << 20;
+/// The least stack. Only the used part of a stack takes memory.
+const MIN_STACK_BYTES: usize = 256 << 20;
+/// The stack for a byte of a grammar. The parser follows chains of references and templates in templates by recursion,
+/// which take up to 300 bytes of stack for a byte of text.
+const STACK_BYTES_OF_BYTE: usize = 1 << 10;
 
-/// Runs `compile` on a thread of its own. If that takes longer than `limit_ms`, returns an error, and the thread
-/// continues at the lowest priority.
+/// Runs `compile` on a thread of its own, with a stack for a grammar of `num_bytes`. If that takes longer than
+/// `limit_ms`, returns an error, and the thread continues at the lowest priority.
 pub(crate) fn run_with_timeout<T: Send + 'static>(
     limit_ms: u64,
+    num_bytes: usize,
     compile: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, GrammarError> {
     let (done, result) = sync_channel(1);
@@ -25,7 +29,8 @@ pub(crate) fn run_with_timeout<T: Send + 'static>(
             let _ = done.send(compile());
         }
     };
-    std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES).spawn(compile).map_err(
+    let stack_bytes = num_bytes.saturating_mul(STACK_BYTES_OF_BYTE).max(MIN_STACK_BYTES);
+    std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack_bytes).spawn(compile).map_err(
         |error| GrammarError::too_complex(format!("cannot start a thread to compile it: {error}")),
     )?;
     result.recv_timeout(Duration::from_millis(limit_ms)).map_err(|error| match error {
@@ -92,12 +97,12 @@ mod tests {
 
     #[test]
     fn work_within_the_limit_returns_its_result() {
-        assert_eq!(run_with_timeout(600_000, || 7).ok(), Some(7));
+        assert_eq!(run_with_timeout(600_000, 0, || 7).ok(), Some(7));
     }
 
     #[test]
     fn a_panic_becomes_an_error() {
-        let outcome = run_with_timeout(600_000, || -> u8 { panic!("as the parser might") });
+        let outcome = run_with_timeout(600_000, 0, || -> u8 { panic!("as the parser might") });
         assert!(outcome.unwrap_err().to_string().contains("the compiler failed"));
     }
 
@@ -111,7 +116,7 @@ mod tests {
         let priority = || getpriority_process(Some(Worker::current().0)).expect("its own priority");
         let before = priority();
         let (sender, receiver) = sync_channel(1);
-        let late = run_with_timeout(1, move || {
+        let late = run_with_timeout(1, 0, move || {
             let begun = Instant::now();
             let mut lowest = 0;
             while lowest != Worker::LOWEST_PRIORITY && begun.elapsed() < Duration::from_secs(60) {

@@ -4,13 +4,16 @@
 //! contain itself becomes one expression. The parser reads the expressions of other rules one after the other and makes
 //! each as long as it can, so a grammar that needs a shorter one has fewer outputs than its author wrote.
 
+use std::collections::HashMap;
 use std::iter::Peekable;
 use std::str::Chars;
 
 use crate::lark::{LarkWriter, literal};
 
 /// Deepest nesting of groups.
-const MAX_DEPTH: usize = 64;
+const MAX_GROUPS: usize = 64;
+/// Deepest nesting of alternatives and repetitions. Each takes a group in Lark, whose parser accepts no more.
+const MAX_DEPTH: usize = 28;
 /// Most repetitions that a count may name.
 const MAX_COUNT: u32 = 10_000;
 /// The rule that the output follows.
@@ -58,18 +61,25 @@ enum Token {
 
 struct Rules {
     names: Vec<String>,
+    indices: HashMap<String, usize>,
     /// The bodies, by the index of the name.
     bodies: Vec<Option<Node>>,
+}
+
+/// A part of a rule and the deepest nesting of alternatives and repetitions in it.
+struct Parsed {
+    node: Node,
+    depth: usize,
 }
 
 impl Rules {
     fn parse(text: &str) -> Result<Self, String> {
         let mut tokens = tokens(text)?.into_iter().peekable();
-        let mut rules = Self { names: Vec::new(), bodies: Vec::new() };
+        let mut rules = Self { names: Vec::new(), indices: HashMap::new(), bodies: Vec::new() };
         while let Some(token) = tokens.next() {
             let Token::Begin(name) = token else { return Err("a rule begins with `name ::=`".into()) };
             let idx = rules.intern(name);
-            let body = rules.choice(&mut tokens, 0)?;
+            let body = rules.choice(&mut tokens, 0)?.node;
             if rules.bodies[idx].replace(body).is_some() {
                 return Err(format!("the rule `{}` is defined twice", rules.names[idx]));
             }
@@ -84,11 +94,12 @@ impl Rules {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|other| other == name)
+        self.indices.get(name).copied()
     }
 
     fn intern(&mut self, name: String) -> usize {
         self.find(&name).unwrap_or_else(|| {
+            self.indices.insert(name.clone(), self.names.len());
             self.names.push(name);
             self.bodies.push(None);
             self.names.len() - 1
@@ -98,46 +109,65 @@ impl Rules {
     fn choice(
         &mut self,
         tokens: &mut Peekable<impl Iterator<Item = Token>>,
-        depth: usize,
-    ) -> Result<Node, String> {
-        if depth > MAX_DEPTH {
-            return Err(format!("groups are nested more than {MAX_DEPTH} deep"));
+        num_groups: usize,
+    ) -> Result<Parsed, String> {
+        if num_groups > MAX_GROUPS {
+            return Err(format!("groups are nested more than {MAX_GROUPS} deep"));
         }
-        let mut choices = vec![self.sequence(tokens, depth)?];
+        let Parsed { node, mut depth } = self.sequence(tokens, num_groups)?;
+        let mut choices = vec![node];
         while tokens.next_if_eq(&Token::Bar).is_some() {
-            choices.push(self.sequence(tokens, depth)?);
+            let next = self.sequence(tokens, num_groups)?;
+            choices.push(next.node);
+            depth = depth.max(next.depth);
         }
-        Ok(if choices.len() == 1 { choices.swap_remove(0) } else { Node::Choice(choices) })
+        if choices.len() == 1 {
+            return Ok(Parsed { node: choices.swap_remove(0), depth });
+        }
+        Ok(Parsed { node: Node::Choice(choices), depth: deeper(depth)? })
     }
 
     fn sequence(
         &mut self,
         tokens: &mut Peekable<impl Iterator<Item = Token>>,
-        depth: usize,
-    ) -> Result<Node, String> {
-        let mut nodes = Vec::new();
+        num_groups: usize,
+    ) -> Result<Parsed, String> {
+        let (mut nodes, mut deepest) = (Vec::new(), 0);
+        // The depth of the last node, to which a repetition adds a level.
+        let mut last_depth = 0;
         while let Some(token) =
             tokens.next_if(|token| !matches!(token, Token::Begin(_) | Token::Bar | Token::Close))
         {
-            let node = match token {
-                Token::Text(text) => Node::Text(text),
-                Token::Class(class) => Node::Class(class),
-                Token::Name(name) => Node::Rule(self.intern(name)),
+            let Parsed { node, depth } = match token {
+                Token::Text(text) => Parsed { node: Node::Text(text), depth: 0 },
+                Token::Class(class) => Parsed { node: Node::Class(class), depth: 0 },
+                Token::Name(name) => Parsed { node: Node::Rule(self.intern(name)), depth: 0 },
                 Token::Open => {
-                    let inner = self.choice(tokens, depth + 1)?;
+                    let inner = self.choice(tokens, num_groups + 1)?;
                     tokens.next_if_eq(&Token::Close).ok_or("a group is not closed")?;
                     inner
                 }
                 Token::Repeat(least, most) => {
                     let node = Box::new(nodes.pop().ok_or("a repetition follows nothing")?);
-                    Node::Repeat { node, least, most }
+                    Parsed { node: Node::Repeat { node, least, most }, depth: deeper(last_depth)? }
                 }
                 Token::Begin(_) | Token::Bar | Token::Close => continue,
             };
             nodes.push(node);
+            last_depth = depth;
+            deepest = deepest.max(depth);
         }
-        Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Node::Sequence(nodes) })
+        let node = if nodes.len() == 1 { nodes.swap_remove(0) } else { Node::Sequence(nodes) };
+        Ok(Parsed { node, depth: deepest })
     }
+}
+
+/// Returns the depth of alternatives or a repetition around a part of this depth.
+fn deeper(depth: usize) -> Result<usize, String> {
+    if depth == MAX_DEPTH {
+        return Err(format!("alternatives and repetitions are nested more than {MAX_DEPTH} deep"));
+    }
+    Ok(depth + 1)
 }
 
 fn tokens(text: &str) -> Result<Vec<Token>, String> {
@@ -290,6 +320,11 @@ impl<'a> Translation<'a> {
     fn rule(&mut self, root: usize) -> String {
         let mut waiting = vec![root];
         while let Some(&idx) = waiting.last() {
+            // Several rules may have waited for this one.
+            if self.is_written[idx] {
+                waiting.pop();
+                continue;
+            }
             let Some(body) = &self.rules.bodies[idx] else { break };
             if self.names[idx].is_none() && self.is_recursive[idx] {
                 self.names[idx] = Some(self.writer.reserve());
@@ -300,10 +335,7 @@ impl<'a> Translation<'a> {
             inner.retain(|inner| self.names[*inner].is_none());
             if inner.is_empty() {
                 waiting.pop();
-                // Several rules may have waited for this one.
-                if std::mem::replace(&mut self.is_written[idx], true) {
-                    continue;
-                }
+                self.is_written[idx] = true;
                 if self.is_recursive[idx] {
                     if let Some(name) = self.names[idx].clone() {
                         let body = self.body(body);
@@ -474,8 +506,22 @@ mod tests {
         ] {
             assert_eq!(translated(text).unwrap_err(), fault, "{text}");
         }
-        let nested = format!("root ::= {}\"a\"{}", "(".repeat(100), ")".repeat(100));
-        assert!(translated(&nested).unwrap_err().contains("nested"));
+        let nested = |open: &str, close: &str, count: usize| {
+            translated(&format!("root ::= {}\"a\"{}", open.repeat(count), close.repeat(count)))
+        };
+        let deep = "alternatives and repetitions are nested more than 28 deep";
+        for (open, close, most, fault) in [
+            ("(", ")", MAX_GROUPS, "groups are nested more than 64 deep"),
+            ("", "*", MAX_DEPTH, deep),
+            ("", "{1,2}", MAX_DEPTH, deep),
+            ("(", ")+", MAX_DEPTH, deep),
+            ("(\"b\" | ", ")", MAX_DEPTH, deep),
+        ] {
+            assert!(nested(open, close, most).is_ok(), "{open}{close}");
+            assert_eq!(nested(open, close, most + 1).unwrap_err(), fault, "{open}{close}");
+        }
+        let apart = "\"a\"* ".repeat(1_000);
+        assert!(translated(&format!("root ::= {apart}")).is_ok(), "repetitions beside each other");
     }
 
     #[test]
