@@ -8,6 +8,8 @@
 //! a possible call until it has read the name of a known tool and the start of its arguments. From then on the
 //! arguments stream.
 //!
+//! Some models call tools before they close their reasoning. Each format says which of its marks begin a call there.
+//!
 //! GPT-OSS writes a reply as several messages, whose channels tell what they are (`channels.rs`).
 //!
 //! Each tool format is a file in `formats/`, registered in [`ToolFormat::ALL`].

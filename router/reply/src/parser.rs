@@ -10,13 +10,28 @@ use crate::tool_calls::{ReplyEnd, ToolCallParser};
 #[derive(Debug, Clone)]
 pub struct ReplyParser {
     sections: Sections,
-    tools: Option<ToolCallParser>,
+    calls: Calls,
+}
+
+/// The parsers of calls, where a reply may have any.
+#[derive(Debug, Clone, Default)]
+struct Calls {
+    in_content: Option<ToolCallParser>,
+    in_reasoning: Option<ToolCallParser>,
 }
 
 impl ReplyParser {
     /// Creates a parser that finds reasoning with `sections` and calls in the format and of the tools in `tools`.
+    ///
+    /// A call in reasoning is a call if the format has a mark for it. In a reply whose content follows a grammar it is
+    /// reasoning, because the content after it is the reply that the grammar promises, and its calls are those.
     pub fn new(sections: Sections, tools: Option<(ToolFormat, Vec<Signature>)>) -> Self {
-        Self { sections, tools: tools.map(|(format, tools)| ToolCallParser::new(format, tools)) }
+        let calls = tools.map(|(format, tools)| Calls {
+            in_reasoning: ToolCallParser::in_reasoning(format, tools.clone())
+                .filter(|_| !sections.are_constrained()),
+            in_content: Some(ToolCallParser::new(format, tools)),
+        });
+        Self { sections, calls: calls.unwrap_or_default() }
     }
 
     /// Parses a complete reply.
@@ -26,9 +41,8 @@ impl ReplyParser {
     /// call is text too; if it was cut there, the call has the arguments received so far.
     #[must_use]
     pub fn parse_complete(mut self, text: &str, end: ReplyEnd) -> Vec<Piece> {
-        if let Some(tools) = &mut self.tools {
-            tools.expect_complete_reply(end);
-        }
+        let Calls { in_content, in_reasoning } = &mut self.calls;
+        in_content.iter_mut().chain(in_reasoning).for_each(|calls| calls.expect_complete_reply(end));
         let mut out = Vec::new();
         self.push(text, &mut out);
         self.finish(&mut out);
@@ -37,27 +51,51 @@ impl ReplyParser {
 
     /// Parses the next chunk of text and appends the pieces that are certain.
     pub fn push(&mut self, text: &str, out: &mut Vec<Piece>) {
-        let tools = &mut self.tools;
-        self.sections.push(text, |section, part| parse_section(section, part, tools.as_mut(), out));
+        let calls = &mut self.calls;
+        self.sections.push(text, |section, part| calls.parse_section(section, part, out));
     }
 
     /// Ends the reply and appends the pieces of the text that was held back.
     pub fn finish(&mut self, out: &mut Vec<Piece>) {
-        let tools = &mut self.tools;
-        self.sections.finish(|section, part| parse_section(section, part, tools.as_mut(), out));
-        if let Some(tools) = &mut self.tools {
-            tools.finish(out);
+        let calls = &mut self.calls;
+        self.sections.finish(|section, part| calls.parse_section(section, part, out));
+        self.calls.finish(out);
+    }
+}
+
+impl Calls {
+    fn parse_section(&mut self, section: Section, part: &str, out: &mut Vec<Piece>) {
+        match section {
+            // What precedes a mark does not continue behind it.
+            Section::Mark => self.finish(out),
+            Section::Reasoning => match &mut self.in_reasoning {
+                Some(calls) => as_reasoning(out, |out| calls.push(part, out)),
+                None => push_nonempty(part, Piece::Reasoning, out),
+            },
+            Section::Content => match &mut self.in_content {
+                Some(calls) => calls.push(part, out),
+                None => push_nonempty(part, Piece::Text, out),
+            },
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<Piece>) {
+        if let Some(calls) = &mut self.in_reasoning {
+            as_reasoning(out, |out| calls.finish(out));
+        }
+        if let Some(calls) = &mut self.in_content {
+            calls.finish(out);
         }
     }
 }
 
-fn parse_section(section: Section, part: &str, tools: Option<&mut ToolCallParser>, out: &mut Vec<Piece>) {
-    match (section, tools) {
-        // What precedes a mark does not continue behind it.
-        (Section::Mark, Some(tools)) => tools.finish(out),
-        (Section::Mark, None) => {}
-        (Section::Reasoning, _) => push_nonempty(part, Piece::Reasoning, out),
-        (Section::Content, Some(tools)) => tools.push(part, out),
-        (Section::Content, None) => push_nonempty(part, Piece::Text, out),
+/// Runs `parse` on reasoning, so that the text among its pieces is reasoning.
+fn as_reasoning(out: &mut Vec<Piece>, parse: impl FnOnce(&mut Vec<Piece>)) {
+    let begin = out.len();
+    parse(out);
+    for piece in &mut out[begin..] {
+        if let Piece::Text(text) = piece {
+            *piece = Piece::Reasoning(std::mem::take(text));
+        }
     }
 }

@@ -60,6 +60,11 @@ impl Sections {
         Self { content_is_last: true, ..Self::new(start, marks) }
     }
 
+    /// Returns true if the content follows a grammar.
+    pub(crate) fn are_constrained(&self) -> bool {
+        self.content_is_last
+    }
+
     /// Splits the next chunk of text, and calls `emit` for each part whose section is certain. No part is empty.
     pub fn push(&mut self, text: &str, mut emit: impl FnMut(Section, &str)) {
         let mut emit = |section, part: &str| {

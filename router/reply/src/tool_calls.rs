@@ -63,6 +63,8 @@ impl ArgumentsReader {
 #[derive(Debug, Clone)]
 pub struct ToolCallParser {
     format: ToolFormat,
+    /// The marks that begin calls.
+    marks: &'static [&'static str],
     tools: Vec<Signature>,
     state: State,
     /// Text held back. It begins with the possible call while one is being read.
@@ -79,10 +81,11 @@ pub struct ToolCallParser {
 }
 
 impl ToolCallParser {
-    /// Creates a parser of calls of `tools`.
+    /// Creates a parser of calls of `tools` in the content of a reply.
     pub fn new(format: ToolFormat, tools: Vec<Signature>) -> Self {
         Self {
             format,
+            marks: format.opening_marks(),
             tools,
             state: State::Text,
             buffer: String::new(),
@@ -92,6 +95,12 @@ impl ToolCallParser {
             is_marked: false,
             complete: None,
         }
+    }
+
+    /// Creates a parser of calls in reasoning, where each has a mark. Returns `None` if the format has no such calls.
+    pub fn in_reasoning(format: ToolFormat, tools: Vec<Signature>) -> Option<Self> {
+        let marks = format.marks_in_reasoning();
+        (!marks.is_empty()).then(|| Self { marks, at_start: false, ..Self::new(format, tools) })
     }
 
     /// Announces that the next text is the complete reply. A call whose arguments are not valid JSON is then text.
@@ -191,7 +200,7 @@ impl ToolCallParser {
                 start => return self.begin(offset, start, out),
             }
         }
-        let marks = self.format.opening_marks();
+        let marks = self.marks;
         if let Some((at, _)) = first_mark(&self.buffer, marks) {
             self.take_text(at, out);
             self.state = State::Opened;
@@ -394,7 +403,7 @@ impl ToolCallParser {
 
     /// Returns the buffer without the opening mark that it may begin with.
     fn unmarked(&self) -> &str {
-        let mut marks = self.format.opening_marks().iter();
+        let mut marks = self.marks.iter();
         marks.find_map(|mark| self.buffer.strip_prefix(mark)).unwrap_or(&self.buffer)
     }
 

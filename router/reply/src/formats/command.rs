@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "command",
         template_marks: &["<|START_ACTION|>", "title of the tool in the specification"],
         opening_marks: &["<|START_ACTION|>", "Action: ```json", "Action:```json"],
+        marks_in_reasoning: &["<|START_ACTION|>"],
         inner_marks: &["<|END_ACTION|>"],
         closing_marks: &["<|END_ACTION|>", "```"],
         separators: &[],

@@ -19,6 +19,7 @@ impl ToolFormat {
         name: "deepseek",
         template_marks: &[CALL],
         opening_marks: &[SECTION, CALL],
+        marks_in_reasoning: &[SECTION, CALL],
         inner_marks: &[SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
         closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
         separators: &[],

@@ -17,6 +17,9 @@ pub(super) struct Syntax {
     /// Texts that only the chat templates of this format contain.
     pub template_marks: &'static [&'static str],
     pub opening_marks: &'static [&'static str],
+    /// The opening marks that begin a call in reasoning too, because the family writes them for nothing else. Some
+    /// models call tools before they close their reasoning.
+    pub marks_in_reasoning: &'static [&'static str],
     pub inner_marks: &'static [&'static str],
     /// Marks that may follow a call, in any order.
     pub closing_marks: &'static [&'static str],
@@ -85,6 +88,11 @@ impl ToolFormat {
     /// write it out.
     pub fn opening_marks(self) -> &'static [&'static str] {
         self.0.opening_marks
+    }
+
+    /// Returns the marks that begin calls in reasoning, if such calls are no part of the reasoning.
+    pub(crate) fn marks_in_reasoning(self) -> &'static [&'static str] {
+        self.0.marks_in_reasoning
     }
 
     /// Returns the other marks that belong to calls.

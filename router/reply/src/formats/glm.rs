@@ -23,6 +23,7 @@ impl ToolFormat {
         name: "glm",
         template_marks: &[TAGS.key_open],
         opening_marks: &["<tool_call>"],
+        marks_in_reasoning: &["<tool_call>"],
         inner_marks: &[TAGS.key_open, TAGS.key_close, TAGS.value_open, TAGS.value_close, TAGS.end],
         closing_marks: &[TAGS.end],
         separators: &[],

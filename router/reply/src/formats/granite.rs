@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "granite",
         template_marks: &["<|tool_call|>", "<function_call>"],
         opening_marks: &["<|tool_call|>", "<tool_call>", "<function_call>"],
+        marks_in_reasoning: &[],
         inner_marks: &["</tool_call>"],
         closing_marks: &["</tool_call>"],
         separators: &[],

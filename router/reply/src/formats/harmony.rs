@@ -11,6 +11,7 @@ impl ToolFormat {
         name: "harmony",
         template_marks: &["<|channel|>commentary"],
         opening_marks: &[CHANNEL, START, RECIPIENT],
+        marks_in_reasoning: &[],
         inner_marks: &["<|constrain|>", MESSAGE],
         closing_marks: &[],
         separators: &[],

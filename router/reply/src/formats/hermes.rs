@@ -10,6 +10,7 @@ impl ToolFormat {
         // SmolLM3's template says `xml_tools`.
         template_marks: &["<tool_call>", "xml_tools"],
         opening_marks: &["<tool_call>"],
+        marks_in_reasoning: &["<tool_call>"],
         inner_marks: &["</tool_call>"],
         closing_marks: &["</tool_call>"],
         separators: &[],

@@ -8,6 +8,7 @@ impl ToolFormat {
         name: "json",
         template_marks: &[],
         opening_marks: &[],
+        marks_in_reasoning: &[],
         inner_marks: &[],
         closing_marks: &[],
         separators: &[],

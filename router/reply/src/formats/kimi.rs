@@ -16,6 +16,7 @@ impl ToolFormat {
         name: "kimi",
         template_marks: &[ARGUMENTS],
         opening_marks: &[SECTION, CALL],
+        marks_in_reasoning: &[SECTION, CALL],
         inner_marks: &[ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"],
         closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
         separators: &[],

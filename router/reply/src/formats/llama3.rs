@@ -15,6 +15,7 @@ impl ToolFormat {
             "ipython",
         ],
         opening_marks: &["<|python_tag|>"],
+        marks_in_reasoning: &[],
         inner_marks: &[],
         closing_marks: &[],
         separators: &[';', ','],

@@ -14,6 +14,7 @@ impl ToolFormat {
         name: "mistral",
         template_marks: &["[TOOL_CALLS]"],
         opening_marks: &["[TOOL_CALLS]"],
+        marks_in_reasoning: &["[TOOL_CALLS]"],
         inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
         closing_marks: &[],
         separators: &[],

@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "olmo3",
         template_marks: &["<function_calls>"],
         opening_marks: &["<function_calls>"],
+        marks_in_reasoning: &[],
         inner_marks: &["</function_calls>"],
         closing_marks: &["</function_calls>"],
         separators: &[],

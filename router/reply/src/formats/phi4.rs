@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "phi4",
         template_marks: &["<|tool|>", "functools["],
         opening_marks: &["<|tool_call|>", "functools"],
+        marks_in_reasoning: &[],
         inner_marks: &["<|/tool_call|>"],
         closing_marks: &["<|/tool_call|>"],
         separators: &[],

@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "pythonic",
         template_marks: &["func_name1(params_name1=", "<|python_start|>"],
         opening_marks: &["<|python_start|>"],
+        marks_in_reasoning: &[],
         inner_marks: &["<|python_end|>"],
         closing_marks: &["<|python_end|>"],
         separators: &[],

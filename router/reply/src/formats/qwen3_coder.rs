@@ -24,6 +24,7 @@ impl ToolFormat {
         name: "qwen3_coder",
         template_marks: &["<function=example_function_name>", "<function=' + tool_call.name"],
         opening_marks: &["<tool_call>", FUNCTION],
+        marks_in_reasoning: &["<tool_call>"],
         inner_marks: &["</tool_call>"],
         closing_marks: &[TAGS.end, "</tool_call>"],
         separators: &[],

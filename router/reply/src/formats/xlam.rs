@@ -9,6 +9,7 @@ impl ToolFormat {
         name: "xlam",
         template_marks: &["make calls in a single JSON array"],
         opening_marks: &["```json", "[TOOL_CALLS]", "<tool_call>"],
+        marks_in_reasoning: &[],
         inner_marks: &["</tool_call>"],
         closing_marks: &["```", "</tool_call>"],
         separators: &[],

@@ -189,6 +189,123 @@ fn qwen3_coder() -> Vec<Recorded> {
     ]
 }
 
+/// Replies with a call before reasoning has ended, as Qwen3.5 and others write them (vLLM's issue 39056).
+fn in_reasoning() -> Vec<(ToolFormat, &'static str, Reply)> {
+    let after = |reasoning: &str, reply: Reply| Reply { reasoning: reasoning.into(), ..reply };
+    let paris = || weather("");
+    vec![
+        (
+            ToolFormat::QWEN3_CODER,
+            "<think>\nI need it.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n\
+             </function>\n</tool_call>\n</think>\n\n",
+            after("\nI need it.", paris()),
+        ),
+        // The reply ends in reasoning.
+        (
+            ToolFormat::QWEN3_CODER,
+            "<think>\nI need it.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n\
+             </function>\n</tool_call>",
+            after("\nI need it.", paris()),
+        ),
+        // Reasoning goes on, and another call follows it.
+        (
+            ToolFormat::HERMES,
+            "<think>\nFirst.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
+             </tool_call>\nThen.\n</think>\n\n<tool_call>\n{\"name\": \"get_time\", \"arguments\": {}}\n\
+             </tool_call>",
+            after("\nFirst.\nThen.", paris().calling("get_time", "{}")),
+        ),
+        (
+            ToolFormat::HERMES,
+            "<think>a <tool_call>{\"name\": \"get_time\"}</tool_call><tool_call>{\"name\": \"f\"}</tool_call></think>It is 5.",
+            after("a", Reply::of("It is 5.").calling("get_time", "{}").calling("f", "{}")),
+        ),
+        (
+            ToolFormat::GLM,
+            "<think>I look.<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+            after("I look.", paris()),
+        ),
+        (
+            ToolFormat::KIMI,
+            "<think>I look. <|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0\
+             <|tool_call_argument_begin|>{\"city\": \"Paris\"}<|tool_call_end|><|tool_calls_section_end|></think>",
+            after("I look.", paris()),
+        ),
+        (
+            ToolFormat::DEEPSEEK,
+            "<think>I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Paris\"}\
+             <｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            after("I look.", paris()),
+        ),
+        (
+            ToolFormat::COMMAND,
+            "<|START_THINKING|>I look.<|START_ACTION|>[{\"tool_call_id\": \"0\", \"tool_name\": \"get_weather\", \
+             \"parameters\": {\"city\": \"Paris\"}}]<|END_ACTION|>",
+            after("I look.", paris()),
+        ),
+        // A call that reasoning cuts off has the arguments before the mark, as one at the end of a reply.
+        (
+            ToolFormat::HERMES,
+            "<think>a<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1</think>b",
+            after("a", Reply::of("b").calling("f", "{\"a\": 1")),
+        ),
+    ]
+}
+
+/// Reasoning about calls, in formats where a call may be part of reasoning and in others.
+const THOUGHTS: &[(ToolFormat, &str)] = &[
+    (ToolFormat::HERMES, "I could write <tool_call> and </tool_call>."),
+    (ToolFormat::HERMES, "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>\n"),
+    (ToolFormat::HERMES, "{\"name\": \"f\", \"arguments\": {}} "),
+    (ToolFormat::HERMES, " <tool_"),
+    (ToolFormat::QWEN3_CODER, "Some models write <function=f>\n</function> without a mark."),
+    (ToolFormat::GLM, "<tool_call>get_time is a tool"),
+    (ToolFormat::XLAM, "```json\n[{\"name\": \"f\", \"arguments\": {}}]\n```"),
+    (ToolFormat::JSON, "{\"name\": \"f\", \"arguments\": {}}"),
+    (ToolFormat::LLAMA3, "<|python_tag|>{\"name\": \"f\"}"),
+    (ToolFormat::PYTHONIC, "[f(a=1)]"),
+    (ToolFormat::PHI4, "functools[{\"name\": \"f\", \"arguments\": {}}]"),
+    (ToolFormat::OLMO3, "<function_calls>f(a=1)</function_calls>"),
+    (ToolFormat::GRANITE, "<tool_call>[{\"name\": \"f\", \"arguments\": {}}]"),
+];
+
+#[test]
+fn calls_in_reasoning_are_found_where_the_format_has_a_mark_for_them() {
+    for (format, text, wanted) in in_reasoning() {
+        let (start, inside) = (ReasoningStart::InReply, ReasoningStart::InPrompt);
+        assert_eq!(parse_in_all_ways(Some(format), Some(start), text), wanted, "{format:?}: {text}");
+        // The prompt may have opened reasoning.
+        let text = text.strip_prefix("<think>").or(text.strip_prefix("<|START_THINKING|>")).unwrap();
+        assert_eq!(parse_in_all_ways(Some(format), Some(inside), text), wanted, "{format:?}: {text}");
+        // Without tools it is only reasoning.
+        assert_eq!(parse_in_all_ways(None, Some(inside), text).calls, [], "{text}");
+    }
+}
+
+#[test]
+fn reasoning_about_calls_is_reasoning() {
+    for (format, thought) in THOUGHTS {
+        let wanted = Reply { reasoning: (*thought).into(), ..Reply::of("Yes.") };
+        let text = format!("<think>{thought}</think>Yes.");
+        let found = parse_in_all_ways(Some(*format), Some(ReasoningStart::InReply), &text);
+        assert_eq!(found, wanted, "{format:?}: {text}");
+    }
+}
+
+#[test]
+fn a_reply_under_a_grammar_has_no_calls_in_its_reasoning() {
+    use trunkline_reply::{ReasoningMarks, ReplyParser, Sections};
+    let call = "<tool_call>{\"name\": \"get_time\", \"arguments\": {}}</tool_call>";
+    let text = format!("<think>a{call}</think>{call}");
+    for cuts in [vec![text.as_str()], text.split_inclusive('>').collect()] {
+        let sections = Sections::constrained(Some(ReasoningStart::InReply), ReasoningMarks::Think);
+        let parser = ReplyParser::new(sections, Some((ToolFormat::HERMES, crate::support::tools())));
+        let reply = crate::support::parse_with(parser, cuts);
+        let wanted = Reply { reasoning: format!("a{call}"), ..Reply::of("").calling("get_time", "{}") };
+        assert_eq!(reply, wanted);
+    }
+}
+
 #[test]
 fn calls_of_each_family_are_found_wherever_they_are_cut() {
     for (format, replies) in [
