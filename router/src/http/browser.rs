@@ -3,8 +3,15 @@
 //! A page can send requests to `127.0.0.1` without reading the answers, and with a name that it points there (DNS
 //! rebinding) it can read them, too. Browsers put the page's origin in every request that is not a plain GET, and the
 //! name that the page used in `Host`.
+//!
+//! Besides pages of allowed origins, two kinds may use the server:
+//!
+//! - pages that this machine serves, at `localhost`, a name below it, or a loopback address, and at any port;
+//! - pages of the host and port in `Host`, if that is an address. A browser that puts an address there has connected to
+//!   it, so the page comes from the server itself or from a proxy in front of it. A name there shows nothing of the
+//!   kind: its owner can point it to this machine after the page was loaded from another one.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use axum::http::{HeaderMap, Uri, header};
 
@@ -36,18 +43,17 @@ impl BrowserGuard {
         }
         let text =
             |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let host =
+            uri.authority().map(|authority| authority.as_str().to_owned()).or_else(|| text(header::HOST));
+        let own = host.as_deref().and_then(FixedHost::parse);
         if let Some(value) = text(header::ORIGIN)
             && !self.origins.iter().any(|origin| origin.is(&value))
-            && !value.split_once("://").is_some_and(|(_, host)| is_local(host))
+            && !is_local_or_own(&value, own)
         {
             return Err(Foreign { header: "origin", value });
         }
-        let host =
-            uri.authority().map(|authority| authority.as_str().to_owned()).or_else(|| text(header::HOST));
         match host {
-            Some(value)
-                if !is_local(&value) && !self.origins.iter().any(|origin| origin.has_host(&value)) =>
-            {
+            Some(value) if own.is_none() && !self.origins.iter().any(|origin| origin.has_host(&value)) => {
                 Err(Foreign { header: "host", value })
             }
             _ => Ok(()),
@@ -55,12 +61,46 @@ impl BrowserGuard {
     }
 }
 
-/// Returns true for `localhost` and for addresses, which no page can point to another machine; a port may follow.
-fn is_local(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    name == "localhost" || name.ends_with(".localhost") || name.parse::<IpAddr>().is_ok()
+/// Returns true for the origin of a page that this machine serves, or the server at `own`.
+fn is_local_or_own(origin: &str, own: Option<FixedHost>) -> bool {
+    let Some((scheme, host)) = origin.split_once("://") else { return false };
+    let Some(host) = FixedHost::parse(host) else { return false };
+    let default_port = if scheme.eq_ignore_ascii_case("https") { 443 } else { 80 };
+    let has_port = |host: FixedHost| (host.address, host.port.unwrap_or(default_port));
+    host.is_loopback() || own.is_some_and(|own| has_port(own) == has_port(host))
+}
+
+/// A host that no page can point to another machine, as browsers write it.
+#[derive(Debug, Clone, Copy)]
+struct FixedHost {
+    /// The address; `None` for `localhost` and the names below it (RFC 6761, section 6.3).
+    address: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl FixedHost {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']')?;
+                (Some(IpAddr::V6(address.parse::<Ipv6Addr>().ok()?)), port)
+            }
+            None => {
+                let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+                let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+                let is_localhost = name == "localhost" || name.ends_with(".localhost");
+                let address = || name.parse::<Ipv4Addr>().ok().map(|address| Some(address.into()));
+                (if is_localhost { None } else { address()? }, port)
+            }
+        };
+        let port = match port {
+            "" => None,
+            port => Some(port.strip_prefix(':')?.parse().ok()?),
+        };
+        Some(Self { address, port })
+    }
+
+    fn is_loopback(self) -> bool {
+        self.address.is_none_or(|address| address.to_canonical().is_loopback())
+    }
 }

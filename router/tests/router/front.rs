@@ -27,45 +27,96 @@ async fn without_keys_on_loopback_foreign_pages_are_refused() {
     let origins = vec![ORIGIN.parse().unwrap()];
     let front = Front { guard: Some(BrowserGuard::new(origins.clone())), origins, ..Front::default() };
     let router = Router::start_behind(front, Limits::default(), Access::open()).await;
-    let ask = async |line: &str, header: &str| {
+    let send = async |line: &str, head: &str, body: &str| {
         let mut connection = router.connect().await;
-        let (host, body) =
-            if header.starts_with("host") { ("", "") } else { ("host: [::1]\r\n", r#"{"prompt": "x"}"#) };
-        let head = format!("{line} HTTP/1.1\r\n{host}{header}\r\ncontent-length: {}\r\n\r\n", body.len());
+        let head = format!("{line} HTTP/1.1\r\n{head}content-length: {}\r\n\r\n", body.len());
         connection.stream.write_all((head + body).as_bytes()).await.unwrap();
         connection.answer().await
     };
+    let post = async |host: &str, origin: &str| {
+        let head = format!("host: {host}\r\norigin: {origin}\r\n");
+        send("POST /v1/completions", &head, r#"{"prompt": "x"}"#).await
+    };
+    // Pages that this machine serves, and allowed ones.
     for origin in [
         "http://localhost:8080",
+        "http://LOCALHOST",
+        "http://app.localhost:3000",
+        "http://localhost.:3000",
         "http://127.0.0.1:3000",
+        "https://127.3.2.1",
         "http://[::1]:3000",
+        "http://[::ffff:127.0.0.1]",
         ORIGIN,
         "HTTPS://chat.example.com",
     ] {
-        assert_eq!(ask("POST /v1/completions", &format!("origin: {origin}")).await.status, 200, "{origin}");
+        assert_eq!(post("[::1]", origin).await.status, 200, "{origin}");
     }
     for origin in [
+        "http://6.6.6.6",
+        "http://6.6.6.6:8080",
+        "http://192.168.1.7:3000",
+        "http://[2001:db8::6]",
+        "http://0.0.0.0:3000",
+        "http://[::]",
+        "http://[::ffff:6.6.6.6]",
         "https://evil.example.com",
         "null",
+        "",
+        "127.0.0.1",
+        "http://",
         "http://localhost.evil.example.com",
+        "http://evillocalhost",
+        "http://127.0.0.1.evil.example.com",
+        "http://[::1].evil.example.com",
+        "http://[::1]evil",
+        "http://localhost:80:80",
+        "http://localhost:x",
+        "http://localhost@evil.example.com",
         "https://chat.example.com:1",
     ] {
-        let answer = ask("POST /v1/completions", &format!("origin: {origin}")).await;
+        let answer = post("[::1]", origin).await;
         let code = answer.json()["error"]["code"].clone();
         assert_eq!((answer.status, code.as_str()), (403, Some("origin_not_allowed")), "{origin}");
+    }
+    // A page at the address under which the browser reached this server, as behind a proxy on this machine.
+    for (host, origin, status) in [
+        ("192.168.1.7", "http://192.168.1.7", 200),
+        ("192.168.1.7:80", "http://192.168.1.7", 200),
+        ("192.168.1.7", "http://192.168.1.7:80", 200),
+        ("192.168.1.7:443", "https://192.168.1.7", 200),
+        ("192.168.1.7:8080", "http://192.168.1.7:8080", 200),
+        ("[2001:DB8:0::6]:8080", "http://[2001:db8::6]:8080", 200),
+        ("192.168.1.7:8080", "http://192.168.1.7:3000", 403),
+        ("192.168.1.7:8080", "http://192.168.1.7", 403),
+        ("192.168.1.7", "http://192.168.1.8", 403),
+        ("127.0.0.1:8080", "http://192.168.1.7:8080", 403),
+        // A page can point its own name to this machine.
+        ("evil.example.com", "http://evil.example.com", 403),
+    ] {
+        assert_eq!(post(host, origin).await.status, status, "{origin} at {host}");
     }
     for (host, status) in [
         ("localhost:3000", 200),
         ("LOCALHOST", 200),
+        ("app.localhost", 200),
+        ("localhost.:80", 200),
+        ("127.0.0.1", 200),
         ("[::1]:3000", 200),
         ("192.168.1.7", 200),
+        ("[2001:db8::6]:3000", 200),
         ("chat.example.com", 200),
         ("evil.example.com:3000", 403),
         ("127.0.0.1.evil.example.com", 403),
+        ("[::1].evil.example.com", 403),
+        ("localhost:80:evil", 403),
+        ("[localhost]", 403),
+        ("", 403),
     ] {
-        assert_eq!(ask("GET /v1/kv", &format!("host: {host}")).await.status, status, "{host}");
+        let head = format!("host: {host}\r\n");
+        assert_eq!(send("GET /v1/kv", &head, "").await.status, status, "{host}");
     }
-    assert_eq!(ask("GET /readyz", "host: evil.example.com").await.status, 200);
+    assert_eq!(send("GET /readyz", "host: evil.example.com\r\n", "").await.status, 200);
 }
 
 #[tokio::test]
