@@ -125,11 +125,14 @@ fn check_fields(
             }
         })?;
     if let Some(field) = found.crowded {
+        let (field, verb) = match field {
+            Some(field) => (format!("{prefix}{field}"), "brings the body to"),
+            None => (prefix.strip_suffix('.').unwrap_or("body").to_owned(), "has"),
+        };
         let problem = format!(
-            "brings the body to more than {MAX_JSON_VALUES} JSON values, the limit; hint: send fewer list items and \
-             object members"
+            "{verb} more than {MAX_JSON_VALUES} JSON values, the limit; hint: send fewer list items and object members"
         );
-        return Err(ApiError::value(format!("{prefix}{field}"), problem));
+        return Err(ApiError::value(field, problem));
     }
     match found.refused {
         Some(Refused { field, hint, .. }) => {
@@ -151,8 +154,9 @@ struct Found {
     refused: Option<Refused>,
     /// The JSON values so far.
     num_values: usize,
-    /// The start of the name of the field with which the body exceeds [`MAX_JSON_VALUES`].
-    crowded: Option<String>,
+    /// Set if the body exceeds [`MAX_JSON_VALUES`], to the field with which it does. A name that the client made up is
+    /// left out, because the log has the field of an error.
+    crowded: Option<Option<String>>,
     /// The first [`MAX_UNKNOWN`] names of unknown fields.
     unknown: Vec<String>,
 }
@@ -172,17 +176,16 @@ impl<'de> Visitor<'de> for Fields<'_> {
                 continue;
             }
             let value: &RawValue = map.next_value()?;
-            self.found.num_values += num_values(value.get());
-            if self.found.num_values > MAX_JSON_VALUES && self.found.crowded.is_none() {
-                self.found.crowded = Some(key.chars().take(MAX_SHOWN_CHARS).collect());
-            }
             let refused = refused.iter().find(|refused| refused.field == key);
             let name = key.as_str();
-            let is_known = |known: &[&str]| known.contains(&name) || harmless.contains(&name);
-            if refused.is_none()
-                && self.known.is_some_and(|known| !is_known(known))
-                && self.found.unknown.len() < MAX_UNKNOWN
-            {
+            let is_known = refused.is_some()
+                || harmless.contains(&name)
+                || self.known.is_some_and(|known| known.contains(&name));
+            self.found.num_values += num_values(value.get());
+            if self.found.num_values > MAX_JSON_VALUES && self.found.crowded.is_none() {
+                self.found.crowded = Some(is_known.then(|| key.clone()));
+            }
+            if !is_known && self.known.is_some() && self.found.unknown.len() < MAX_UNKNOWN {
                 self.found.unknown.push(key.chars().take(MAX_SHOWN_CHARS).collect());
             }
             if let Some(refused) = refused.filter(|refused| !is_neutral(value.get(), refused.neutral)) {

@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use trunkline_router::http::browser::BrowserGuard;
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::{Limits, MAX_JSON_VALUES};
 use trunkline_router::server::Front;
 use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
 use trunkline_settings::LogLevel;
@@ -260,10 +260,16 @@ async fn no_log_at_any_level_has_a_prompt_an_output_or_a_key() {
         let mut connection = Connection::open(address).await;
         statuses.push(connection.request_with("POST", path, &headers, body.as_bytes()).await.status);
     }
+    // The name of a field that the client made up.
+    let crowded = format!(r#"{{"prompt": "x", "marker-prompt": [{}0]}}"#, "0,".repeat(MAX_JSON_VALUES));
+    for path in ["/v1/completions", "/generate"] {
+        let mut connection = Connection::open(address).await;
+        statuses.push(connection.request_with("POST", path, &headers, crowded.as_bytes()).await.status);
+    }
     let wrong = [("authorization", "Bearer sk-marker-key-wrong-0000")];
     statuses
         .push(Connection::open(address).await.request_with("GET", "/v1/models", &wrong, b"").await.status);
-    assert_eq!(statuses, [200, 400, 400, 200, 400, 200, 200, 200, 200, 422, 401]);
+    assert_eq!(statuses, [200, 400, 400, 200, 400, 200, 200, 200, 200, 422, 400, 422, 401]);
     let (_, log) = process.end();
     assert!(log.contains(" DEBUG ") && log.contains(" TRACE "), "not the level that was asked for:\n{log}");
     for marker in ["marker-prompt", "marker-output", "marker-key", "marker-user"] {

@@ -86,14 +86,21 @@ fn a_body_with_too_many_values_is_refused_by_the_name_of_its_field() {
     let list = |num: usize| format!("[{}]", vec!["0"; num].join(","));
     let body = |field: &str, num| format!("{{\"messages\": [], \"{field}\": {}}}", list(num));
     assert!(parse::<Body>(body("metadata", MAX_JSON_VALUES - 4).as_bytes(), REFUSED, "").is_ok());
-    let refused = parse::<Body>(body("metadata", MAX_JSON_VALUES).as_bytes(), REFUSED, "x.").unwrap_err();
-    assert_eq!((refused.code(), refused.param()), ("invalid_value", Some("x.metadata")));
+    let refused = parse::<Body>(body("top_k", MAX_JSON_VALUES).as_bytes(), REFUSED, "x.").unwrap_err();
+    assert_eq!((refused.code(), refused.param()), ("invalid_value", Some("x.top_k")));
     let text = refused.to_string();
     assert!(text.contains("131072 JSON values") && text.contains("; hint: "), "{text}");
+    // The log has the field of an error, so a name that the client made up is left out.
+    for (prefix, field) in [("x.", "x"), ("", "body")] {
+        let body = body("sk-0123456789abcdef", MAX_JSON_VALUES);
+        let refused = parse::<Body>(body.as_bytes(), REFUSED, prefix).unwrap_err();
+        assert_eq!((refused.code(), refused.param()), ("invalid_value", Some(field)));
+        assert!(!refused.to_string().contains("sk-"), "{refused}");
+    }
     // Token ids are plain numbers in memory.
     assert!(parse::<Body>(body("prompt", 2 * MAX_JSON_VALUES).as_bytes(), REFUSED, "").is_ok());
     // All fields count together.
     let half = list(MAX_JSON_VALUES / 2);
-    let two = format!("{{\"messages\": [], \"a\": {half}, \"b\": {half}}}");
-    assert_eq!(parse::<Body>(two.as_bytes(), REFUSED, "").unwrap_err().param(), Some("b"));
+    let two = format!("{{\"messages\": [], \"a\": {half}, \"n\": {half}}}");
+    assert_eq!(parse::<Body>(two.as_bytes(), REFUSED, "").unwrap_err().param(), Some("n"));
 }
