@@ -150,7 +150,8 @@ impl Generation {
         // A prompt whose logprobs are asked for has to be computed.
         let objects = served.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
         if let Some(objects) = objects {
-            objects.fetch(&request.salt, &request.prompt_token_ids).await;
+            let latest = request.deadline.map(|deadline| deadline.at);
+            objects.fetch(&request.salt, &request.prompt_token_ids, latest).await;
         }
         if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
             return Err(deadline.exceeded());

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::join_all;
 use serde_json::json;
@@ -9,6 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::Semaphore;
 use trunkline_object::{Location, Remote};
 use trunkline_router::engine::object::ObjectCounts;
+use trunkline_router::engine::object::download::MAX_BUDGET;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};
@@ -181,6 +183,21 @@ async fn a_hung_store_costs_no_more_time_than_computing() {
     assert_eq!(other.complete(&prompt(0)).await, 0);
     assert_eq!(other.counts().timeouts, 1);
     assert_eq!(other.counts().downloaded_blocks, 0);
+}
+
+#[tokio::test]
+async fn a_download_ends_at_the_deadline_of_its_request() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    // Computing is measured to be slow, so a request without a deadline would wait for the longest time.
+    assert_eq!(other.complete(&[1, 2, 3]).await, 0);
+    store.set(|_| Fault::Hangs);
+    let begin = Instant::now();
+    let body = json!({"prompt": prompt(0), "max_tokens": 1, "timeout": 0.2});
+    other.router.post("/v1/completions", &body).await.fails(504, "deadline_exceeded");
+    let elapsed = begin.elapsed();
+    assert!(elapsed < MAX_BUDGET / 2, "{elapsed:?}");
+    assert_eq!(other.counts().timeouts, 1);
 }
 
 #[tokio::test]

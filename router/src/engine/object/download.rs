@@ -33,8 +33,8 @@ enum Plan {
 
 impl ObjectTier {
     /// Downloads the prompt's missing blocks to the store on disk if that is predicted to be quicker than computing
-    /// them. Returns when they have arrived, are unavailable, or would take too long.
-    pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32]) {
+    /// them. Returns when they have arrived, are unavailable, or would take too long, at the latest at `latest`.
+    pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32], latest: Option<Instant>) {
         let Some(local) = self.gate.store() else { return };
         let block_size = local.shape.block_size as usize;
         // The last token must be computed so that the next one can be sampled.
@@ -54,7 +54,10 @@ impl ObjectTier {
         let mut deadline = None;
         for _ in 0..MAX_ROUNDS {
             let Some(coverage) = self.coverage(salt, token_ids, &keys).await else { return };
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + budget(&coverage));
+            let deadline = *deadline.get_or_insert_with(|| {
+                let end = Instant::now() + budget(&coverage);
+                latest.map_or(end, |latest| end.min(latest))
+            });
             match self.plan(&local, salt, &keys, &coverage, deadline) {
                 Plan::GoOn => return,
                 Plan::Follow(mut progress, num_blocks) => {
