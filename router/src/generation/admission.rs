@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
-use super::answer_memory::{AnswerBudget, AnswerMemory};
+use super::answer_memory::AnswerMemory;
 use super::choices::Choices;
 use super::generate::Generation;
 use super::place::Place;
@@ -26,7 +26,9 @@ use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
 use crate::request_id::RequestId;
 use crate::shutdown::Phase;
-use crate::tenants::{Access, Caller, HeldPlaces, Limiter, OverLimit, RateSlot, SharedPlaces};
+use crate::tenants::{
+    Access, Caller, HeldPlaces, Limiter, MemoryBudget, OpenPlaces, OverLimit, RateSlot, SharedPlaces,
+};
 
 /// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
@@ -49,7 +51,7 @@ pub struct Admission {
     /// One permit for each KiB that bodies hold together while they arrive.
     pub reading: Arc<Semaphore>,
     /// The memory of whole answers.
-    pub answers: Arc<AnswerBudget>,
+    pub answers: Arc<MemoryBudget>,
     pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
@@ -72,7 +74,9 @@ impl Admission {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
         let shard = served.serving()?;
-        let permit = self.place(served, arrival.caller.name().unwrap_or_default(), limiter.as_ref())?;
+        let tenant = arrival.caller.name().unwrap_or_default();
+        let permit =
+            self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
         Ok((Admitted { permit, shard, arrival }, body))
     }
 
@@ -127,28 +131,31 @@ impl Admission {
         read_body(body, self.limits.max_body_bytes, self.limits.timeouts.body, &self.reading).await
     }
 
+    /// Takes a place among all open requests, among those that the tenant may have beside others, and with `take_own`
+    /// among those that its limit allows.
     fn place(
         &self,
         served: &ServedModel,
         tenant: &str,
-        limiter: Option<&Arc<Limiter>>,
+        take_own: Option<impl FnOnce() -> Result<OpenPlaces, OverLimit>>,
     ) -> Result<Place, ApiError> {
         let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests(served))?;
         let shared = self.shared_places(served, tenant, 1)?;
-        let own = limiter.map(|limiter| limiter.admit(Instant::now())).transpose();
+        let own = take_own.map(|take| take()).transpose();
         Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(served, tenant, over))?, shared })
     }
 
     /// Takes a place for a request that needs no shard, such as one that only tokenizes. It counts among the open
     /// requests of its tenant and of all.
     pub fn place_without_shard(&self, served: &ServedModel, caller: &Caller) -> Result<Place, ApiError> {
-        self.place(served, caller.name().unwrap_or_default(), None)
+        let tenant = caller.name().unwrap_or_default();
+        self.place(served, tenant, self.access.limiter(tenant).map(|limiter| move || limiter.open()))
     }
 
     /// Returns an empty account for the memory of a whole answer.
     pub fn answer_memory(&self, caller: &Caller) -> AnswerMemory {
         let tenant = caller.name().filter(|_| self.has_tenants());
-        AnswerMemory::new(self.answers.clone(), tenant.map(str::to_owned))
+        AnswerMemory::new(self.answers.account(tenant.map(Into::into)))
     }
 
     fn has_tenants(&self) -> bool {
@@ -238,6 +245,15 @@ impl Admission {
         let num_more = u32::try_from(num_more).unwrap_or(u32::MAX);
         if num_more == 0 {
             return Ok(());
+        }
+        let (limit, num_outputs) = (self.limits.max_concurrent_requests, num_more as usize + 1);
+        let most = SharedPlaces::most_of(limit);
+        if self.has_tenants() && num_outputs > most {
+            let problem = format!(
+                "asks for {num_outputs} outputs at once, but one of several tenants gets at most {most} of the {limit} \
+                 places; hint: send several requests or raise `--max-concurrent-requests`"
+            );
+            return Err(ApiError::value("n", problem));
         }
         let more =
             self.open.clone().try_acquire_many_owned(num_more).map_err(|_| self.too_many_requests(served))?;

@@ -6,20 +6,18 @@
 //! same way to each request that continues it.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::generate::OutputToken;
 use crate::error::ApiError;
 use crate::limits::{MAX_WRITE_BYTES, UNCOUNTED_ANSWER_BYTES};
 use crate::request::ready::GenerationRequest;
-use crate::tenants::{HeldPlaces, SharedPlaces};
+use crate::tenants::{HeldMemory, NoMemory};
 
 /// The memory of a token while its answer is written: the token, its entry in the answer, and its JSON text, whose
 /// buffer is briefly in memory twice.
@@ -28,9 +26,8 @@ const TOKEN_BYTES: usize = 400;
 const TOP_LOGPROB_BYTES: usize = 288;
 /// The bytes of memory for a byte of text, which is collected, read as a reply, and written as JSON.
 pub const BYTES_OF_TEXT_BYTE: usize = 4;
-/// The permits that are taken together, so that most tokens take none.
-const PERMITS_AT_ONCE: usize = 64;
-const PERMIT_BYTES: usize = 1024;
+/// The memory that is taken together, so that most tokens take none.
+const BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Returns the memory for answering with a token or a prompt's logprob.
 fn token_bytes(num_top: usize) -> usize {
@@ -63,87 +60,36 @@ pub fn output_bytes(text: &str, token: Option<&OutputToken>) -> usize {
     BYTES_OF_TEXT_BYTE * text.len() + token.map_or(0, |token| token_bytes(token.top_logprobs.len()))
 }
 
-/// The memory for all whole answers.
-#[derive(Debug)]
-pub struct AnswerBudget {
-    /// One permit for each [`PERMIT_BYTES`].
-    pub free: Arc<Semaphore>,
-    /// The permits that each tenant holds, where there are several tenants.
-    shared: Arc<SharedPlaces>,
-    max_bytes: usize,
-}
-
-impl AnswerBudget {
-    pub fn new(max_bytes: usize) -> Self {
-        let free = Arc::new(Semaphore::new(max_bytes / PERMIT_BYTES));
-        Self { free, shared: Arc::default(), max_bytes }
-    }
-}
-
 /// The memory that one whole answer holds. Dropping it returns the memory.
 #[derive(Debug)]
-pub struct AnswerMemory {
-    budget: Arc<AnswerBudget>,
-    /// The tenant, if it shares the memory with others.
-    tenant: Option<String>,
-    permits: Option<OwnedSemaphorePermit>,
-    held: Option<HeldPlaces>,
-}
+pub struct AnswerMemory(HeldMemory);
 
 impl AnswerMemory {
-    pub fn new(budget: Arc<AnswerBudget>, tenant: Option<String>) -> Self {
-        Self { budget, tenant, permits: None, held: None }
-    }
-
-    fn num_permits(&self) -> usize {
-        self.permits.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    pub fn new(account: HeldMemory) -> Self {
+        Self(account)
     }
 
     /// Returns the memory that the answer has, without its first part.
     pub fn num_bytes(&self) -> usize {
-        self.num_permits() * PERMIT_BYTES
+        self.0.num_bytes()
     }
 
     /// Takes memory until the answer has at least `num_bytes`. Fails if an answer may not be so large, or if other
     /// answers hold too much.
     pub fn grow_to(&mut self, num_bytes: usize) -> Result<(), ApiError> {
         let num_counted = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES);
-        let num_missing = num_counted.div_ceil(PERMIT_BYTES).saturating_sub(self.num_permits());
-        if num_missing == 0 {
+        if num_counted <= self.0.num_bytes() {
             return Ok(());
         }
-        if num_counted > self.budget.max_bytes {
-            return Err(ApiError::AnswerTooLarge { limit: self.budget.max_bytes });
-        }
-        let num_missing = num_missing.next_multiple_of(PERMITS_AT_ONCE);
-        let more = u32::try_from(num_missing).ok();
-        let more = more.and_then(|more| self.budget.free.clone().try_acquire_many_owned(more).ok());
-        let more = more.ok_or(ApiError::TooManyAnswers)?;
-        if let Some(tenant) = &self.tenant {
-            let held = self.budget.shared.take(tenant, num_missing, self.budget.free.available_permits());
-            let held = held.map_err(|_| ApiError::TooManyAnswers)?;
-            match &mut self.held {
-                Some(all) => all.merge(held),
-                all => *all = Some(held),
-            }
-        }
-        match &mut self.permits {
-            Some(permits) => permits.merge(more),
-            permits => *permits = Some(more),
-        }
-        Ok(())
+        self.0.grow_to(num_counted.next_multiple_of(BYTES_AT_ONCE)).map_err(|error| match error {
+            NoMemory::InUse => ApiError::TooManyAnswers,
+            NoMemory::TooMuch { limit_bytes } => ApiError::AnswerTooLarge { limit: limit_bytes },
+        })
     }
 
     /// Gives back memory that an answer of `num_bytes` does not need.
     pub fn shrink_to(&mut self, num_bytes: usize) {
-        let num_needed = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES).div_ceil(PERMIT_BYTES);
-        if num_needed == 0 {
-            (self.permits, self.held) = (None, None);
-            return;
-        }
-        let num_excess = self.num_permits().saturating_sub(num_needed);
-        drop(self.permits.as_mut().and_then(|permits| permits.split(num_excess)));
-        drop(self.held.as_mut().and_then(|held| held.split(num_excess)));
+        self.0.shrink_to(num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES));
     }
 
     /// Holds the memory of a complete answer until it is written or its connection is gone.
@@ -153,7 +99,7 @@ impl AnswerMemory {
         let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::BodyBroken)?;
         self.grow_to(bytes.len())?;
         self.shrink_to(bytes.len());
-        if self.permits.is_none() {
+        if self.num_bytes() == 0 {
             return Ok(Response::from_parts(parts, Body::from(bytes)));
         }
         let bytes = if bytes.is_unique() { shrunk(bytes) } else { bytes };

@@ -23,7 +23,6 @@ use crate::engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use crate::engine::shard::{HangWatch, Health, run_link, watch_health};
 use crate::engine::step_thread::StepThread;
 use crate::generation::admission::Admission;
-use crate::generation::answer_memory::AnswerBudget;
 use crate::generation::served::ServedModel;
 use crate::grammars::Grammars;
 use crate::http::browser::BrowserGuard;
@@ -34,8 +33,8 @@ use crate::limits::{MAX_METRICS_CONNECTIONS, ServerLimits};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
-use crate::tenants::Access;
 use crate::tenants::permits::TenantPermits;
+use crate::tenants::{Access, MemoryBudget};
 use crate::trace::TelemetrySlot;
 
 /// The time in which clients must read the errors that end their streams.
@@ -156,7 +155,7 @@ impl Server {
                 open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
                 places: Arc::default(),
                 reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
-                answers: Arc::new(AnswerBudget::new(limits.max_answers_bytes)),
+                answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
                 limits: limits.clone(),
                 metrics: metrics.clone(),
                 phase: shutdown.subscribe(),

@@ -119,6 +119,24 @@ impl Limiter {
         Ok(OpenPlaces { limiter: self.clone(), num: 1 })
     }
 
+    /// Returns a place for a request that is not charged to the rates.
+    pub fn open(self: &Arc<Self>) -> Result<OpenPlaces, OverLimit> {
+        let mut used = self.used();
+        used.check_open(1)?;
+        used.num_open += 1;
+        drop(used);
+        Ok(OpenPlaces { limiter: self.clone(), num: 1 })
+    }
+
+    /// Takes a request that needs no place from the rate of requests.
+    pub fn take_request(&self, now: Instant) -> Result<(), OverLimit> {
+        let now = self.since(now);
+        let Some(requests) = &mut self.used().requests else { return Ok(()) };
+        over(LimitKind::Requests, requests, 1, now)?;
+        requests.take(1, now);
+        Ok(())
+    }
+
     /// Takes a prompt's tokens if the rate allows it. A prompt above the amount of a minute needs the whole amount.
     pub fn take_prompt(&self, num_tokens: u64, now: Instant) -> Result<(), OverLimit> {
         let now = self.since(now);

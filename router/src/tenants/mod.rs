@@ -11,6 +11,7 @@ mod key_file;
 #[doc(hidden)]
 pub mod key_ring;
 mod limiter;
+mod memory;
 #[doc(hidden)]
 pub mod permits;
 mod places;
@@ -22,5 +23,6 @@ pub use caller::Caller;
 pub use key_file::read as read_key_file;
 pub use key_ring::{KeyRing, Tenant};
 pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rates, TenantLimits};
+pub use memory::{HeldMemory, MemoryBudget, NoMemory};
 pub use places::{HeldPlaces, SharedPlaces};
 pub use rate_headers::{EXPOSED_HEADERS, RateHeaders, RateSlot};

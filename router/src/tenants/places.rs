@@ -27,16 +27,22 @@ pub struct HeldPlaces {
 
 impl SharedPlaces {
     /// Takes `count` places for a tenant, after which `num_free` are free. If the tenant would hold too many, fails
-    /// with the number that it holds.
+    /// with the number that it holds. A single place for a tenant that holds none is never too many.
     pub fn take(self: &Arc<Self>, tenant: &str, count: usize, num_free: usize) -> Result<HeldPlaces, usize> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let tenant: Arc<str> = tenant.into();
         let before = held.get(&tenant).copied().unwrap_or(0);
-        if before > 0 && before + count > PART_OF_FREE.saturating_mul(num_free) {
+        let is_first = before == 0 && count == 1;
+        if !is_first && before + count > PART_OF_FREE.saturating_mul(num_free) {
             return Err(before);
         }
         held.insert(tenant.clone(), before + count);
         Ok(HeldPlaces { places: self.clone(), tenant, count })
+    }
+
+    /// Returns the most places of `total` that a tenant can hold while no other holds any.
+    pub fn most_of(total: usize) -> usize {
+        (total - total.div_ceil(PART_OF_FREE + 1)).max(1)
     }
 
     #[doc(hidden)]

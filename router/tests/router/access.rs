@@ -242,6 +242,11 @@ async fn one_tenant_cannot_take_all_places() {
         connection.send_with("POST", "/v1/completions", &[("x-api-key", key)], body.as_bytes()).await;
         connection
     };
+    // More outputs than one tenant can ever have are not refused for now, but for good.
+    let all = json!({"prompt": "x", "max_tokens": 1, "n": 8});
+    complete(&router, ALICE, &all)
+        .await
+        .refuses(400, "one of several tenants gets at most 7 of the 8 places");
     let mut open = Vec::new();
     for num_open in 1..=7 {
         open.push(begin(ALICE).await);

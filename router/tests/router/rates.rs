@@ -149,6 +149,30 @@ async fn concurrent_requests_are_limited_by_tenant() {
 }
 
 #[tokio::test]
+async fn requests_that_compute_nothing_count_among_the_open_ones() {
+    let router = router("max_concurrent_requests = 1", ShardPlan::endless().held()).await;
+    let mut open = send(&router, ALICE, &json!({"prompt": "x", "max_tokens": 5})).await;
+    router.wait_running(1).await;
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "input": "x"});
+    for (path, body) in [
+        ("/tokenize", json!({"inputs": "x"})),
+        ("/detokenize", json!({"tokens": [1]})),
+        ("/chat_tokenize", chat.clone()),
+        ("/v1/chat/completions/render", chat.clone()),
+        ("/v1/messages/count_tokens", chat.clone()),
+        ("/v1/responses/input_tokens", json!({"input": "x"})),
+    ] {
+        post(&router, ALICE, path, &body).await.fails(429, "rate_limit_exceeded");
+        assert_eq!(post(&router, BOB, path, &body).await.status, 200, "{path}");
+    }
+    assert_eq!(num_rejections(&router, "max_concurrent_requests").await, 6.0);
+    router.add_steps(1_000);
+    assert_eq!(open.answer().await.status, 200);
+    router.wait_idle().await;
+    assert_eq!(post(&router, ALICE, "/tokenize", &json!({"inputs": "x"})).await.status, 200);
+}
+
+#[tokio::test]
 async fn rejected_requests_are_not_charged() {
     let limits = Limits { max_queued_requests: Some(1), ..Limits::default() };
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };

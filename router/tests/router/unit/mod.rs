@@ -57,6 +57,7 @@ mod tenants {
     mod key_file;
     mod key_ring;
     mod limiter;
+    mod memory;
     mod permits;
     mod places;
     mod rate_headers;

@@ -84,3 +84,20 @@ fn changed_limits_keep_the_use() {
     limiter.give_back(3, 0, now);
     assert_eq!(limiter.rates(now).requests.unwrap().remaining, 973);
 }
+
+#[test]
+fn requests_without_steps_take_a_place_or_a_request_but_not_both() {
+    let now = Instant::now();
+    let limiter = Arc::new(Limiter::new(limits(2, 1_000, 1), now));
+    let open = limiter.open().unwrap();
+    assert_eq!(limiter.rates(now).requests.unwrap().remaining, 2, "the rate is not charged");
+    assert_eq!(limiter.open().unwrap_err().kind, LimitKind::Concurrency);
+    // These need no place, and no tokens.
+    limiter.take_output(5_000, now);
+    limiter.take_request(now).unwrap();
+    limiter.take_request(now).unwrap();
+    let refused = limiter.take_request(now).unwrap_err();
+    assert_eq!((refused.kind, refused.wait), (LimitKind::Requests, Ok(Duration::from_secs(30))));
+    drop(open);
+    drop(limiter.open().unwrap());
+}

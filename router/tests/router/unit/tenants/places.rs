@@ -52,5 +52,18 @@ fn guards_can_be_split_and_merged() {
     assert_eq!(places.take("a", 1, 0).unwrap_err(), 1);
     assert_eq!(places.take("a", 7, 1).unwrap_err(), 1);
     drop(other);
-    assert!(places.take("a", 7, 0).is_ok(), "a tenant without places is admitted");
+    assert_eq!(places.num_tenants(), 0);
+}
+
+#[test]
+fn a_tenant_that_takes_many_places_at_once_leaves_room() {
+    let places = Arc::new(SharedPlaces::default());
+    assert_eq!(places.take("a", 128, 0).unwrap_err(), 0);
+    assert_eq!(places.take("a", 113, 15).unwrap_err(), 0);
+    assert_eq!(places.num_tenants(), 0, "a refusal takes nothing");
+    let most = places.take("a", 112, 16).unwrap();
+    assert_eq!(places.take("b", 16, 0).unwrap_err(), 0);
+    // One place is given even if it is the last.
+    let last = places.take("b", 1, 0).unwrap();
+    drop((most, last));
 }
