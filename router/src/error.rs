@@ -110,6 +110,8 @@ pub enum ApiError {
     HeaderFields { num_fields: usize, limit: usize },
     #[error("body did not arrive within {limit_s} s")]
     BodyTimeout { limit_s: u64 },
+    #[error("body arrived more slowly than {min_rate} bytes/s for {grace_s} s")]
+    BodyTooSlow { min_rate: u32, grace_s: u64 },
     #[error("body could not be read")]
     BodyBroken,
     #[error("{problem}; hint: send `Authorization: Bearer KEY` or `x-api-key: KEY`")]
@@ -145,7 +147,8 @@ pub enum ApiError {
         it in the file of `--api-keys`"
     )]
     RateLimited { tenant: String, field: &'static str, limit: u64, retry_after_s: u64 },
-    #[error("the bodies of other requests use all the memory for arriving bodies; hint: retry after 1 s")]
+    /// A sender may not use all of this memory, so that others always find some.
+    #[error("other requests use the memory that you have for arriving bodies; hint: retry after 1 s")]
     TooManyBodies,
     /// A whole answer is in memory until its client has read it, and a stored conversation until the request that
     /// continues it has ended; a streamed answer is not.
@@ -285,7 +288,7 @@ impl ApiError {
             Self::UnknownResponse { .. } => (404, "response_not_found"),
             Self::UnknownRoute { .. } => (404, "route_not_found"),
             Self::UnknownMethod { .. } => (405, "method_not_allowed"),
-            Self::BodyTimeout { .. } => (408, "body_timeout"),
+            Self::BodyTimeout { .. } | Self::BodyTooSlow { .. } => (408, "body_timeout"),
             Self::SlowReader { .. } | Self::SlowListener { .. } => (408, "client_too_slow"),
             Self::PinRefused { .. } => (409, "pin_refused"),
             Self::BodyTooLarge { .. } => (413, "body_too_large"),

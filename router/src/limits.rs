@@ -27,6 +27,14 @@ pub const MAX_WAITING_TOKENS: usize = 1024;
 pub const MAX_READING_BODIES: usize = 32;
 /// The least memory for arriving bodies, even if the largest bodies are small.
 pub const MIN_READING_BYTES: usize = 256 << 20;
+/// The first part of an arriving body, which does not count. Small bodies are therefore read even while large ones use
+/// all the memory, and the number of connections bounds what they occupy.
+pub const UNCOUNTED_BODY_BYTES: usize = 64 << 10;
+/// The least rate, in bytes a second, at which a body must arrive after [`BODY_GRACE`].
+pub const MIN_BODY_RATE: u32 = 4 << 10;
+/// The longest time in which a body may arrive more slowly than that, and in which nothing may arrive. TCP sends lost
+/// bytes again after about 1, 3 and 7 s.
+pub const BODY_GRACE: Duration = Duration::from_secs(10);
 /// The most JSON values in a body: members of objects and items of lists, those in lists of token ids excepted. A value
 /// takes up to 300 bytes of memory, although its text may have only two.
 pub const MAX_JSON_VALUES: usize = 131_072;
@@ -100,6 +108,8 @@ pub struct ServerLimits {
     pub spare_connections: usize,
     /// The memory for whole answers, which no flag sets.
     pub max_answers_bytes: usize,
+    /// The least memory for arriving bodies, which no flag sets.
+    pub min_reading_bytes: usize,
 }
 
 impl ServerLimits {
@@ -118,6 +128,7 @@ impl ServerLimits {
             timeouts: Timeouts::default(),
             spare_connections: SPARE_CONNECTIONS,
             max_answers_bytes: MAX_ANSWERS_BYTES,
+            min_reading_bytes: MIN_READING_BYTES,
         }
     }
 
@@ -178,9 +189,9 @@ impl ServerLimits {
         }
     }
 
-    /// Returns the memory for all bodies being received, in KiB.
-    pub fn max_reading_kib(&self) -> usize {
-        self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(MIN_READING_BYTES) / 1024
+    /// Returns the memory for all bodies being received.
+    pub fn max_reading_bytes(&self) -> usize {
+        self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(self.min_reading_bytes)
     }
 }
 
@@ -214,6 +225,8 @@ impl Default for ServerLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     pub body: Duration,
+    /// The time in which a body may arrive slowly; the default is [`BODY_GRACE`].
+    pub body_grace: Duration,
     pub header: Duration,
     pub handshake: Duration,
     pub keep_alive: Duration,
@@ -227,6 +240,7 @@ impl Default for Timeouts {
     fn default() -> Self {
         Self {
             body: BODY_TIMEOUT,
+            body_grace: BODY_GRACE,
             header: HEADER_TIMEOUT,
             handshake: HANDSHAKE_TIMEOUT,
             keep_alive: KEEP_ALIVE,

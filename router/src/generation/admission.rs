@@ -1,7 +1,8 @@
 //! Admission: keys, the tenant's limits, the body, and a place among the open requests.
 //!
 //! A body is read before its request takes a place, so a slow sender keeps no one out. The bytes of all bodies that are
-//! being read are bounded together.
+//! being read are bounded together. Before admission, callers share what there is by tenant, or by address where the
+//! key does not tell them apart.
 
 use std::sync::Arc;
 
@@ -48,8 +49,8 @@ pub struct Admission {
     pub open: Arc<Semaphore>,
     /// The permits that each tenant holds, where there are several tenants.
     pub places: Arc<SharedPlaces>,
-    /// One permit for each KiB that bodies hold together while they arrive.
-    pub reading: Arc<Semaphore>,
+    /// The memory of bodies while they arrive.
+    pub reading: Arc<MemoryBudget>,
     /// The memory of whole answers.
     pub answers: Arc<MemoryBudget>,
     pub limits: Arc<ServerLimits>,
@@ -69,7 +70,7 @@ impl Admission {
         check_encoding(request.headers())?;
         let mut phase = self.phase.clone();
         let body = tokio::select! {
-            body = self.read_body(request.into_body()) => body?,
+            body = self.read_body(&arrival.caller, request.into_body()) => body?,
             // The request would be refused at the end of its body; the drain does not wait for that.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
@@ -90,7 +91,7 @@ impl Admission {
         let shard = served.serving()?;
         let arrival = self.arrival(Caller::of_request(&request)?, &request)?;
         check_encoding(request.headers())?;
-        let body = self.read_body(request.into_body()).await?;
+        let body = self.read_body(&arrival.caller, request.into_body()).await?;
         let permit = self.place_without_shard(served, &arrival.caller)?;
         Ok((Admitted { permit, shard, arrival }, body))
     }
@@ -127,8 +128,8 @@ impl Admission {
     }
 
     /// Reads a request's body within the limits of bytes and time.
-    pub async fn read_body(&self, body: Body) -> Result<Bytes, ApiError> {
-        read_body(body, self.limits.max_body_bytes, self.limits.timeouts.body, &self.reading).await
+    pub async fn read_body(&self, caller: &Caller, body: Body) -> Result<Bytes, ApiError> {
+        read_body(body, &self.limits, self.reading.account(Some(self.sharer(caller)))).await
     }
 
     /// Takes a place among all open requests, among those that the tenant may have beside others, and with `take_own`
@@ -156,6 +157,15 @@ impl Admission {
     pub fn answer_memory(&self, caller: &Caller) -> AnswerMemory {
         let tenant = caller.name().filter(|_| self.has_tenants());
         AnswerMemory::new(self.answers.account(tenant.map(Into::into)))
+    }
+
+    /// Returns the name under which a caller shares what is used before a request is admitted: its tenant's if there
+    /// are several, and otherwise its address.
+    fn sharer(&self, caller: &Caller) -> Arc<str> {
+        match caller.name() {
+            Some(tenant) if self.has_tenants() => tenant.into(),
+            _ => caller.network(),
+        }
     }
 
     fn has_tenants(&self) -> bool {

@@ -9,6 +9,8 @@ mod ignored;
 mod json;
 mod json_error;
 mod known_fields;
+#[doc(hidden)]
+pub mod pace;
 mod poll_time;
 pub(crate) mod serve;
 #[doc(hidden)]

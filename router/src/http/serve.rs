@@ -10,6 +10,7 @@ use axum::http::HeaderValue;
 use axum::http::header::CONNECTION;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
@@ -18,11 +19,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
+use tower::ServiceExt as _;
 
 use super::stall::StallGuard;
 use super::tls::Tls;
 use crate::limits::{REFUSED_HEADER_BYTES, REFUSED_HEADER_FIELDS, SEND_BUFFER_BYTES, ServerLimits};
 use crate::metrics::Metrics;
+use crate::tenants::{ClientNetwork, SharedPlaces};
 
 /// Serves HTTP/1.1 connections until `stop` resolves, then closes idle ones and waits until the others are answered.
 ///
@@ -30,8 +33,9 @@ use crate::metrics::Metrics;
 /// its connection closes, so that clients move to another process that listens on the same socket. `left` gets a
 /// message when this process has closed the socket. Returns when all connections are closed.
 ///
-/// The number of connections is bounded, and handshakes and headers have time limits. Responses are sent without delay
-/// (Nagle's algorithm is off). A client that reads nothing of its response for too long is disconnected.
+/// The number of connections is bounded, and those of one address leave room for others. Handshakes and headers have
+/// time limits. Responses are sent without delay (Nagle's algorithm is off). A client that reads nothing of its
+/// response for too long is disconnected.
 pub async fn serve(
     listener: TcpListener,
     mut host: Host,
@@ -45,6 +49,7 @@ pub async fn serve(
     host.routes = host.routes.layer(from_fn_with_state(leaves.clone(), announce_leave));
     let max_connections = host.max_connections;
     let connections = Arc::new(Semaphore::new(max_connections));
+    let places = Arc::<SharedPlaces>::default();
     let graceful = GracefulShutdown::new();
     let watching = host.tls.clone().map(|tls| AbortOnDrop::spawn(tls.watch(host.metrics.clone())));
     let host = Arc::new(host);
@@ -55,9 +60,9 @@ pub async fn serve(
             () = &mut leave => break true,
             () = &mut stop => break false,
         };
-        let stream = tokio::select! {
+        let (stream, address) = tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) => {
                     pause_after(&error).await;
                     continue;
@@ -66,14 +71,23 @@ pub async fn serve(
             () = &mut leave => break true,
             () = &mut stop => break false,
         };
+        let network = ClientNetwork::of(address.ip());
+        let place = match places.take(&network.to_string(), 1, connections.available_permits()) {
+            Ok(place) => place,
+            Err(num_open) => {
+                let limit = max_connections;
+                tracing::warn!(%network, num_open, limit, "connection closed, the rest is reserved for others");
+                continue;
+            }
+        };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "connection closed before it was served");
             continue;
         }
         let (host, watcher) = (host.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let _permit = permit;
-            host.connection(stream, watcher).await;
+            let _held = (permit, place);
+            host.connection(stream, network, watcher).await;
         });
     };
     drop((listener, watching));
@@ -112,19 +126,28 @@ pub struct Host {
 }
 
 impl Host {
-    async fn connection(&self, stream: TcpStream, watcher: Watcher) {
+    async fn connection(&self, stream: TcpStream, network: ClientNetwork, watcher: Watcher) {
         let limit = self.limits.client_stall_timeout;
         let stream = StallGuard::new(stream, limit, self.metrics.stalled_connections.clone());
-        let Some(tls) = &self.tls else { return self.http(stream, watcher).await };
+        let Some(tls) = &self.tls else { return self.http(stream, network, watcher).await };
         let limit = self.limits.timeouts.handshake;
         match tokio::time::timeout(limit, tls.acceptor().accept(stream)).await {
-            Ok(Ok(stream)) => self.http(stream, watcher).await,
+            Ok(Ok(stream)) => self.http(stream, network, watcher).await,
             Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
             Err(_) => tracing::debug!(limit_s = limit.as_secs_f64(), "TLS handshake took too long"),
         }
     }
 
-    async fn http(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, watcher: Watcher) {
+    async fn http(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        network: ClientNetwork,
+        watcher: Watcher,
+    ) {
+        let routes = self.routes.clone().map_request(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(network);
+            request
+        });
         let max_header_bytes = self.limits.max_header_bytes + REFUSED_HEADER_BYTES;
         let connection = hyper::server::conn::http1::Builder::new()
             .timer(TokioTimer::new())
@@ -132,7 +155,7 @@ impl Host {
             .max_header_size(max_header_bytes)
             .max_headers(REFUSED_HEADER_FIELDS)
             .max_buf_size(max_header_bytes)
-            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.routes.clone()));
+            .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "connection ended");
         }

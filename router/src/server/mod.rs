@@ -154,7 +154,7 @@ impl Server {
                 access,
                 open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
                 places: Arc::default(),
-                reading: Arc::new(Semaphore::new(limits.max_reading_kib())),
+                reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
                 answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
                 limits: limits.clone(),
                 metrics: metrics.clone(),

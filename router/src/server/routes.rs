@@ -19,7 +19,7 @@ use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
 use crate::http::cors::{self, Origin};
 use crate::limits::MAX_HEADER_FIELDS;
-use crate::tenants::{Caller, PUBLIC, RateSlot};
+use crate::tenants::{Caller, ClientNetwork, PUBLIC, RateSlot};
 
 const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
@@ -139,6 +139,7 @@ async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next)
 async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     match app.admission.access.caller(request.uri().path(), request.headers()) {
         Ok(caller) => {
+            let caller = caller.from_network(request.extensions().get::<ClientNetwork>().copied());
             let slot = RateSlot::default();
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(slot.clone());

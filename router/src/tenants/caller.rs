@@ -6,6 +6,7 @@ use axum::extract::Request;
 use trunkline_scheduler::{Priority, Salt};
 
 use super::key_ring::Tenant;
+use super::network::ClientNetwork;
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 
@@ -14,22 +15,29 @@ use crate::request_id::RequestId;
 pub struct Caller {
     tenant: Option<Arc<Tenant>>,
     is_admin: bool,
+    /// The network that it calls from, where a listener has told it.
+    network: Option<ClientNetwork>,
 }
 
 impl Caller {
     /// Returns the caller of all requests if no keys are configured and only this machine reaches the server.
     pub fn anybody() -> Self {
-        Self { tenant: None, is_admin: true }
+        Self { tenant: None, is_admin: true, network: None }
     }
 
     /// Returns the caller that sent a key of this tenant.
     pub fn of_tenant(tenant: Arc<Tenant>) -> Self {
-        Self { is_admin: tenant.is_admin, tenant: Some(tenant) }
+        Self { is_admin: tenant.is_admin, tenant: Some(tenant), network: None }
     }
 
     /// Returns a caller without a tenant that may see nothing of the KV cache.
     pub fn stranger() -> Self {
-        Self { tenant: None, is_admin: false }
+        Self { tenant: None, is_admin: false, network: None }
+    }
+
+    /// Returns the same caller, which calls from this network.
+    pub fn from_network(self, network: Option<ClientNetwork>) -> Self {
+        Self { network, ..self }
     }
 
     /// Returns the caller that the check of keys stored in the request. A request that bypassed the check is refused,
@@ -49,6 +57,11 @@ impl Caller {
     /// Returns the tenant's name for logs; `None` if no keys are configured.
     pub fn name(&self) -> Option<&str> {
         self.tenant.as_ref().map(|tenant| tenant.name.as_str())
+    }
+
+    /// Returns the network that the caller calls from, as text. It is empty if no listener has told it.
+    pub fn network(&self) -> Arc<str> {
+        self.network.map(|network| network.to_string()).unwrap_or_default().into()
     }
 
     /// Returns true if the caller may see the cached prompts of all tenants, as every caller may without keys.

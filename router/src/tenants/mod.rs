@@ -12,6 +12,7 @@ mod key_file;
 pub mod key_ring;
 mod limiter;
 mod memory;
+mod network;
 #[doc(hidden)]
 pub mod permits;
 mod places;
@@ -24,5 +25,6 @@ pub use key_file::read as read_key_file;
 pub use key_ring::{KeyRing, Tenant};
 pub use limiter::{LimitKind, Limiter, OpenPlaces, OverLimit, Rates, TenantLimits};
 pub use memory::{HeldMemory, MemoryBudget, NoMemory};
+pub use network::ClientNetwork;
 pub use places::{HeldPlaces, SharedPlaces};
 pub use rate_headers::{EXPOSED_HEADERS, RateHeaders, RateSlot};

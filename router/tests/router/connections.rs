@@ -1,5 +1,6 @@
 //! Timeouts of connections, and the limit of their number.
 
+use std::net::Ipv4Addr;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use trunkline_router::http::tls::Tls;
-use trunkline_router::limits::{Limits, ServerLimits, Timeouts};
+use trunkline_router::limits::{Limits, ServerLimits, Timeouts, UNCOUNTED_BODY_BYTES};
 use trunkline_router::server::Front;
 use trunkline_router::tenants::Access;
 
@@ -36,6 +37,7 @@ fn the_defaults_bound_every_wait() {
     let seconds = Duration::from_secs;
     let wanted = Timeouts {
         body: seconds(30),
+        body_grace: seconds(10),
         header: seconds(30),
         handshake: seconds(10),
         keep_alive: seconds(10),
@@ -49,16 +51,29 @@ fn the_defaults_bound_every_wait() {
 async fn a_late_body_gets_408_and_frees_its_memory() {
     let timeouts = Timeouts { body: LIMIT, ..Timeouts::default() };
     let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
-    let all = router.app.admission.reading.available_permits();
+    let all = router.app.admission.reading.free.available_permits();
     let mut connection = router.connect().await;
     let begin = Instant::now();
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n";
+    let part = format!("{head}{{\"prompt\": \"{}", "x".repeat(2 * UNCOUNTED_BODY_BYTES));
+    connection.stream.write_all(part.as_bytes()).await.unwrap();
+    let answer = connection.answer().await;
+    assert!(begin.elapsed() >= LIMIT);
+    assert_eq!(answer.fails(408, "body_timeout"), "body did not arrive within 0 s");
+    assert_eq!(router.app.admission.reading.free.available_permits(), all);
+    router.wait_places().await;
+}
+
+#[tokio::test]
+async fn a_body_that_stalls_gets_408_before_its_time_is_over() {
+    let timeouts = Timeouts { body_grace: LIMIT, ..Timeouts::default() };
+    let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
+    let mut connection = router.connect().await;
     let part = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{\"prompt\": [1";
     connection.stream.write_all(part).await.unwrap();
     let answer = connection.answer().await;
-    assert!(begin.elapsed() >= LIMIT);
-    answer.fails(408, "body_timeout");
-    assert_eq!(router.app.admission.reading.available_permits(), all);
-    router.wait_places().await;
+    assert_eq!(answer.fails(408, "body_timeout"), "body arrived more slowly than 4096 bytes/s for 0 s");
+    assert_eq!(answer.header("connection"), Some("close"));
 }
 
 #[tokio::test]
@@ -124,8 +139,10 @@ async fn a_connection_beyond_the_cap_waits_until_one_closes() {
     let limits = ServerLimits { spare_connections: 2, ..requests.into() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let mut open = Vec::new();
-    for _ in 0..3 {
-        let mut connection = router.connect().await;
+    // Each connection comes from another address, because one may not take all.
+    for number in 0..3 {
+        let source = Ipv4Addr::new(127, 0, 1, number);
+        let mut connection = Connection::open_from(source.into(), router.address).await;
         assert_eq!(connection.request("GET", "/livez", b"").await.status, 200);
         open.push(connection);
     }
@@ -138,6 +155,39 @@ async fn a_connection_beyond_the_cap_waits_until_one_closes() {
     assert!(next.stream.try_read(&mut [0]).is_err(), "it is served beyond the cap");
     open.pop();
     assert_eq!(next.answer().await.status, 200);
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_connections() {
+    let requests = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let limits = ServerLimits { spare_connections: 15, ..requests.into() };
+    let router = Router::start(ShardPlan::default(), limits).await;
+    let mut open = Vec::new();
+    for _ in 0..14 {
+        let mut connection = router.connect().await;
+        assert_eq!(connection.request("GET", "/livez", b"").await.status, 200);
+        open.push(connection);
+    }
+    // The rest is for others, even while these connections wait for nothing.
+    let mut next = router.connect().await;
+    let (received, _) = until_closed(&mut next.stream).await;
+    assert_eq!(received, b"");
+    let mut other = router.connect_from_other().await;
+    assert_eq!(other.request("GET", "/livez", b"").await.status, 200);
+    drop((open.pop(), other));
+    let served = async {
+        loop {
+            let mut next = router.connect().await;
+            next.stream
+                .write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                .await
+                .unwrap();
+            if until_closed(&mut next.stream).await.0.starts_with(b"HTTP/1.1 200") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, served).await.expect("a place that is returned can be taken again");
 }
 
 #[tokio::test]

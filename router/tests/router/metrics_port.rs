@@ -1,5 +1,7 @@
 //! `--metrics-port`: a listener without keys for metrics and probes.
 
+use std::net::Ipv4Addr;
+
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -136,8 +138,10 @@ async fn a_router_beside_another_leaves_its_metrics_to_the_other_until_it_is_rea
 async fn a_connection_beyond_the_cap_waits_until_one_closes() {
     let router = Router::default().await;
     let mut open = Vec::new();
-    for _ in 0..MAX_METRICS_CONNECTIONS {
-        let mut connection = Connection::open(router.metrics_address).await;
+    // Each connection comes from another address, because one may not take all.
+    for number in 0..MAX_METRICS_CONNECTIONS {
+        let source = Ipv4Addr::new(127, 0, 1, number as u8);
+        let mut connection = Connection::open_from(source.into(), router.metrics_address).await;
         assert_eq!(ask(&mut connection, "/livez").await.status, 200);
         open.push(connection);
     }

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use trunkline_router::limits::{Limits, ServerLimits};
 
-use crate::support::{DEADLINE, Router, ShardPlan, user, with};
+use crate::support::{Connection, DEADLINE, Router, ShardPlan, user, with};
 
 const COMPLETIONS: &str = "/v1/completions";
 const CHATS: &str = "/v1/chat/completions";
@@ -108,15 +108,79 @@ async fn a_slow_body_takes_no_place() {
     assert_eq!(last.answer().await.status, 200);
 }
 
+/// The size of the largest body in the next tests. The memory for arriving bodies has room for 32 of them.
+const LARGEST_BODY: usize = 256 << 10;
+
+fn reading_limits() -> ServerLimits {
+    let requests = Limits { max_body_bytes: LARGEST_BODY, ..Limits::default() };
+    ServerLimits { min_reading_bytes: 0, ..requests.into() }
+}
+
+/// Returns a request for one token whose body has the largest size.
+fn largest(key: &str) -> Vec<u8> {
+    let mut body = json!({"prompt": "x", "max_tokens": 1}).to_string();
+    body.extend(std::iter::repeat_n(' ', LARGEST_BODY - body.len()));
+    format!(
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\ncontent-length: {LARGEST_BODY}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Sends the largest body again and again, all but the last byte, until one is refused. Returns the connections.
+async fn fill_with_bodies(router: &Router, key: &str) -> Vec<Connection> {
+    let whole = largest(key);
+    let mut stalled = Vec::new();
+    loop {
+        assert!(stalled.len() < 60, "the memory suffices for more bodies than it should");
+        let mut connection = router.connect().await;
+        connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
+        stalled.push(connection);
+        let mut next = router.connect().await;
+        next.stream.write_all(&whole).await.unwrap();
+        let answer = next.answer().await;
+        if answer.status != 200 {
+            answer.fails(429, "too_many_bodies");
+            assert_eq!(answer.header("retry-after"), Some("1"));
+            return stalled;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tenant_whose_bodies_stall_leaves_memory_to_others() {
+    let router = Router::start_with_keys(KEYS, ShardPlan::default(), reading_limits()).await;
+    let stalled = fill_with_bodies(&router, ALICE).await;
+    let mut other = router.connect().await;
+    other.stream.write_all(&largest(BOB)).await.unwrap();
+    other.answer().await.ok();
+    // Small bodies are always read.
+    let small = json!({"prompt": "x", "max_tokens": 1});
+    for key in [ALICE, BOB] {
+        router.ask(key, "POST", COMPLETIONS, &small).await.ok();
+    }
+    drop(stalled);
+}
+
+#[tokio::test]
+async fn without_keys_an_address_whose_bodies_stall_leaves_memory_to_others() {
+    let router = Router::start(ShardPlan::default(), reading_limits()).await;
+    let stalled = fill_with_bodies(&router, "").await;
+    let mut other = router.connect_from_other().await;
+    other.stream.write_all(&largest("")).await.unwrap();
+    other.answer().await.ok();
+    router.post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
+    drop(stalled);
+}
+
 #[tokio::test]
 async fn a_body_that_arrives_during_a_drain_is_refused() {
-    let mut router = Router::default().await;
-    let whole = post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1}).to_string());
+    let mut router = Router::start(ShardPlan::default(), reading_limits()).await;
+    let all = router.app.admission.reading.free.available_permits();
+    let whole = largest("");
     let mut connection = router.connect().await;
     connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
-    let all = router.app.limits.max_reading_kib();
     let begun = async {
-        while router.app.admission.reading.available_permits() == all {
+        while router.app.admission.reading.free.available_permits() == all {
             tokio::task::yield_now().await;
         }
     };

@@ -203,7 +203,7 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(&caller, request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let body: CountBody = parse(&body, &[], "")?;
     app.served.model.check_name(body.model.as_deref())?;

@@ -151,7 +151,7 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 
 async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(&caller, request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let mut body = Body::from(parse::<CountBody>(&body, ELSEWHERE, "")?);
     app.served.model.check_name(body.model.as_deref())?;

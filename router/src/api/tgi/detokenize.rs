@@ -50,7 +50,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(&caller, request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let body: DetokenizeRequest = parse(&body, &[], "")?;
     app.served.model.check_name(body.model.as_deref())?;

@@ -56,7 +56,7 @@ async fn forward(app: &App, request: Request) -> Result<(Chosen, Request), ApiEr
     let empty = Request::from_parts(parts, HttpBody::empty());
     let (caller, _) = app.admission.look(&app.served, &empty)?;
     let (parts, _) = empty.into_parts();
-    let bytes = app.admission.read_body(body).await?;
+    let bytes = app.admission.read_body(&caller, body).await?;
     let chosen = app.served.parse(&caller, bytes.clone(), |body| Ok(Chosen::by(body))).await?;
     Ok((chosen, Request::from_parts(parts, HttpBody::from(bytes))))
 }

@@ -140,7 +140,7 @@ const CHAT_TOKEN_BYTES: usize = 256;
 
 async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(request.into_body()).await?;
+    let body = app.admission.read_body(&caller, request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let prompt = openai::chat::template(app, &caller, &body).await?;
     let mut memory = app.admission.answer_memory(&caller);
@@ -165,7 +165,7 @@ async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> 
 
 async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     let caller = Caller::of_request(&request)?;
-    let bytes = app.admission.read_body(request.into_body()).await?;
+    let bytes = app.admission.read_body(&caller, request.into_body()).await?;
     let _place = app.admission.place_without_shard(&app.served, &caller)?;
     let mut body: TokenizeRequest = parse(&bytes, &[], "")?;
     app.served.model.check_name(body.model.as_deref())?;

@@ -1,10 +1,10 @@
 //! A small HTTP/1.1 client that gives tests access to the raw bytes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 use super::DEADLINE;
 
@@ -97,6 +97,13 @@ pub fn sse_data(text: &str) -> Vec<Value> {
 impl Connection {
     pub async fn open(address: SocketAddr) -> Self {
         Self { stream: TcpStream::connect(address).await.unwrap(), received: Vec::new() }
+    }
+
+    /// Connects from this address of the machine.
+    pub async fn open_from(source: IpAddr, address: SocketAddr) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        Self { stream: socket.connect(address).await.unwrap(), received: Vec::new() }
     }
 
     /// Sends a request and reads the complete answer. The connection stays open.

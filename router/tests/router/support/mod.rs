@@ -3,7 +3,7 @@
 mod client;
 pub mod process;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,9 @@ pub use client::{Answer, Connection, sse_data};
 const KEY_FILE: &str = "keys.toml";
 /// The longest wait of a test, reached only if the test fails.
 pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Another address of this machine than the one from which [`Router::connect`] connects.
+pub const OTHER_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 /// Adds fields to an object, replacing those of the same name.
 pub fn with(mut body: Value, fields: Value) -> Value {
@@ -301,6 +304,11 @@ impl Router {
 
     pub async fn connect(&self) -> Connection {
         Connection::open(self.address).await
+    }
+
+    /// Connects from [`OTHER_ADDRESS`].
+    pub async fn connect_from_other(&self) -> Connection {
+        Connection::open_from(OTHER_ADDRESS, self.address).await
     }
 
     pub async fn get(&self, path: &str) -> Answer {

@@ -3,7 +3,9 @@ use std::time::Duration;
 use trunkline_grammar::GrammarLimits;
 use trunkline_reply::ToolFormat;
 use trunkline_router::args::{reasoning_format, tool_format};
-use trunkline_router::limits::{Limits, MAX_ANSWERS_BYTES, SPARE_CONNECTIONS, ServerLimits, Timeouts};
+use trunkline_router::limits::{
+    Limits, MAX_ANSWERS_BYTES, MIN_READING_BYTES, SPARE_CONNECTIONS, ServerLimits, Timeouts,
+};
 use trunkline_router::model::Choice;
 use trunkline_router::watermark::DEFAULT_KEY;
 use trunkline_scheduler::{PolicyKind, Watermark};
@@ -55,6 +57,7 @@ fn limits_are_those_of_the_settings() {
         timeouts: Timeouts::default(),
         spare_connections: SPARE_CONNECTIONS,
         max_answers_bytes: MAX_ANSWERS_BYTES,
+        min_reading_bytes: MIN_READING_BYTES,
     };
     let limits = ServerLimits::from(&settings);
     assert_eq!(format!("{limits:?}"), format!("{wanted:?}"));

@@ -38,6 +38,7 @@ mod http {
     mod event_frame;
     mod events;
     mod json;
+    mod pace;
     mod stall;
 }
 mod kv_events;
@@ -58,6 +59,7 @@ mod tenants {
     mod key_ring;
     mod limiter;
     mod memory;
+    mod network;
     mod permits;
     mod places;
     mod rate_headers;
