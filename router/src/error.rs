@@ -164,6 +164,11 @@ pub enum ApiError {
     AnswerTooLarge { limit: usize },
     #[error("{limit} of {limit} listeners receive events of the KV cache; hint: close one and retry")]
     TooManyListeners { limit: usize },
+    /// A tenant may not take the places of all listeners, so that others always find a free one.
+    #[error(
+        "{num_own} of the {limit} listeners are yours, and the rest are reserved for others; hint: close one and retry"
+    )]
+    ListenersShared { num_own: usize, limit: usize },
     #[error("{detail}; hint: retry after {retry_after_s} s or raise `--max-queued-requests`")]
     QueueFull { detail: String, retry_after_s: u64 },
     /// The predicted wait for the first step exceeds the time left. `by` names the field, header or flag that set it.
@@ -295,7 +300,7 @@ impl ApiError {
             Self::TooManyRequests { .. } | Self::PlacesShared { .. } => (429, "too_many_requests"),
             Self::RateLimited { .. } => (429, "rate_limit_exceeded"),
             Self::TooManyBodies => (429, "too_many_bodies"),
-            Self::TooManyListeners { .. } => (429, "too_many_listeners"),
+            Self::TooManyListeners { .. } | Self::ListenersShared { .. } => (429, "too_many_listeners"),
             Self::QueueFull { .. } => (429, "queue_full"),
             Self::DeadlineUnreachable { .. } => (429, "deadline_unreachable"),
             Self::HeaderTooLarge { .. } | Self::HeaderFields { .. } => (431, "header_too_large"),
@@ -371,6 +376,7 @@ impl ApiError {
             | Self::TooManyBodies
             | Self::TooManyAnswers
             | Self::TooManyListeners { .. }
+            | Self::ListenersShared { .. }
             | Self::ShardLost
             | Self::ShardAway
             | Self::ShardSilent

@@ -75,6 +75,11 @@ pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Du
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most connections beyond the open requests, for idle keep-alive connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
+/// The most looks at the KV cache and at usage that are answered at the same time; more must wait. The driving task
+/// answers one of them between two steps.
+pub const MAX_LOOKS: usize = 4;
+/// The most of these looks by one tenant or, without keys, by one address, so that others need not wait for them.
+pub const MAX_LOOKS_OF_TENANT: usize = 1;
 /// The most connections to `--metrics-port`.
 pub const MAX_METRICS_CONNECTIONS: usize = 64;
 /// Larger bodies are parsed and checked on the blocking pool instead of in the handler.

@@ -2,6 +2,9 @@
 
 use std::sync::LazyLock;
 
+use axum::http::header;
+use axum::response::IntoResponse;
+use bytes::Bytes;
 use trunkline_contract::range;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{Object, Schema, SchemaType, Type};
@@ -27,6 +30,8 @@ const COMPUTING: [&str; 6] =
     ["/generate_stream", "/vertex", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify"];
 /// Routes that need the model's limits, but no step.
 const WITHOUT_STEPS: [&str; 2] = ["/v1/chat/completions/render", "/v1/completions/render"];
+/// Routes that take no place and are charged to the rate of requests, as are those below the first.
+const CHARGED: [&str; 2] = ["/v1/kv", "/v1/usage"];
 /// Routes of TGI's dialect whose body may name a model.
 const WITH_MODEL: [&str; 5] = ["/chat_tokenize", "/detokenize", "/invocations", "/rerank", "/vertex"];
 /// The errors that any route with a body may return.
@@ -101,8 +106,15 @@ const WITH_BODY: [(&str, &str); 4] = [
 )]
 pub struct ApiDoc;
 
-/// The document, built once for errors about routes.
+/// The document, built once.
 static DOCUMENT: LazyLock<utoipa::openapi::OpenApi> = LazyLock::new(ApiDoc::openapi);
+/// Its text, which all answers share. Parts of it are schemas that are always JSON.
+static TEXT: LazyLock<Bytes> = LazyLock::new(|| serde_json::to_vec(&*DOCUMENT).unwrap_or_default().into());
+
+/// Answers `/openapi.json`.
+pub async fn document() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
+}
 
 /// Returns the path that a client may have meant whose base URL lacks `/v1` or has it twice, or whose path ends with a
 /// slash.
@@ -174,6 +186,9 @@ fn complete(path: &str, operation: &mut Operation) {
         if dialect != Dialect::Tgi || WITH_MODEL.contains(&path) {
             add(operation, dialect, "404", "The model is not served");
         }
+    }
+    if CHARGED.iter().any(|charged| path.starts_with(charged)) {
+        add(operation, dialect, "429", "The tenant has reached its rate of requests");
     }
     let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
     if streaming.is_some() || COMPUTING.contains(&path) {

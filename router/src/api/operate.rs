@@ -80,7 +80,11 @@ pub async fn metrics(
 ) -> Response {
     let form = TextForm::accepted_by(request.headers());
     match form.render(&app.registry, |tenant| caller.is_admin() || caller.name() == Some(tenant)) {
-        Ok(text) => ([(header::CONTENT_TYPE, form.content_type())], text).into_response(),
+        Ok(text) => {
+            let response = ([(header::CONTENT_TYPE, form.content_type())], text).into_response();
+            let memory = app.admission.answer_memory(&caller);
+            respond::answer::<tgi::ErrorResponse>(memory.hold(response).await)
+        }
         Err(error) => {
             let request_id = RequestId::of(&request);
             tracing::error!(request_id = request_id.as_str(), %error, "cannot render metrics");

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use axum::Extension;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -16,6 +16,9 @@ use crate::api::app::App;
 use crate::error::ApiError;
 use crate::metrics::usage::{SECONDS_PER_HOUR, Used};
 use crate::tenants::Caller;
+
+/// The memory of a row: the row and its JSON text, whose buffer is briefly in memory twice.
+const ROW_BYTES: usize = 1024;
 
 /// The query of a request for usage.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -66,6 +69,7 @@ pub struct UsageReport {
     responses(
         (status = 200, description = "The usage", body = UsageReport),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
+        (status = 503, description = "Other answers use the memory", body = ErrorResponse),
     )
 )]
 pub async fn usage(
@@ -73,14 +77,14 @@ pub async fn usage(
     Extension(caller): Extension<Caller>,
     query: Result<Query<UsageQuery>, QueryRejection>,
 ) -> Response {
-    respond::answer::<ErrorResponse>(report(&app, &caller, query).map(axum::Json))
+    respond::answer::<ErrorResponse>(report(&app, &caller, query).await)
 }
 
-fn report(
+async fn report(
     app: &App,
     caller: &Caller,
     query: Result<Query<UsageQuery>, QueryRejection>,
-) -> Result<UsageReport, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
     let from = query.from.map_or(Ok(0), |text| parse_time("from", &text))?;
     let to = query.to.map_or(Ok(u64::MAX), |text| parse_time("to", &text))?;
@@ -88,13 +92,31 @@ fn report(
         return Err(ApiError::value("from", "is after `to`".to_owned()));
     }
     let hours = from / SECONDS_PER_HOUR..to.div_ceil(SECONDS_PER_HOUR);
-    let rows = app.usage.hours(hours).into_iter();
-    let data = rows
-        .filter(|(_, tenant, _)| {
-            caller.is_admin() || (tenant.is_some() && tenant.as_deref() == caller.name())
-        })
-        .map(|(hour, tenant, used)| row(hour, tenant, used));
-    Ok(UsageReport { object: "list", data: data.collect() })
+    // A caller that is neither a tenant nor an admin has no rows.
+    let only = (!caller.is_admin()).then(|| caller.name().unwrap_or_default().to_owned());
+    let permit = app.admission.look_permit(caller).await;
+    let mut memory = app.admission.answer_memory(caller);
+    let usage = app.usage.clone();
+    // The report of an admin may have many rows.
+    let write = move || {
+        let _permit = permit;
+        let mut data = Vec::new();
+        for hour in usage.hours(hours) {
+            let rows = usage.rows(hour, only.as_deref());
+            memory.grow_to((data.len() + rows.len()) * ROW_BYTES)?;
+            data.extend(rows.into_iter().map(|(tenant, used)| row(hour, tenant, used)));
+        }
+        let report = UsageReport { object: "list", data };
+        Ok::<_, ApiError>((axum::Json(report).into_response(), memory))
+    };
+    match tokio::task::spawn_blocking(write).await {
+        Ok(written) => {
+            let (response, memory) = written?;
+            memory.hold(response).await
+        }
+        // A panic is answered as one in the handler would be.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 fn row(hour: u64, tenant: Option<Box<str>>, Used { work, kv_byte_seconds }: Used) -> UsageRow {

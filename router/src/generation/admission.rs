@@ -11,15 +11,18 @@ use axum::extract::Request;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
+use trunkline_scheduler::{Millis, Scheduler};
 
 use super::answer_memory::AnswerMemory;
 use super::choices::Choices;
 use super::generate::Generation;
 use super::place::Place;
 use super::served::ServedModel;
+use crate::engine::driver::DriverGone;
 use crate::engine::shard::ShardInfo;
 use crate::error::{ApiError, ErrorClass};
 use crate::http::{check_encoding, read_body};
+use crate::kv_events::{KvEvents, Listener, MAX_LISTENERS};
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::request::arrival::Arrival;
@@ -27,6 +30,7 @@ use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
 use crate::request_id::RequestId;
 use crate::shutdown::Phase;
+use crate::tenants::permits::{TenantPermit, TenantPermits};
 use crate::tenants::{
     Access, Caller, HeldPlaces, Limiter, MemoryBudget, OpenPlaces, OverLimit, RateSlot, SharedPlaces,
 };
@@ -53,6 +57,10 @@ pub struct Admission {
     pub reading: Arc<MemoryBudget>,
     /// The memory of whole answers.
     pub answers: Arc<MemoryBudget>,
+    /// The places of those who listen to events of the KV cache.
+    pub listeners: Arc<SharedPlaces>,
+    /// One permit for each look at the state that the driving task owns, or holds a lock on.
+    pub looks: TenantPermits,
     pub limits: Arc<ServerLimits>,
     /// Counts the requests that are over their tenant's rate.
     pub metrics: Arc<Metrics>,
@@ -151,6 +159,48 @@ impl Admission {
     pub fn place_without_shard(&self, served: &ServedModel, caller: &Caller) -> Result<Place, ApiError> {
         let tenant = caller.name().unwrap_or_default();
         self.place(served, tenant, self.access.limiter(tenant).map(|limiter| move || limiter.open()))
+    }
+
+    /// Charges a request that takes no place to its tenant's rate of requests.
+    pub fn charge(&self, served: &ServedModel, request: &Request) -> Result<(), ApiError> {
+        let caller = Caller::of_request(request)?;
+        let tenant = caller.name().unwrap_or_default();
+        let Some(limiter) = self.access.limiter(tenant) else { return Ok(()) };
+        if let Some(slot) = request.extensions().get::<RateSlot>() {
+            slot.set(&limiter);
+        }
+        limiter.take_request(Instant::now()).map_err(|over| self.over_limit(served, tenant, over))
+    }
+
+    /// Waits until the caller may look at the state that the driving task owns or shares. Callers take turns.
+    #[expect(clippy::expect_used, reason = "there is no deadline")]
+    pub async fn look_permit(&self, caller: &Caller) -> TenantPermit {
+        self.looks.take(Some(&self.sharer(caller)), None).await.expect("a permit becomes free")
+    }
+
+    /// Calls `question` with the scheduler between two steps when the caller's turn has come.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        served: &ServedModel,
+        caller: &Caller,
+        question: impl FnOnce(&mut Scheduler, Millis) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let _permit = self.look_permit(caller).await;
+        served.driver.ask(question).await.map_err(|DriverGone| ApiError::ShardAway)
+    }
+
+    /// Adds a listener to the events of the KV cache after `last_id`, or from now on.
+    pub fn listen(
+        &self,
+        events: &Arc<KvEvents>,
+        caller: &Caller,
+        last_id: Option<&str>,
+    ) -> Result<(Listener, HeldPlaces), ApiError> {
+        let limit = MAX_LISTENERS;
+        let listener = events.listen(last_id).ok_or(ApiError::TooManyListeners { limit })?;
+        let shared = self.listeners.take(&self.sharer(caller), 1, events.num_free());
+        let shared = shared.map_err(|num_own| ApiError::ListenersShared { num_own, limit })?;
+        Ok((listener, shared))
     }
 
     /// Returns an empty account for the memory of a whole answer.

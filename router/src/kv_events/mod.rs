@@ -131,6 +131,11 @@ impl KvEvents {
         Some(Listener { next: resume.next, shared: self.clone(), changed, _place: place, resume })
     }
 
+    /// Returns the number of listeners that may still be added.
+    pub fn num_free(&self) -> usize {
+        self.places.available_permits()
+    }
+
     /// Returns true if events are recorded after `pause`, provided that no listener arrives or leaves until then.
     #[doc(hidden)]
     pub fn is_wanted_in(&self, pause: Duration) -> bool {

@@ -3,7 +3,7 @@
 //! The driver adds to both at the end of each turn, so that they agree with each other at any time.
 
 use std::collections::BTreeMap;
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Range};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,9 +72,14 @@ impl UsageLedger {
         self.settled().totals()
     }
 
-    /// Returns what each tenant used in each kept hour of `hours`, which are counted since 1970.
-    pub fn hours(&self, hours: std::ops::Range<u64>) -> Vec<(u64, Option<Box<str>>, Used)> {
+    /// Returns the kept hours of `hours`, which are counted since 1970.
+    pub fn hours(&self, hours: Range<u64>) -> Vec<u64> {
         self.settled().hours(hours)
+    }
+
+    /// Returns what each tenant used in an hour, or what one did. The driver waits meanwhile.
+    pub fn rows(&self, hour: u64, only: Option<&str>) -> Vec<(Option<Box<str>>, Used)> {
+        self.settled().rows(hour, only)
     }
 
     /// Returns the ledger with the pool's use up to now.
@@ -117,12 +122,22 @@ impl Ledger {
         named(&self.totals).collect()
     }
 
-    pub fn hours(&self, hours: std::ops::Range<u64>) -> Vec<(u64, Option<Box<str>>, Used)> {
+    pub fn hours(&self, hours: Range<u64>) -> Vec<u64> {
         if hours.is_empty() {
             return Vec::new();
         }
-        let rows = self.hours.range(hours);
-        rows.flat_map(|(&hour, rows)| named(rows).map(move |(tenant, used)| (hour, tenant, used))).collect()
+        self.hours.range(hours).map(|(&hour, _)| hour).collect()
+    }
+
+    pub fn rows(&self, hour: u64, only: Option<&str>) -> Vec<(Option<Box<str>>, Used)> {
+        let Some(rows) = self.hours.get(&hour) else { return Vec::new() };
+        match only {
+            Some(tenant) => {
+                let used = tenant_of(tenant).and_then(|tenant| rows.get(tenant));
+                used.map(|&used| (Some(tenant.into()), used)).into_iter().collect()
+            }
+            None => named(rows).collect(),
+        }
     }
 
     pub fn add(&mut self, hour: u64, tenant: Option<&str>, used: Used) {

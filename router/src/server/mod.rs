@@ -29,7 +29,7 @@ use crate::http::browser::BrowserGuard;
 use crate::http::cors::Origin;
 use crate::http::serve::{self, AbortOnDrop, Host};
 use crate::http::tls::Tls;
-use crate::limits::{MAX_METRICS_CONNECTIONS, ServerLimits};
+use crate::limits::{MAX_LOOKS, MAX_LOOKS_OF_TENANT, MAX_METRICS_CONNECTIONS, ServerLimits};
 use crate::metrics::Metrics;
 use crate::model::Model;
 use crate::shutdown::{Phase, Shutdown};
@@ -156,6 +156,8 @@ impl Server {
                 places: Arc::default(),
                 reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
                 answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
+                listeners: Arc::default(),
+                looks: TenantPermits::new(MAX_LOOKS, MAX_LOOKS_OF_TENANT),
                 limits: limits.clone(),
                 metrics: metrics.clone(),
                 phase: shutdown.subscribe(),

@@ -7,12 +7,11 @@ use axum::middleware::Next;
 use axum::response::{Html, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use utoipa::OpenApi;
 
 use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
-use crate::api::openapi::{self, ApiDoc};
+use crate::api::openapi;
 use crate::api::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
 use crate::error::ApiError;
 use crate::http::announce_close;
@@ -25,6 +24,14 @@ const DOCS_PAGE: &str = include_str!("../api/docs.html");
 
 pub fn routes(app: Arc<App>) -> Router {
     Router::new()
+        .route("/v1/kv", get(kv::tree::totals))
+        .route("/v1/kv/events", get(kv::events::events))
+        .route("/v1/kv/tree", get(kv::tree::tree))
+        .route("/v1/kv/tree/{id}", get(kv::node::show).delete(kv::tree::remove))
+        .route("/v1/kv/tree/{id}/pin", post(kv::node::pin).delete(kv::node::unpin))
+        .route("/v1/usage", get(usage::usage))
+        // Only for the routes above, whose requests take no place.
+        .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
         .route("/v1/chat/completions", post(openai::chat::chat_completions))
         .route("/v1/chat/completions/render", post(openai::render::render_chat))
         .route("/v1/completions", post(openai::completions::completions))
@@ -57,18 +64,12 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/v1/classify", post(vectors::classify::classify))
         .route("/classify", post(vectors::classify::classify))
         .route("/predict", post(vectors::classify::predict))
-        .route("/v1/kv", get(kv::tree::totals))
-        .route("/v1/kv/events", get(kv::events::events))
-        .route("/v1/kv/tree", get(kv::tree::tree))
-        .route("/v1/kv/tree/{id}", get(kv::node::show).delete(kv::tree::remove))
-        .route("/v1/kv/tree/{id}/pin", post(kv::node::pin).delete(kv::node::unpin))
         .route("/health", get(operate::health))
         .route("/ping", get(operate::ping))
         .route("/livez", get(operate::livez))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
-        .route("/v1/usage", get(usage::usage))
-        .route("/openapi.json", get(|| async { axum::Json(ApiDoc::openapi()) }))
+        .route("/openapi.json", get(openapi::document))
         .route("/docs", get(|| async { Html(DOCS_PAGE) }))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
@@ -149,6 +150,14 @@ async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Ne
             slot.write(dialect.rate_headers(), response.headers_mut());
             response
         }
+        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+    }
+}
+
+/// Charges a request to its tenant's rate of requests.
+async fn charge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match app.admission.charge(&app.served, &request) {
+        Ok(()) => next.run(request).await,
         Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
     }
 }

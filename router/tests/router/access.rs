@@ -1,9 +1,11 @@
 //! API keys and tenants: authentication, and the isolation of tenants from each other.
 
+use std::ops::Range;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
+use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_scheduler::Consumption;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, user, write_model};
@@ -188,6 +190,26 @@ async fn usage_is_that_of_the_metrics_and_shown_to_its_tenant_and_to_admins() {
         assert_eq!(answer.status, 400);
         assert!(answer.text().contains(field), "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn the_usage_of_many_tenants_is_charged_to_the_memory_of_answers() {
+    let keys = format!("{KEYS}[tenants.operator]\nkeys = {ADMIN:?}\nadmin = true\n");
+    let limits = ServerLimits { max_answers_bytes: 4 << 20, ..ServerLimits::default() };
+    let router = Router::start_with_keys(&keys, ShardPlan::default(), limits).await;
+    let work = Consumption { output_tokens: 1, ..Consumption::default() };
+    let record = |range: Range<usize>| {
+        let mut recording = router.app.usage.record();
+        range.for_each(|number| recording.add(Some(&format!("tenant-{number}")), work));
+        recording.add(Some("alice"), work);
+    };
+    record(0..2_000);
+    let ask = async |key| router.ask(key, "GET", "/v1/usage", &Value::Null).await;
+    assert_eq!(ask(ADMIN).await.ok()["data"].as_array().unwrap().len(), 2_001);
+    record(2_000..8_000);
+    ask(ADMIN).await.fails(400, "answer_too_large");
+    assert_eq!(ask(ALICE).await.ok()["data"].as_array().unwrap().len(), 1);
+    assert_eq!(router.app.admission.answers.free.available_permits(), 4 << 10);
 }
 
 #[tokio::test]

@@ -2,9 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Router};
+use trunkline_router::limits::{Limits, MAX_LOOKS};
+
+use crate::support::{Answer, Router, ShardPlan};
 
 const COMPLETIONS: &str = "/v1/completions";
+const ALICE: &str = "sk-alice-0123456789";
+const BOB: &str = "sk-bob-0123456789ab";
+const KEYS: &str =
+    "[tenants.alice]\nkeys = \"sk-alice-0123456789\"\n[tenants.bob]\nkeys = \"sk-bob-0123456789ab\"\n";
 
 async fn complete(router: &Router, prompt: &[u32], salt: &str) -> u64 {
     let body = json!({"prompt": prompt, "max_tokens": 1, "cache_salt": salt});
@@ -65,6 +71,45 @@ async fn the_cache_is_listed_and_parts_of_it_are_removed() {
     assert!(removed["removed_blocks"].as_u64().unwrap() >= 4);
     assert_eq!(complete(&router, &two, "a").await, 0);
     assert_eq!(complete(&router, &one, "b").await, 48, "the other salt is unchanged");
+}
+
+#[tokio::test]
+async fn a_tenants_looks_wait_for_its_own_and_not_for_those_of_others() {
+    let router = Router::start_with_keys(KEYS, ShardPlan::default(), Limits::default()).await;
+    let looks = &router.app.admission.looks;
+    let turn = looks.take(Some("alice"), None).await.unwrap();
+    let mut waiting = router.connect().await;
+    waiting.send_with("GET", "/v1/kv", &[("x-api-key", ALICE)], b"").await;
+    for path in ["/v1/kv", "/v1/kv/tree", "/v1/usage"] {
+        router.ask(BOB, "GET", path, &Value::Null).await.ok();
+    }
+    assert!(waiting.stream.try_read(&mut [0]).is_err(), "it is answered before the one before it");
+    drop(turn);
+    waiting.answer().await.ok();
+
+    // Looks that wait hold up nothing else.
+    let mut turns = Vec::new();
+    for number in 0..MAX_LOOKS {
+        turns.push(looks.take(Some(&number.to_string()), None).await.unwrap());
+    }
+    let mut waiting = router.connect().await;
+    waiting.send_with("GET", "/v1/kv", &[("x-api-key", ALICE)], b"").await;
+    router.ask(BOB, "POST", COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1})).await.ok();
+    assert!(waiting.stream.try_read(&mut [0]).is_err(), "more are answered at once than allowed");
+    drop(turns);
+    waiting.answer().await.ok();
+}
+
+#[tokio::test]
+async fn without_keys_looks_take_turns_by_address() {
+    let router = Router::default().await;
+    let turn = router.app.admission.looks.take(Some("127.0.0.1"), None).await.unwrap();
+    let mut waiting = router.connect().await;
+    waiting.send("GET", "/v1/kv", b"").await;
+    router.connect_from_other().await.request("GET", "/v1/kv", b"").await.ok();
+    assert!(waiting.stream.try_read(&mut [0]).is_err(), "it is answered before the one before it");
+    drop(turn);
+    waiting.answer().await.ok();
 }
 
 #[tokio::test]

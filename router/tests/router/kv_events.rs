@@ -172,16 +172,48 @@ async fn losing_the_shard_clears_all_blocks_and_a_drain_ends_the_stream() {
     assert!(!stream.connection.received().contains("event: error"));
 }
 
+/// The most listeners of one tenant or, without keys, of one address.
+const MAX_OWN_LISTENERS: usize = MAX_LISTENERS / 8 * 7;
+
 #[tokio::test]
-async fn the_number_of_listeners_is_limited() {
+async fn a_tenant_cannot_take_the_places_of_all_listeners() {
+    let router = Router::start_with_keys(KEYS, ShardPlan::default(), Limits::default()).await;
+    let mut streams = Vec::new();
+    for _ in 0..MAX_OWN_LISTENERS {
+        streams.push(Stream::open(&router, Some(ALICE), None).await);
+    }
+    let answer = router.ask(ALICE, "GET", PATH, &Value::Null).await;
+    let message = answer.fails(429, "too_many_listeners");
+    assert!(message.starts_with("56 of the 64 listeners are yours"), "{message}");
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    streams.push(Stream::open(&router, Some(BOB), None).await);
+    // A place that is returned can be taken again.
+    streams.truncate(MAX_OWN_LISTENERS - 1);
+    let taken = async {
+        loop {
+            let mut next = router.connect().await;
+            next.send_with("GET", PATH, &[("x-api-key", ALICE)], b"").await;
+            assert!(next.read_until(|bytes| contains(bytes, "\r\n\r\n")).await);
+            if next.received().starts_with("HTTP/1.1 200") {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, taken).await.expect("a place that is returned can be taken again");
+}
+
+#[tokio::test]
+async fn without_keys_an_address_cannot_take_the_places_of_all_listeners() {
     let router = Router::default().await;
     let mut streams = Vec::new();
-    for _ in 0..MAX_LISTENERS {
+    for _ in 0..MAX_OWN_LISTENERS {
         streams.push(Stream::open(&router, None, None).await);
     }
-    let answer = router.get(PATH).await;
-    answer.fails(429, "too_many_listeners");
-    assert_eq!(answer.header("retry-after"), Some("1"));
+    router.get(PATH).await.fails(429, "too_many_listeners");
+    let mut other = router.connect_from_other().await;
+    other.send("GET", PATH, b"").await;
+    assert!(other.read_until(|bytes| contains(bytes, ":\n\n")).await);
+    assert!(other.received().starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]

@@ -173,6 +173,35 @@ async fn requests_that_compute_nothing_count_among_the_open_ones() {
 }
 
 #[tokio::test]
+async fn looks_at_the_cache_are_charged_to_the_rate_of_requests() {
+    let router = router("requests_per_minute = 4", ShardPlan::default()).await;
+    let node = "/v1/kv/tree/0-00000000000000000000000000000000";
+    let first = router.ask(ALICE, "GET", "/v1/kv", &Value::Null).await;
+    assert_eq!((first.status, number(&first, "x-ratelimit-remaining-requests")), (200, 3));
+    router.ask(ALICE, "GET", "/v1/kv/tree", &Value::Null).await.ok();
+    router.ask(ALICE, "GET", node, &Value::Null).await.fails(404, "node_not_found");
+    router.ask(ALICE, "GET", "/v1/usage", &Value::Null).await.ok();
+    let looks = [
+        ("GET", "/v1/kv".to_owned()),
+        ("GET", "/v1/kv/events".to_owned()),
+        ("GET", "/v1/kv/tree".to_owned()),
+        ("GET", node.to_owned()),
+        ("DELETE", node.to_owned()),
+        ("POST", format!("{node}/pin")),
+        ("DELETE", format!("{node}/pin")),
+        ("GET", "/v1/usage".to_owned()),
+    ];
+    for (method, path) in &looks {
+        let refused = router.ask(ALICE, method, path, &Value::Null).await;
+        refused.fails(429, "rate_limit_exceeded");
+        assert!(number(&refused, "retry-after") > 0, "{method} {path}");
+    }
+    post(&router, ALICE, COMPLETIONS, &json!({"prompt": "x"})).await.fails(429, "rate_limit_exceeded");
+    assert_eq!(num_rejections(&router, "requests_per_minute").await, looks.len() as f64 + 1.0);
+    assert_eq!(router.ask(BOB, "GET", "/v1/kv", &Value::Null).await.status, 200);
+}
+
+#[tokio::test]
 async fn rejected_requests_are_not_charged() {
     let limits = Limits { max_queued_requests: Some(1), ..Limits::default() };
     let plan = ShardPlan { max_step_sequences: 1, num_blocks: 16, ..ShardPlan::endless().held() };

@@ -20,10 +20,10 @@ use crate::api::openai::ErrorResponse;
 use crate::api::respond;
 use crate::api::respond::ErrorForm;
 use crate::error::ApiError;
-use crate::kv_events::{Listener, LoggedEvent, MAX_HISTORY, MAX_LISTENERS, TooSlow};
+use crate::kv_events::{Listener, LoggedEvent, MAX_HISTORY, TooSlow};
 use crate::limits::MAX_WRITE_BYTES;
 use crate::shutdown::Phase;
-use crate::tenants::{Caller, KeyRing};
+use crate::tenants::{Caller, HeldPlaces, KeyRing};
 
 /// The header in which a reconnecting client sends the id of the last event it saw (WHATWG HTML, section 9.2).
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -82,7 +82,7 @@ pub enum KvEventData {
     )),
     responses(
         (status = 200, description = "A stream of events", body = KvEventData, content_type = "text/event-stream"),
-        (status = 429, description = "Too many clients are listening", body = ErrorResponse),
+        (status = 429, description = "Too many clients are listening, or the tenant has reached its rate of requests", body = ErrorResponse),
         (status = 503, description = "The server is draining", body = ErrorResponse),
     )
 )]
@@ -100,11 +100,10 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
     }
     // A header that is not text cannot be one of our ids; it is treated as an unknown one.
     let last_id = headers.get(LAST_EVENT_ID).map(|value| value.to_str().unwrap_or_default());
-    let listener =
-        app.kv_events.listen(last_id).ok_or(ApiError::TooManyListeners { limit: MAX_LISTENERS })?;
+    let (listener, place) = app.admission.listen(&app.kv_events, &caller, last_id)?;
     // Recording is on before the response's header is sent, so the client misses nothing that happens after it.
     let record = |scheduler: &mut Scheduler, _| scheduler.record_kv_events(true);
-    app.served.driver.ask(record).await.map_err(|_| ApiError::ShardAway)?;
+    app.admission.ask(&app.served, &caller, record).await?;
     let ring = app.admission.access.ring();
     let mut text = String::from(":\n\n");
     if listener.resume.is_lost {
@@ -113,12 +112,13 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
         write_event(&mut text, &listener.resume.epoch, number, &data);
     }
     let (app, phase) = (app.clone(), app.phase.clone());
-    Ok(EventStream { listener, caller, ring, app, phase, text, has_ended: false })
+    Ok(EventStream { listener, _place: place, caller, ring, app, phase, text, has_ended: false })
 }
 
 /// A running stream of KV events.
 struct EventStream {
     listener: Listener,
+    _place: HeldPlaces,
     caller: Caller,
     /// The API keys at the start of the stream.
     ring: Option<Arc<KeyRing>>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::extract::{Path, Query, State, rejection::QueryRejection};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{
     BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Salt, Scheduler, Stats, StoreIndex, StoreUsage,
@@ -242,7 +242,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             scheduler.kv().and_then(KvCache::store).map(StoreIndex::usages).unwrap_or_default(),
         )
     };
-    let (stats, device, disk) = app.served.driver.ask(look).await.map_err(|_| ApiError::ShardAway)?;
+    let (stats, device, disk) = app.admission.ask(&app.served, caller, look).await?;
     let has_store = stats.store_slots > 0;
     Ok(KvTotals {
         object: "kv_cache",
@@ -342,12 +342,16 @@ pub async fn tree(
     Extension(caller): Extension<Caller>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Response {
-    render(page(&app, caller, query).await)
+    let memory = app.admission.answer_memory(&caller);
+    match page(&app, &caller, query).await {
+        Ok(page) => respond::answer::<ErrorResponse>(memory.hold(axum::Json(page).into_response()).await),
+        Err(error) => respond::error::<ErrorResponse>(&error),
+    }
 }
 
 async fn page(
     app: &App,
-    caller: Caller,
+    caller: &Caller,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<KvPage, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
@@ -363,10 +367,10 @@ async fn page(
     // One question reads a part of the tree. The pages themselves depend only on nodes that the caller may see, so that
     // they tell nothing about other tenants. One node more than the limit begins the next page.
     while found.len() <= limit {
-        let (caller, group, shard) = (caller.clone(), group.clone(), shard.clone());
+        let (looker, group, shard) = (caller.clone(), group.clone(), shard.clone());
         let num_missing = limit + 1 - found.len();
         let walk = move |scheduler: &mut Scheduler, now: Millis| {
-            let may_see = |salt: &Salt| caller.may_see(salt);
+            let may_see = |salt: &Salt| looker.may_see(salt);
             let page = scheduler.kv().map(|kv| kv.walk(first, num_missing, may_see)).unwrap_or_default();
             let is_asked = |view: &&NodeView| match &group {
                 Some(group) => view.groups.iter().any(|known| **known == **group),
@@ -375,7 +379,7 @@ async fn page(
             let nodes = page.nodes.iter().filter(is_asked).map(|view| (view.id, node(view, &shard, now)));
             (nodes.collect::<Vec<_>>(), page.next)
         };
-        let (nodes, next) = app.served.driver.ask(walk).await.map_err(|_| ApiError::ShardAway)?;
+        let (nodes, next) = app.admission.ask(&app.served, caller, walk).await?;
         found.extend(nodes);
         match next {
             Some(next) => first = next,
@@ -433,15 +437,15 @@ pub async fn remove(
 
 async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
     let shard = app.served.shard_info()?;
-    let driver = &app.served.driver;
     let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
+    let remover = caller.clone();
     // Nodes of other tenants are reported as not found.
     let find = move |scheduler: &mut Scheduler, _| {
         let kv = scheduler.kv()?;
-        let view = kv.view(id).filter(|view| caller.may_see(&view.salt))?;
+        let view = kv.view(id).filter(|view| remover.may_see(&view.salt))?;
         Some((view.salt, kv.subtree_keys(id, key)?))
     };
-    let found = driver.ask(find.clone()).await.map_err(|_| ApiError::ShardAway)?;
+    let found = app.admission.ask(&app.served, &caller, find.clone()).await?;
     let (salt, mut keys) = found.ok_or_else(|| unknown(name))?;
     let failed = |_| ApiError::NotRemoved { node: shown(name) };
     let removal = match &app.served.objects {
@@ -451,7 +455,7 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
     if let Some(removal) = &removal {
         // Until the removal began, blocks could still be added. The object store comes first, so that after a failure
         // the node is still there for another try.
-        let found = driver.ask(find).await.map_err(|_| ApiError::ShardAway)?;
+        let found = app.admission.ask(&app.served, &caller, find).await?;
         keys = found.ok_or_else(|| unknown(name))?.1;
         removal.remove(&shard.block_shape(), &keys).await.map_err(failed)?;
     }
@@ -463,8 +467,7 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
         }
         Some(KvRemoved { removed_blocks })
     };
-    let removed = driver.ask(remove).await;
-    removed.map_err(|_| ApiError::ShardAway)?.ok_or_else(|| unknown(name))
+    app.admission.ask(&app.served, &caller, remove).await?.ok_or_else(|| unknown(name))
 }
 
 pub(super) fn unknown(name: &str) -> ApiError {

@@ -27,7 +27,7 @@ use trunkline_scheduler::{
 
 use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
 use crate::kv_events::{self, EventFeed, EventSink};
-use crate::limits::MAX_WAITING_TOKENS;
+use crate::limits::{MAX_LOOKS, MAX_WAITING_TOKENS};
 use crate::metrics::Metrics;
 use crate::metrics::usage::UsageLedger;
 use crate::shutdown::Phase;
@@ -108,8 +108,8 @@ impl Driver {
         metrics: Arc<Metrics>,
         telemetry: TelemetrySlot,
     ) -> (Self, DriverEnds) {
-        // A live request owns at most two slots: its submission and its end.
-        let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1));
+        // A live request owns at most two slots, for its submission and its end, and a look at the cache one.
+        let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1) + MAX_LOOKS);
         let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
         let (shard, shard_out) = watch::channel(ShardStatus::Loading);
         let (stats, stats_out) = watch::channel(Stats::default());
