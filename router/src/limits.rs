@@ -86,6 +86,8 @@ pub const MAX_METRICS_CONNECTIONS: usize = 64;
 pub const INLINE_BODY_BYTES: usize = 64 << 10;
 /// Longer texts, in bytes, are tokenized on the blocking pool instead of in the handler.
 pub const INLINE_TOKENIZE_BYTES: usize = 4096;
+/// Longer stored conversations, in bytes of memory, are freed on the blocking pool.
+pub const INLINE_FREED_BYTES: usize = 1 << 20;
 /// The most grammars that are compiled at the same time, including those whose request has ended; more must wait.
 pub const MAX_COMPILING_GRAMMARS: usize = 4;
 /// The most grammars of one tenant that are compiled at the same time, so that others need not wait for them.

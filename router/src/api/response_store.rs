@@ -12,6 +12,7 @@ use lru::LruCache;
 use trunkline_text::ChatMessage;
 
 use super::message_size::Size;
+use crate::limits::INLINE_FREED_BYTES;
 
 /// The approximate memory of an entry in the index of items.
 const INDEXED_ITEM_BYTES: usize = 256;
@@ -101,6 +102,11 @@ impl Turn {
         messages
     }
 
+    /// Takes everything out that takes time to be freed.
+    fn take(&mut self) -> (Option<Arc<Self>>, [Messages; 2]) {
+        (self.before.take(), [std::mem::take(&mut self.input), std::mem::take(&mut self.reply)])
+    }
+
     /// Returns the bytes of the turn itself.
     fn num_bytes(&self) -> usize {
         size_of::<Self>() + self.input.size.num_bytes + self.reply.size.num_bytes
@@ -120,11 +126,22 @@ impl Turn {
 }
 
 impl Drop for Turn {
+    /// Frees a long conversation on the blocking pool, because that can take as long as copying it.
     fn drop(&mut self) {
-        // Dropping a long conversation recursively would need a stack frame for each turn.
-        let mut before = self.before.take();
-        while let Some(mut turn) = before.and_then(|turn| Arc::try_unwrap(turn).ok()) {
-            before = turn.before.take();
+        if self.before.is_none() && self.input.list.is_empty() && self.reply.list.is_empty() {
+            return;
+        }
+        let parts = self.take();
+        let free = move || {
+            let mut parts = parts;
+            // Dropping the turns recursively would need a stack frame for each.
+            while let Some(mut turn) = parts.0.take().and_then(Arc::into_inner) {
+                parts = turn.take();
+            }
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if self.size.num_bytes > INLINE_FREED_BYTES => drop(runtime.spawn_blocking(free)),
+            _ => free(),
         }
     }
 }

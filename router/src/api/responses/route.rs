@@ -5,11 +5,14 @@ use std::sync::Arc;
 use axum::extract::{Path, Request, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use serde_json::{Value, json};
 use trunkline_text::ChatRequest;
 
 use super::continued::Continued;
-use super::types::{Body, CountBody, Deleted, InputTokens, ResponseObject, ToolField, plain, plain_text};
+use super::types::{
+    Body, CountBody, Deleted, Echo, InputTokens, ResponseObject, ToolField, plain, plain_text,
+};
 use super::unknown;
 use super::writer::ResponseWriter;
 use crate::api::app::App;
@@ -28,7 +31,6 @@ use crate::http::{OtherFields, Refused, parse, parse_noting};
 use crate::limits::Limits;
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
-use crate::request::ready::GenerationRequest;
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::{Wanted, openai_name};
 use crate::tenants::Caller;
@@ -99,8 +101,11 @@ async fn stored(app: &App, id: &str, request: Request) -> Result<Response, ApiEr
     }
     drop(request);
     let (_, json) = app.responses.get(caller.name(), id).ok_or_else(|| unknown(id))?;
-    let response = ([(header::CONTENT_TYPE, "application/json")], json).into_response();
-    app.admission.answer_memory(&caller).hold(response).await
+    app.admission.answer_memory(&caller).hold(json_response(json)).await
+}
+
+fn json_response(json: Bytes) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], json).into_response()
 }
 
 /// Deletes a stored response.
@@ -199,7 +204,11 @@ impl Call for Body {
                     reasoning_budget: None,
                 },
                 continued,
-                body: self,
+                is_stream: self.stream == Some(true),
+                is_stored: self.store.unwrap_or(true) && app.responses.is_on(),
+                shows_tier: self.service_tier.is_some(),
+                top_p: self.top_p,
+                response: response(app, self),
             },
         })
     }
@@ -209,7 +218,11 @@ pub(crate) struct Continuing {
     /// The conversation without its messages.
     conversation: Conversation,
     continued: Continued,
-    body: Body,
+    is_stream: bool,
+    is_stored: bool,
+    shows_tier: bool,
+    top_p: Option<f64>,
+    response: ResponseObject,
 }
 
 impl Prompts for Continuing {
@@ -222,16 +235,20 @@ impl Prompts for Continuing {
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
     ) -> Result<Completed<ResponseAnswer>, ApiError> {
-        let Self { conversation, continued, body } = self;
+        let Self { conversation, continued, is_stream, is_stored, shows_tier, top_p, response } = self;
         let num_bytes = continued.num_bytes();
         let add = move |chat: &mut ChatRequest| continued.add_to(chat);
         let (request, reply, mut added) =
             conversation.complete_with(scope, params, grammar, num_bytes, add).await?;
         added.shrink();
-        let is_stored = body.store.unwrap_or(true) && scope.app.responses.is_on();
         let keeping = is_stored.then_some(added);
-        let is_stream = body.stream == Some(true);
-        let response = response(&scope.app, body, &request, keeping.is_some());
+        let response = ResponseObject {
+            service_tier: shows_tier.then(|| openai_name(request.priority)),
+            store: is_stored,
+            temperature: f64::from(request.sampling.temperature),
+            top_p: top_p.unwrap_or(f64::from(request.sampling.top_p)),
+            ..response
+        };
         let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };
         Ok(Completed { requests: vec![request], answer })
     }
@@ -255,32 +272,29 @@ impl pipeline::Answer for ResponseAnswer {
 
     fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response {
         let output = &outputs[0];
-        axum::Json(self.writer.whole(&output.text, output.reason, usage)).into_response()
+        json_response(self.writer.whole(&output.text, output.reason, usage))
     }
 }
 
-/// Returns the response before its first token.
-fn response(app: &App, body: Body, request: &GenerationRequest, is_stored: bool) -> ResponseObject {
+/// Returns the response before its first token, without what is not known yet.
+fn response(app: &App, body: Body) -> ResponseObject {
+    let text = body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)}));
     ResponseObject {
         id: format!("resp_{}", crate::random::id()),
         object: "response",
         created_at: unix_s(),
         status: "in_progress",
-        service_tier: body.service_tier.is_some().then(|| openai_name(request.priority)),
-        instructions: body.instructions,
+        instructions: Echo::new(&body.instructions),
         max_output_tokens: body.max_output_tokens,
         model: app.served.model.served_name.clone(),
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
         previous_response_id: body.previous_response_id,
-        reasoning: body.reasoning.unwrap_or_default(),
-        store: is_stored,
-        temperature: f64::from(request.sampling.temperature),
-        text: body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)})),
-        tool_choice: body.tool_choice.unwrap_or_else(|| "auto".into()),
-        tools: body.tools.unwrap_or_default(),
-        top_p: body.top_p.unwrap_or(f64::from(request.sampling.top_p)),
+        reasoning: Echo::new(&body.reasoning.unwrap_or_default()),
+        text: Echo::new(&text),
+        tool_choice: Echo::new(&body.tool_choice.unwrap_or_else(|| "auto".into())),
+        tools: Echo::new(&body.tools.unwrap_or_default()),
         truncation: "disabled",
-        metadata: body.metadata.unwrap_or_default(),
+        metadata: Echo::new(&body.metadata.unwrap_or_default()),
         ..ResponseObject::default()
     }
 }

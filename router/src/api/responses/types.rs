@@ -1,7 +1,8 @@
 //! The request and response bodies of the Responses API.
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
@@ -99,6 +100,29 @@ pub struct ReasoningField {
     pub summary: Option<String>,
 }
 
+/// JSON text of a field of the request, which is copied into each event and each answer.
+#[derive(Debug, Clone)]
+pub struct Echo(Box<RawValue>);
+
+impl Echo {
+    pub fn new(value: &impl Serialize) -> Self {
+        // Serialising cannot fail, because all map keys are strings.
+        Self(to_raw_value(value).unwrap_or_default())
+    }
+}
+
+impl Default for Echo {
+    fn default() -> Self {
+        Self(RawValue::NULL.to_owned())
+    }
+}
+
+impl Serialize for Echo {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
 /// A response, complete or in progress.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
 #[schema(as = ResponsesResponse)]
@@ -121,7 +145,8 @@ pub struct ResponseObject {
     #[schema(value_type = Option<Object>)]
     pub incomplete_details: Option<Value>,
     /// Copied from the request.
-    pub instructions: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub instructions: Echo,
     /// Copied from the request.
     pub max_output_tokens: Option<i64>,
     /// The name of the served model.
@@ -134,18 +159,21 @@ pub struct ResponseObject {
     /// Copied from the request.
     pub previous_response_id: Option<String>,
     /// Copied from the request.
-    pub reasoning: ReasoningField,
+    #[schema(value_type = ReasoningField)]
+    pub reasoning: Echo,
     /// True if the response is stored.
     pub store: bool,
     /// The temperature that was used.
     pub temperature: f64,
     /// Copied from the request, or `{"format": {"type": "text"}}`.
     #[schema(value_type = Object)]
-    pub text: Value,
+    pub text: Echo,
     /// Copied from the request, or `auto`.
-    pub tool_choice: Value,
+    #[schema(value_type = Value)]
+    pub tool_choice: Echo,
     /// Copied from the request.
-    pub tools: Vec<ToolField>,
+    #[schema(value_type = Vec<ToolField>)]
+    pub tools: Echo,
     /// The `top_p` that was used.
     pub top_p: f64,
     /// Always `disabled`: a prompt that does not fit is refused.
@@ -154,23 +182,26 @@ pub struct ResponseObject {
     pub usage: Option<ResponsesUsage>,
     /// Copied from the request.
     #[schema(value_type = Object)]
-    pub metadata: Map<String, Value>,
+    pub metadata: Echo,
 }
 
 impl ResponseObject {
-    pub fn stored(&self) -> StoredResponse {
+    /// Returns the response as JSON.
+    pub fn json(&self) -> Bytes {
+        json_text(self)
+    }
+
+    /// Returns the entry of the response in the store. `json` is its own JSON.
+    pub fn stored(&self, json: Bytes) -> StoredResponse {
         let item = |item: &Value| (item["id"].as_str().unwrap_or_default().to_owned(), json_text(item));
-        StoredResponse {
-            id: self.id.clone(),
-            json: json_text(self),
-            items: self.output.iter().map(item).collect(),
-        }
+        StoredResponse { id: self.id.clone(), json, items: self.output.iter().map(item).collect() }
     }
 }
 
+/// Returns a value's JSON in a buffer of its length, which is twice as large while it is written.
 fn json_text(value: &impl Serialize) -> Bytes {
     // Serialising cannot fail, because all map keys are strings.
-    serde_json::to_vec(value).unwrap_or_default().into()
+    serde_json::to_vec(value).unwrap_or_default().into_boxed_slice().into()
 }
 
 /// The token counts of a request.

@@ -1,6 +1,7 @@
 //! Writes a reply as output items and as events:
 //! <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
+use bytes::Bytes;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -78,6 +79,15 @@ struct DeltaEvent<'a> {
     logprobs: Option<[(); 0]>,
 }
 
+/// An event about the whole response, which copies the request's fields as they are.
+#[derive(Debug, Serialize)]
+struct ResponseEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    response: &'a ResponseObject,
+}
+
 /// Writes one response, in one piece or as events.
 pub struct ResponseWriter {
     response: ResponseObject,
@@ -94,15 +104,17 @@ impl ResponseWriter {
         Self { response, keeping, reader: reply.reader(), open: None, sequence_number: 0 }
     }
 
-    /// Returns the complete response for the whole output.
-    pub fn whole(mut self, text: &str, reason: FinishReason, usage: generate::Usage) -> ResponseObject {
+    /// Returns the JSON of the complete response for the whole output.
+    pub fn whole(mut self, text: &str, reason: FinishReason, usage: generate::Usage) -> Bytes {
         // Items are built by the code that writes events, so events are written here, too, and then discarded.
         let mut events = Events::default();
         for piece in self.reader.read(text, true) {
             self.piece(piece, &mut events);
         }
         self.complete(reason, usage, &mut events);
-        self.response
+        let json = self.response.json();
+        self.keep(&json);
+        json
     }
 
     fn event(&mut self, name: &str, data: Value, events: &mut Events) {
@@ -112,6 +124,12 @@ impl ResponseWriter {
         }
         self.sequence_number += 1;
         events.named(name, &event);
+    }
+
+    fn response_event(&mut self, kind: &'static str, events: &mut Events) {
+        let event = ResponseEvent { kind, sequence_number: self.sequence_number, response: &self.response };
+        events.named(kind, &event);
+        self.sequence_number += 1;
     }
 
     /// Writes an event about the item that is being written.
@@ -205,7 +223,13 @@ impl ResponseWriter {
         }
     }
 
-    fn complete(&mut self, reason: FinishReason, usage: generate::Usage, events: &mut Events) {
+    /// Completes the response. Returns the name of the event that says so.
+    fn complete(
+        &mut self,
+        reason: FinishReason,
+        usage: generate::Usage,
+        events: &mut Events,
+    ) -> &'static str {
         let is_cut = reason == FinishReason::Length;
         let (status, event) = match is_cut {
             true => ("incomplete", "response.incomplete"),
@@ -215,11 +239,15 @@ impl ResponseWriter {
         self.response.status = status;
         self.response.incomplete_details = is_cut.then(|| json!({"reason": "max_output_tokens"}));
         self.response.usage = Some(usage.into());
+        event
+    }
+
+    /// Stores the complete response, if it is to be stored.
+    fn keep(&mut self, json: &Bytes) {
         if let Some(Added { store, owner, before, input, .. }) = self.keeping.take() {
             let reply = reply_messages(&self.response.output).into();
-            store.put(owner.as_deref(), before, input, reply, self.response.stored());
+            store.put(owner.as_deref(), before, input, reply, self.response.stored(json.clone()));
         }
-        self.event(event, json!({"response": self.response}), events);
     }
 }
 
@@ -234,7 +262,7 @@ fn id(kind: &str) -> String {
 impl Render for ResponseWriter {
     fn begin(&mut self, events: &mut Events) {
         for name in ["response.created", "response.in_progress"] {
-            self.event(name, json!({"response": self.response}), events);
+            self.response_event(name, events);
         }
     }
 
@@ -243,7 +271,11 @@ impl Render for ResponseWriter {
             self.piece(piece, events);
         }
         if let Some((reason, usage)) = output.finish {
-            self.complete(reason, usage, events);
+            let event = self.complete(reason, usage, events);
+            if self.keeping.is_some() {
+                self.keep(&self.response.json());
+            }
+            self.response_event(event, events);
         }
     }
 
@@ -251,6 +283,6 @@ impl Render for ResponseWriter {
         self.end("incomplete", events);
         self.response.status = "failed";
         self.response.error = Some(json!({"code": error.code(), "message": error.to_string()}));
-        self.event("response.failed", json!({"response": self.response}), events);
+        self.response_event("response.failed", events);
     }
 }

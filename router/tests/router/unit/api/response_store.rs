@@ -11,7 +11,7 @@ use crate::draw;
 fn store_turn(store: &ResponseStore, owner: Option<&str>, before: Option<Arc<Turn>>, id: &str, text: &str) {
     let response = ResponseObject { id: id.into(), ..ResponseObject::default() };
     let input = vec![ChatMessage::new("user", text)].into();
-    store.put(owner, before, input, Messages::default(), response.stored());
+    store.put(owner, before, input, Messages::default(), response.stored(response.json()));
 }
 
 fn put(store: &ResponseStore, id: &str, before: Option<&str>, text: &str) {
@@ -57,6 +57,25 @@ fn the_least_recently_used_response_is_evicted_and_all_bytes_are_freed() {
 }
 
 #[test]
+fn a_long_conversation_is_freed_on_the_blocking_pool() {
+    let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    let _entered = runtime.enter();
+    let store = ResponseStore::new(usize::MAX);
+    put(&store, "a", None, &"x".repeat(2 << 20));
+    put(&store, "b", Some("a"), "x");
+    let first = Arc::downgrade(&store.get(None, "a").unwrap().0);
+    assert!(store.remove(None, "a"));
+    // The pool's only thread is busy.
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || released.recv());
+    assert!(store.remove(None, "b"));
+    assert!(first.upgrade().is_some(), "it was freed on this thread");
+    drop(release);
+    runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
+    assert!(first.upgrade().is_none());
+}
+
+#[test]
 fn responses_of_other_tenants_are_missing() {
     let store = ResponseStore::new(1 << 20);
     put_for(&store, "alice", "a", 1);
@@ -96,7 +115,7 @@ fn json_counts_by_its_memory() {
     let extra = serde_json::Map::from_iter([("tool_calls".to_owned(), items.into())]);
     let message = ChatMessage { role: "assistant".into(), content: None, extra };
     let response = ResponseObject { id: "a".into(), ..ResponseObject::default() };
-    store.put(None, None, vec![message].into(), Messages::default(), response.stored());
+    store.put(None, None, vec![message].into(), Messages::default(), response.stored(response.json()));
     assert!(store.num_bytes() > 20 * text.len(), "{} bytes for {} of text", store.num_bytes(), text.len());
     assert!(store.remove(None, "a"));
     assert_eq!(store.num_bytes(), 0);
@@ -130,20 +149,15 @@ fn a_conversation_that_a_request_holds_takes_no_room_from_other_tenants() {
 #[test]
 fn items_are_found_without_their_response() {
     let store = ResponseStore::new(1 << 20);
-    // The response has other members with the name of the list and of an item's id.
-    let item =
-        |id: &str, text: &str| json!({"id": id, "content": [{"text": text}], "output": [{"id": "m1"}]});
-    let output = vec![item("m1", "one"), item("m2", "\"output\":[zw\u{f6}lf")];
-    let metadata = json!({"output": [{"id": "m1"}]}).as_object().unwrap().clone();
-    let instructions = Some(r#""output":[{"id":"m1"}]"#.to_owned());
-    let response = ResponseObject {
-        id: "a".into(),
-        output: output.clone(),
-        metadata,
-        instructions,
-        ..ResponseObject::default()
-    };
-    store.put(Some("alice"), None, Messages::default(), Messages::default(), response.stored());
+    let output = ["m1", "m2"].map(|id| json!({"id": id, "content": [{"text": "two\nlines"}]})).to_vec();
+    let response = ResponseObject { id: "a".into(), output: output.clone(), ..ResponseObject::default() };
+    store.put(
+        Some("alice"),
+        None,
+        Messages::default(),
+        Messages::default(),
+        response.stored(response.json()),
+    );
     for item in &output {
         let json = store.item(Some("alice"), item["id"].as_str().unwrap()).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&json).unwrap(), *item);
@@ -158,7 +172,7 @@ fn an_item_that_is_used_keeps_its_response() {
     let store = ResponseStore::new(100_000);
     let output = vec![json!({"id": "m", "text": "x"})];
     let response = ResponseObject { id: "a".into(), output, ..ResponseObject::default() };
-    store.put(None, None, Messages::default(), Messages::default(), response.stored());
+    store.put(None, None, Messages::default(), Messages::default(), response.stored(response.json()));
     for idx in 0..20 {
         put(&store, &idx.to_string(), None, &"x".repeat(20_000));
         assert!(store.item(None, "m").is_some(), "{idx}");
