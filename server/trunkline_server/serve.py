@@ -10,7 +10,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from trunkline_server.cli import CACHE_OFF, DEFAULT_KV_DISK_BYTES
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from trunkline_server.backends.interface import Backend
+    from trunkline_server.backends.interface import Backend, Store
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
     from trunkline_server.models.config import ModelShape
@@ -71,7 +70,7 @@ def serve(options: argparse.Namespace) -> int:
         },
     )
     threading.Thread(target=backend.after_start, name="after-start", daemon=True).start()
-    signals.wait(give_up_store=backend.store.give_up if backend.store is not None else None)
+    signals.wait(backend.store)
     loop.stop_taking_plans()
     logger.info("stopping")
     loop.stop()
@@ -105,7 +104,7 @@ def _load(options: argparse.Namespace) -> tuple[ModelShape, Backend]:
 class _Signals:
     """Handles SIGTERM, and SIGINT unless the launcher forwards it. Until `hold` is called, a signal exits with 0.
 
-    SIGUSR2 asks to leave the store on disk to another shard.
+    SIGUSR2 asks to leave the store on disk to another shard, SIGUSR1 to take it back because that one has ended.
     """
 
     def __init__(self, *, ignore_interrupt: bool) -> None:
@@ -116,18 +115,23 @@ class _Signals:
         signal.set_wakeup_fd(write_end)
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, signal.SIG_IGN if ignore_interrupt else self._handle)
-        signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda _number, _frame: None)
         self._is_held = False
 
     def hold(self) -> None:
         """From now on a signal does not exit the process but lets `wait` return."""
         self._is_held = True
 
-    def wait(self, give_up_store: Callable[[], None] | None = None) -> None:
+    def wait(self, store: Store | None = None) -> None:
         """Waits for a signal to stop. Signals since `hold` count."""
-        while os.read(self._read_end, 1)[0] == signal.SIGUSR2:
-            if give_up_store is not None:
-                give_up_store()
+        while (number := os.read(self._read_end, 1)[0]) in (signal.SIGUSR1, signal.SIGUSR2):
+            if store is None:
+                continue
+            if number == signal.SIGUSR2:
+                store.give_up()
+            else:
+                store.take_back()
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
         if not self._is_held:

@@ -8,7 +8,7 @@
 //!
 //! An archive is therefore a small store in one file, and every check of a store applies to it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -48,14 +48,58 @@ pub enum ArchiveError {
     Write(#[from] crate::error::WriteError),
 }
 
-/// Writes the blocks of a path, from the first on, to a new file. Returns the file's size in bytes.
+/// A file that gets its name once it is complete. Dropping it before removes it.
+struct NewFile {
+    path: PathBuf,
+    partial: PathBuf,
+    file: File,
+}
+
+impl NewFile {
+    /// Makes a file under another name beside `path`, where there must be none.
+    fn create(path: &Path) -> io::Result<Self> {
+        let mut partial = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        if path.symlink_metadata().is_ok() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        partial.push(format!(".{}.partial", std::process::id()));
+        let partial = path.with_file_name(partial);
+        let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&partial)?;
+        Ok(Self { path: path.to_owned(), partial, file })
+    }
+
+    /// Gives the file its name, unless another process has made a file with that name meanwhile.
+    fn finish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        match fs::hard_link(&self.partial, &self.path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                // Not every file system has several names for a file.
+                if self.path.symlink_metadata().is_ok() {
+                    return Err(io::ErrorKind::AlreadyExists.into());
+                }
+                fs::rename(&self.partial, &self.path)
+            }
+            linked => linked,
+        }
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // It may have been renamed.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Writes the blocks of a path, from the first on, to a new file, which is complete or not there at all. Returns its
+/// size in bytes.
 pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result<u64, ArchiveError> {
     let fail = |what| move |source| ArchiveError::System { what, path: file.to_owned(), source };
     let geometry = Geometry { num_slots: path_blocks.len() as u32, ..store.geometry().clone() };
     let mut bytes = vec![0; geometry.block_bytes as usize];
     let mut records = Vec::new();
-    let mut out =
-        OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(file).map_err(fail("make"))?;
+    let new = NewFile::create(file).map_err(fail("make"))?;
+    let mut out = &new.file;
     // The records precede the blocks, so all blocks are read, and verified, twice.
     for (slot, block) in (0..).zip(path_blocks) {
         let (found, token_ids) = store.read(block.slot, block.key, &mut bytes)?;
@@ -70,7 +114,7 @@ pub fn export(store: &Store, path_blocks: &[StoredBlock], file: &Path) -> Result
         store.read(block.slot, block.key, &mut bytes)?;
         out.write_all(&bytes).map_err(fail("write"))?;
     }
-    out.sync_all().map_err(fail("write"))?;
+    new.finish().map_err(fail("write"))?;
     Ok(HEADER_BYTES as u64 + records.len() as u64 + path_blocks.len() as u64 * geometry.block_bytes)
 }
 

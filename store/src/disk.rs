@@ -75,6 +75,11 @@ impl Gate {
         *self.is_closed.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
+    /// Lets reads and writes in again.
+    pub(crate) fn open(&self) {
+        *self.is_closed.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
     /// Fails if the gate is closed. It stays open while the result is held.
     fn enter(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
         let is_closed = self.is_closed.read().unwrap_or_else(PoisonError::into_inner);

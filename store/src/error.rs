@@ -16,6 +16,9 @@ pub enum OpenError {
     /// The system refused, for example for lack of permission or because the disk is full.
     #[error("cannot {what} `{path}`: {source}")]
     System { what: &'static str, path: PathBuf, source: io::Error },
+    /// Other users can change the folder or a file of the store, or make it stand for another file.
+    #[error("`{path}` {problem}")]
+    Exposed { path: PathBuf, problem: String },
     /// A number of the geometry is outside the range of the format.
     #[error("`{field}` of the store is {value}, expected {expected}")]
     Geometry { field: &'static str, value: u64, expected: String },

@@ -1,8 +1,7 @@
 //! The stores beside a store, which share a limit of bytes with it.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
-use std::io;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::error::OpenError;
-use crate::folder::{BLOCKS_FILE, LOCK_FILE, RECORDS_FILE, StoreLock};
+use crate::folder::{BLOCKS_FILE, LOCK_FILE, RECORDS_FILE, StoreLock, open_to_read};
 use crate::layout::is_header;
 use crate::records::read_header;
 
@@ -111,11 +110,11 @@ impl Neighbours {
         });
         let others = folders.filter_map(|entry| {
             let folder = entry.path();
-            let records = File::open(folder.join(RECORDS_FILE)).ok()?;
+            let records = open_to_read(&folder, RECORDS_FILE).ok()?;
             let is_store = read_header(&records).is_ok_and(|header| is_header(&header));
             let num_bytes = allocated_bytes(&folder);
             let used_at = [LOCK_FILE, RECORDS_FILE].iter().filter_map(|name| {
-                fs::metadata(folder.join(name)).and_then(|metadata| metadata.modified()).ok()
+                fs::symlink_metadata(folder.join(name)).and_then(|metadata| metadata.modified()).ok()
             });
             let used_at = used_at.max()?;
             (is_store && num_bytes > 0).then_some(Neighbour { folder, num_bytes, used_at })
@@ -133,16 +132,8 @@ fn allocated_bytes(folder: &Path) -> u64 {
 /// Removes the content of a store that no process has open. The lock stays, because another process may be about to
 /// take it: with a new file, both would have one.
 fn remove(folder: &Path) -> Result<(), OpenError> {
-    let _lock = StoreLock::take(folder)?;
+    let lock = StoreLock::take(folder)?;
     // The blocks come first: those of a store without records would not be counted if this process ended in between.
-    for name in [BLOCKS_FILE, RECORDS_FILE] {
-        let path = folder.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(OpenError::System { what: "remove", path, source });
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    lock.remove(BLOCKS_FILE)?;
+    lock.remove(RECORDS_FILE)
 }

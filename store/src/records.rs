@@ -1,13 +1,12 @@
 //! Reads the records of a store.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
 use crate::disk::{DiskFile, read_full};
 use crate::error::OpenError;
-use crate::folder::RECORDS_FILE;
+use crate::folder::{RECORDS_FILE, open_to_read};
 use crate::layout::{Geometry, HEADER_BYTES, Slot, StoredBlock};
 
 const PIECE_BYTES: usize = 1 << 20;
@@ -29,7 +28,7 @@ pub struct Records {
 pub fn records(folder: &Path) -> Result<Records, OpenError> {
     let path = folder.join(RECORDS_FILE);
     let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
-    let file = File::open(&path).map_err(fail)?;
+    let file = open_to_read(folder, RECORDS_FILE)?;
     let header = read_header(&file).map_err(fail)?;
     let geometry =
         Geometry::from_header(&header).map_err(|what| OpenError::Unreadable { path: path.clone(), what })?;

@@ -4,8 +4,10 @@
 //! The process that holds the lock owns the store. Another process may attach to it and use the slots that the owner
 //! leaves to it. For that reason nothing about a slot is cached here; its record is read each time.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +17,7 @@ use trunkline_contract::BlockKey;
 
 use crate::disk::{DiskFile, Gate, Gated, read_full, write_full};
 use crate::error::{OpenError, ReadError, SlotPart, WriteError};
-use crate::folder::{self, RECORDS_FILE, StoreLock};
+use crate::folder::{self, BLOCKS_FILE, RECORDS_FILE, StoreLock};
 use crate::layout::{Geometry, Record, Slot, StoredBlock, block_checksum};
 use crate::neighbours::{Neighbours, Removed};
 use crate::records::{each_slot, read_header};
@@ -60,8 +62,12 @@ pub struct Store {
 
 #[derive(Debug)]
 struct Lock {
+    folder: PathBuf,
     file: Mutex<Option<StoreLock>>,
     gate: Arc<Gate>,
+    /// The same files without the gate.
+    records: File,
+    blocks: File,
 }
 
 impl Store {
@@ -72,10 +78,17 @@ impl Store {
         let files = folder::open(folder)?;
         let path = folder.join(RECORDS_FILE);
         let gate = Arc::<Gate>::default();
-        let [records, blocks] =
-            [files.records, files.blocks].map(|file| Box::new(Gated { file, gate: gate.clone() }));
+        let fail = |source| OpenError::System { what: "open", path: path.clone(), source };
+        let gated = |file: &File| Ok(Box::new(Gated { file: file.try_clone()?, gate: gate.clone() }));
+        let (records, blocks) = (gated(&files.records).map_err(fail)?, gated(&files.blocks).map_err(fail)?);
         let (mut store, found) = Self::open_on(records, blocks, geometry, &path)?;
-        store.lock = Some(Lock { file: Mutex::new(Some(files.lock)), gate });
+        store.lock = Some(Lock {
+            folder: folder.to_owned(),
+            file: Mutex::new(Some(files.lock)),
+            gate,
+            records: files.records,
+            blocks: files.blocks,
+        });
         Ok((store, found))
     }
 
@@ -104,6 +117,53 @@ impl Store {
         }
     }
 
+    /// Takes a store back that was given up. Reads and writes work again, with the blocks that the other process left
+    /// there.
+    ///
+    /// Fails if another process has the store open, or has replaced it by another one. It stays given up then.
+    pub fn take_back(&self) -> Result<(), OpenError> {
+        let Some(lock) = &self.lock else { return Ok(()) };
+        let mut held = lock.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.is_some() {
+            return Ok(());
+        }
+        let files = folder::open(&lock.folder)?;
+        self.restore(lock, &files)?;
+        *held = Some(files.lock);
+        lock.gate.open();
+        self.end_pause();
+        Ok(())
+    }
+
+    /// Restores the header and the sizes of files that another process may have changed.
+    fn restore(&self, lock: &Lock, there: &folder::Files) -> Result<(), OpenError> {
+        let path = lock.folder.join(RECORDS_FILE);
+        let fail = |source| OpenError::System { what: "restore", path: path.clone(), source };
+        let is_same = |one: &File, other: &File| -> io::Result<bool> {
+            let (one, other) = (one.metadata()?, other.metadata()?);
+            Ok((one.dev(), one.ino()) == (other.dev(), other.ino()))
+        };
+        let are_same = is_same(&lock.records, &there.records).map_err(fail)?
+            && is_same(&lock.blocks, &there.blocks).map_err(fail)?;
+        let unreadable = |what: String| OpenError::Unreadable { path: path.clone(), what };
+        if !are_same {
+            return Err(unreadable("was replaced by another file".to_owned()));
+        }
+        let g = &self.geometry;
+        let header = read_header(&lock.records).map_err(fail)?;
+        let found = Geometry::from_header(&header).map_err(unreadable)?;
+        if !found.holds_blocks_of(g) {
+            return Err(unreadable(format!("is of a store of {found}, expected {g}")));
+        }
+        if found != *g {
+            // Blocks behind the end of a smaller store are lost, and reads of them fail.
+            lock.records.set_num_bytes(g.record_offset(g.num_slots)).map_err(fail)?;
+            lock.blocks.set_num_bytes(g.block_offset(g.num_slots)).map_err(fail)?;
+            write_full(&lock.records, &g.header(), 0).map_err(fail)?;
+        }
+        Ok(())
+    }
+
     /// Attaches to a store that another process owns, without its lock and without changing anything. Fails if the
     /// store does not have exactly this geometry. Blocks that are written here and blocks that the owner writes at the
     /// same time get similar sequence numbers, so their order by age is approximate.
@@ -123,7 +183,11 @@ impl Store {
     fn attach_files(folder: &Path, geometry: Geometry, is_writable: bool) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);
-        let (records, blocks) = folder::open_there(folder, is_writable)?;
+        let (records, blocks) = if is_writable {
+            folder::open_there(folder)?
+        } else {
+            (folder::open_to_read(folder, RECORDS_FILE)?, folder::open_to_read(folder, BLOCKS_FILE)?)
+        };
         let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
         let header = read_header(&records).map_err(fail)?;
         let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };

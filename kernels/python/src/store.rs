@@ -37,6 +37,14 @@ impl PyStore {
     }
 }
 
+fn to_python(error: OpenError) -> PyErr {
+    match error {
+        OpenError::InUse { .. } => PyBlockingIOError::new_err(error.to_string()),
+        OpenError::Geometry { .. } => PyValueError::new_err(error.to_string()),
+        _ => PyOSError::new_err(error.to_string()),
+    }
+}
+
 /// Returns the key of the block of `token_ids` that follows the block with `key`.
 #[pyfunction]
 pub(super) fn extend_key(key: Key, token_ids: Vec<u32>) -> Key {
@@ -67,11 +75,7 @@ impl PyStore {
             }
             Ok((store, found))
         });
-        let (store, found) = opened.map_err(|error| match error {
-            OpenError::InUse { .. } => PyBlockingIOError::new_err(error.to_string()),
-            OpenError::Geometry { .. } => PyValueError::new_err(error.to_string()),
-            _ => PyOSError::new_err(error.to_string()),
-        })?;
+        let (store, found) = opened.map_err(to_python)?;
         let transfers = Transfers::start(store)?;
         Ok(Self { transfers: Arc::new(transfers), found })
     }
@@ -220,6 +224,12 @@ impl PyStore {
     /// Releases the folder to another process. All later reads and writes fail.
     fn give_up(&self, py: Python<'_>) {
         py.detach(|| self.transfers.store().give_up());
+    }
+
+    /// Takes a folder back that was released. Raises BlockingIOError if another process uses it, and OSError for other
+    /// failures.
+    fn take_back(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.transfers.store().take_back()).map_err(to_python)
     }
 
     /// Waits for all transfers and makes everything written durable. Raises OSError if the disk fails.

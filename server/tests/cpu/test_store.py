@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import re
@@ -192,6 +193,43 @@ def test_a_shard_takes_the_store_over(
     old.step(ends=[1])
     assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
     assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [False]
+
+
+def test_a_shard_takes_its_store_back(checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    old = Shard(open_backend(checkpoint, tmp_path))
+    first = old.prefill(BLOCK_IDS, stores=STORES)
+    old.outcomes(num_stores=len(STORES))
+    keys = keys_on_disk(old.backend, SLOTS)
+    assert old.backend.store is not None
+    old.backend.store.give_up()
+    new = open_backend(checkpoint, tmp_path)
+
+    old.backend.store.take_back()
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert record.getMessage().startswith("KV blocks are not kept on disk until the shard is restarted: the store in `")
+    assert restore(old, keys) == 0
+    old.step(ends=[1])
+    del new
+    gc.collect()
+    old.backend.store.take_back()
+    assert restore(old, keys) == NUM_STORED
+    hit = [50 + i for i in range(NUM_STORED)]
+    assert old.prefill([*hit, 0, 1], first=NUM_STORED * BLOCK_SIZE) == first
+    old.step(ends=[1])
+    assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
+    assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [True]
+
+
+def test_a_shard_goes_without_an_optional_store_that_another_one_has(
+    checkpoint: Checkpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = open_backend(checkpoint, tmp_path)
+    second = open_backend(checkpoint, None, store=StoreOptions(path=tmp_path, max_bytes=1 << 20, is_optional=True))
+    assert (second.store, second.info.num_store_slots) == (None, 0)
+    (record,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    expected = f"KV blocks are not kept on disk: the store in `{first.info.store_folder}` is used by another process"
+    assert record.getMessage().startswith(expected)
+    assert record.getMessage().count("hint:") == 1
 
 
 def test_each_lane_has_a_store_of_its_own(checkpoint: Checkpoint, tmp_path: Path) -> None:

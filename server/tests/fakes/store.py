@@ -99,6 +99,9 @@ class FakeStore:
     def give_up(self) -> None:
         pass
 
+    def take_back(self) -> None:
+        pass
+
     def sync(self) -> None:
         self.num_syncs += 1
 

@@ -183,6 +183,28 @@ print("stopping")
     assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
 
 
+def test_signals_of_the_launcher_hand_the_store_over_and_back() -> None:
+    program = """
+import os, signal
+from trunkline_server.serve import _Signals
+
+class Store:
+    def give_up(self): print("gives up")
+    def take_back(self): print("takes back")
+
+signals = _Signals(ignore_interrupt=False)
+signals.hold()
+for number in (signal.SIGUSR2, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+signals.wait(Store())
+print("stopping")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(SERVER)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment, check=False)
+    assert done.stdout.split("\n") == ["gives up", "takes back", "gives up", "stopping", ""], done.stderr
+
+
 def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> None:
     process = start("--log-format", "json")
     process.wait_ready()

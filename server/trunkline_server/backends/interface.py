@@ -243,6 +243,11 @@ class Store(Protocol):
         from any thread.
         """
 
+    def take_back(self) -> None:
+        """Takes the blocks back that were left to another process, which has ended. Logs it if they cannot be used. May
+        be called from any thread.
+        """
+
     def sync(self) -> None:
         """Ends all transfers and makes written blocks durable; a failure is logged."""
 

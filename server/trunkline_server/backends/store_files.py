@@ -97,6 +97,16 @@ def log_removed(store: Removals) -> None:
             logger.warning("`--kv-disk-size` is exceeded: %s; %s", problem, hint, extra={"fields": fields})
 
 
+def take_files_back(store: KernelStore) -> None:
+    """Takes a store back that was given up, or logs why that is not possible."""
+    try:
+        store.take_back()
+    except OSError as error:
+        logger.warning("KV blocks are not kept on disk until the shard is restarted: %s", error)
+        return
+    logger.info("KV block store taken back")
+
+
 def close_files(store: KernelStore | None, counts: dict[str, int]) -> None:
     """Makes written blocks durable, and logs a failure. counts: of blocks stored and restored; store: None if they are
     in memory.
@@ -114,8 +124,8 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
     folder.
 
-    If the disk refuses and the store is optional, logs a warning and returns None for the store. Raises InvalidArgument
-    if the disk refuses otherwise, if another server uses the folder, or if the size is too small for one block.
+    If the disk refuses, or another server uses the folder, and the store is optional, logs a warning and returns None
+    for the store. Raises InvalidArgument if the store is not optional, or if the size is too small for one block.
     """
     from trunkline_server import _kernels
 
@@ -139,15 +149,15 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
     )
     try:
         store = _await(open_store) if options.awaits else open_store()
-    except BlockingIOError as error:
-        raise InvalidArgument(f"cannot use `--kv-disk-path`: {error}") from error
     except OSError as error:
-        hint = "set `--kv-disk-path` to a writable folder with free space"
+        # The message about another process has a hint of its own.
+        is_in_use = isinstance(error, BlockingIOError)
+        hint = None if is_in_use else "set `--kv-disk-path` to a writable folder with free space"
         if not options.is_optional:
-            raise InvalidArgument(
-                f"cannot use `--kv-disk-path`: {error}", hint=f"{hint}, or serve without it by `--kv-disk-optional`"
-            ) from error
-        logger.warning("KV blocks are not kept on disk: %s; hint: %s", error, hint)
+            if hint is not None:
+                hint += ", or serve without it by `--kv-disk-optional`"
+            raise InvalidArgument(f"cannot use `--kv-disk-path`: {error}", hint=hint) from error
+        logger.warning("KV blocks are not kept on disk: %s%s", error, "" if hint is None else f"; hint: {hint}")
         return None, info
     if store.lost is not None:
         logger.warning("KV block store starts empty: %s", store.lost)

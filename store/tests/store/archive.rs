@@ -52,6 +52,37 @@ fn a_path_moves_to_another_store() {
 }
 
 #[test]
+fn an_export_that_fails_leaves_no_file() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = there.path().join("path.kv");
+    let (store, _) = filled(here.path(), "a", &[3, 0, 2]);
+    let path = path_of(here.path());
+    store.erase(2).unwrap();
+    let error = export(&store, &path, &file).unwrap_err();
+    assert!(matches!(error, ArchiveError::Block(_)), "{error}");
+    assert_eq!(std::fs::read_dir(there.path()).unwrap().count(), 0);
+
+    let nowhere = there.path().join("no/path.kv");
+    assert!(matches!(export(&store, &path[..2], &nowhere), Err(ArchiveError::System { what: "make", .. })));
+    export(&store, &path[..2], &file).unwrap();
+    let names: Vec<_> =
+        std::fs::read_dir(there.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["path.kv"]);
+}
+
+/// A link whose target does not exist must not be written through either.
+#[test]
+fn an_export_follows_no_link() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (store, _) = filled(here.path(), "a", &[3]);
+    let (file, target) = (there.path().join("path.kv"), there.path().join("target"));
+    std::os::unix::fs::symlink(&target, &file).unwrap();
+    let error = export(&store, &path_of(here.path()), &file).unwrap_err();
+    assert!(matches!(error, ArchiveError::System { what: "make", .. }), "{error}");
+    assert!(!target.exists());
+}
+
+#[test]
 fn damaged_foreign_and_too_large_archives_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (store, _) = filled(&folder.path().join("a"), "a", &[0, 1]);

@@ -125,6 +125,133 @@ fn a_store_that_is_given_up_belongs_to_the_next_process() {
 }
 
 #[test]
+fn a_store_that_was_given_up_is_taken_back_once_the_other_process_has_ended() {
+    let folder = tempfile::tempdir().unwrap();
+    let chain = Chain::new("a", 3);
+    let bytes = |depth: usize| block_bytes(chain.keys[depth + 1]);
+    let (old, _) = open(folder.path());
+    old.take_back().expect("it was never given up");
+    old.write(6, &chain.block(0), &bytes(0)).unwrap();
+    for num_slots in [GEOMETRY.2, 7, 20] {
+        old.give_up();
+        let (new, found) = Store::open(folder.path(), Geometry { num_slots, ..geometry() }).unwrap();
+        assert_eq!(found.num_blocks, 1);
+        assert!(matches!(old.take_back().unwrap_err(), OpenError::InUse { .. }));
+        assert!(old.contents(0..8).is_err(), "it stays given up");
+        drop(new);
+
+        old.take_back().unwrap();
+        assert!(matches!(Store::open(folder.path(), geometry()).unwrap_err(), OpenError::InUse { .. }));
+        assert_eq!(read(&old, 6, chain.keys[1]).unwrap(), bytes(0));
+        write(&old, 7, &chain, 1).unwrap();
+        assert_eq!(read(&old, 7, chain.keys[2]).unwrap(), bytes(1));
+        old.erase(7).unwrap();
+        assert_eq!(records(folder.path()).unwrap().geometry, geometry());
+    }
+}
+
+#[test]
+fn a_store_that_was_replaced_is_not_taken_back() {
+    let (chain, other) = (Chain::new("a", 3), Geometry { block_size: 32, ..geometry() });
+    for (replaces, reason) in [(true, "was replaced by another file"), (false, "is of a store of")] {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, _) = open(folder.path());
+        write(&old, 6, &chain, 0).unwrap();
+        old.give_up();
+        if replaces {
+            fs::remove_file(folder.path().join("blocks")).unwrap();
+            open(folder.path());
+        } else {
+            Store::open(folder.path(), other.clone()).unwrap();
+        }
+        let error = old.take_back().unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(old.contents(0..8).is_err());
+        open(folder.path());
+    }
+}
+
+#[test]
+fn no_link_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let target = folder.path().join("target");
+    fs::write(&target, "of great value").unwrap();
+    for name in ["records", "blocks", "lock"] {
+        let store = folder.path().join(name);
+        fs::create_dir(&store).unwrap();
+        fs::set_permissions(&store, Permissions::from_mode(0o700)).unwrap();
+        std::os::unix::fs::symlink(&target, store.join(name)).unwrap();
+        let error = Store::open(&store, geometry()).unwrap_err().to_string();
+        let path = store.join(name);
+        assert_eq!(error, format!("`{}` is a symbolic link, which is not followed", path.display()));
+    }
+    let (link, place) = (folder.path().join("link"), folder.path().join("place"));
+    open(&place);
+    std::os::unix::fs::symlink(&place, &link).unwrap();
+    for error in [Store::open(&link, geometry()).unwrap_err(), StoreLock::take(&link).unwrap_err()] {
+        assert!(error.to_string().ends_with("link` is a symbolic link, which is not followed"), "{error}");
+    }
+    assert_eq!(fs::read_to_string(&target).unwrap(), "of great value");
+}
+
+#[test]
+fn no_file_of_another_name_and_no_pipe_is_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let (target, store) = (folder.path().join("target"), folder.path().join("store"));
+    fs::write(&target, "of great value").unwrap();
+    drop(open(&store));
+    fs::remove_file(store.join("records")).unwrap();
+    fs::hard_link(&target, store.join("records")).unwrap();
+    let error = Store::open(&store, geometry()).unwrap_err().to_string();
+    assert!(error.ends_with("records` has 2 names, so it may be another file, too"), "{error}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "of great value");
+
+    // To open a pipe for reading waits for a writer, unless it is avoided.
+    fs::remove_file(store.join("records")).unwrap();
+    let name = std::ffi::CString::new(store.join("records").to_str().unwrap()).unwrap();
+    // SAFETY: the name ends with a NUL.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    for outcome in [Store::open(&store, geometry()).map(drop), records(&store).map(drop)] {
+        assert!(matches!(outcome, Err(OpenError::System { what: "open", .. })), "{outcome:?}");
+    }
+    let (mut beside, _) = open(&folder.path().join("beside"));
+    beside.share(&folder.path().join("beside"), 1);
+}
+
+#[test]
+fn a_store_that_others_can_change_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    for (mode, is_refused) in [(0o770, true), (0o707, true), (0o2770, true), (0o755, false), (0o2700, false)]
+    {
+        let store = folder.path().join(format!("{mode:o}"));
+        fs::create_dir(&store).unwrap();
+        fs::set_permissions(&store, Permissions::from_mode(mode)).unwrap();
+        let outcome = Store::open(&store, geometry()).map(drop);
+        let expected = format!(
+            "`{}` can be changed by other users, because its mode is {mode:o}; only its owner may write to it",
+            store.display()
+        );
+        assert_eq!(outcome.err().map(|error| error.to_string()), is_refused.then_some(expected));
+    }
+    let store = folder.path().join("store");
+    drop(open(&store));
+    fs::set_permissions(store.join("blocks"), Permissions::from_mode(0o666)).unwrap();
+    for outcome in
+        [Store::open(&store, geometry()), Store::attach(&store, geometry()).map(|s| (s, Default::default()))]
+    {
+        let error = outcome.map(drop).unwrap_err().to_string();
+        assert!(error.contains("blocks` can be changed by other users, because its mode is 666"), "{error}");
+    }
+    // Only root can give a folder away.
+    let foreign = folder.path().join("foreign");
+    drop(open(&foreign));
+    if std::os::unix::fs::chown(&foreign, Some(1), None).is_ok() {
+        let error = Store::open(&foreign, geometry()).unwrap_err().to_string();
+        assert!(error.ends_with("foreign` belongs to user 1, but this process runs as user 0"), "{error}");
+    }
+}
+
+#[test]
 fn a_store_of_another_model_is_discarded_with_a_reason() {
     let others = [
         Geometry { fingerprint: "other weights".to_owned(), ..geometry() },

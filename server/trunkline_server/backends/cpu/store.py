@@ -14,7 +14,14 @@ from trunkline_server.backends.interface import (
     StoreOutcome,
     Transfers,
 )
-from trunkline_server.backends.store_files import StoreOptions, close_files, log_removed, open_files, read_contents
+from trunkline_server.backends.store_files import (
+    StoreOptions,
+    close_files,
+    log_removed,
+    open_files,
+    read_contents,
+    take_files_back,
+)
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -69,6 +76,9 @@ class DiskStore:
     def give_up(self) -> None:
         self._store.give_up()
         logger.info("KV block store handed over")
+
+    def take_back(self) -> None:
+        take_files_back(self._store)
 
     def sync(self) -> None:
         names = ("stored", "not_stored", "restored", "not_restored")

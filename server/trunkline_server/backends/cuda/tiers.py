@@ -24,7 +24,7 @@ from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
 from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
 from trunkline_server.backends.sequences import RunningSequence
-from trunkline_server.backends.store_files import close_files, log_removed, read_contents
+from trunkline_server.backends.store_files import close_files, log_removed, read_contents, take_files_back
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -114,6 +114,10 @@ class TieredStore:
         if self._files is not None:
             self._files.give_up()
             logger.info("KV block store handed over")
+
+    def take_back(self) -> None:
+        if self._files is not None:
+            take_files_back(self._files)
 
     def sync(self) -> None:
         self._departures.worker.drain()
