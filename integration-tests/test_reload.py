@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import TRUNKLINE, Trunkline, alive, cached_tokens, embedded_gguf, free_port, serving, wait_for
+from harness import ROOT, TRUNKLINE, Trunkline, alive, cached_tokens, embedded_gguf, free_port, serving, wait_for
 
 PROMPT = [1000 + 7 * position % 4001 for position in range(300)]
 WHOLE_BLOCKS = 256
@@ -163,6 +163,45 @@ def test_the_new_shard_takes_the_store_over(disk: tuple[str, ...]) -> None:
         assert server.metrics()["trunkline_restored_blocks_total"] >= WHOLE_BLOCKS // 64
         assert reload(server).returncode == 0
         assert cached_tokens(server.complete(PROMPT)) >= WHOLE_BLOCKS
+
+
+def test_the_old_shard_has_its_store_again_after_a_reload_that_fails_late(
+    disk: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The new shard hangs once it has taken the store, and is ended."""
+    program = tmp_path / "python"
+    program.write_text(f"""#!{ROOT}/.venv/bin/python
+import os, runpy, signal, sys
+
+assert sys.argv[1:3] == ["-m", "trunkline_server"]
+del sys.argv[1]
+if "--await-store" in sys.argv:
+    from trunkline_server.service import ShardServer
+
+    ShardServer.start = lambda self: os.kill(os.getpid(), signal.SIGSTOP)
+sys.argv[0] = sys.argv.pop(1)
+runpy.run_module("trunkline_server", run_name="__main__", alter_sys=True)
+""")
+    program.chmod(0o755)
+    with serving(*disk, "--reload-timeout", "8", env={"TRUNKLINE_PYTHON": str(program)}) as server:
+        first = server.complete(PROMPT)
+        wait_for(lambda: server.metrics()["trunkline_store_blocks"] >= WHOLE_BLOCKS // 64, "stored blocks")
+        before = children(server)
+        for _ in range(2):
+            outcome = reload(server)
+            assert outcome.returncode == 1
+            assert "the new router and shard were not ready within 8 s" in outcome.stderr
+            wait_for(lambda: children(server) == before, "the end of the new pair")
+        assert server.log().count("KV block store handed over") == 2
+        wait_for(lambda: server.log().count("KV block store taken back") == 2, "the store")
+
+        stored = server.metrics()["trunkline_store_blocks"]
+        server.complete([*PROMPT[::-1], 5])
+        wait_for(lambda: server.metrics()["trunkline_store_blocks"] > stored, "more stored blocks")
+        os.kill(server.shard_pid(), signal.SIGKILL)
+        again = server.complete(PROMPT)
+        assert again["choices"] == first["choices"]
+        assert server.metrics()["trunkline_restored_blocks_total"] >= WHOLE_BLOCKS // 64
 
 
 def test_sigterm_during_a_reload_ends_everything() -> None:

@@ -37,8 +37,8 @@ pub enum Event {
     Reload(Option<Caller>),
     /// This caller asks for the server's status.
     Status(Caller),
-    /// The model of a reload is resolved.
-    Resolved(Result<ResolvedModel, LauncherError>),
+    /// The model of the reload with this number is resolved.
+    Resolved { generation: u32, model: Result<ResolvedModel, LauncherError> },
 }
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.

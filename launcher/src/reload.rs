@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -18,6 +19,12 @@ pub(crate) struct Reload {
     pub(crate) stage: Stage,
     /// `None` if a signal asked.
     pub(crate) caller: Option<Caller>,
+    /// The moment at which it fails.
+    pub(crate) deadline: Instant,
+    /// `--reload-timeout`
+    pub(crate) timeout: Duration,
+    /// Process ids of serving shards that were told to give their store up.
+    pub(crate) gave_store: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -58,6 +65,16 @@ pub(crate) enum ReloadError {
         "`{flag}` is now `{new}`, but the server listens on `{old}`; hint: restart the server to change it"
     )]
     Moved { flag: &'static str, new: String, old: String },
+    #[error(
+        "the model was not found or downloaded within {limit_s} s; hint: download it with `trunkline download`, or raise \
+         `--reload-timeout`"
+    )]
+    ModelLate { limit_s: u64 },
+    #[error(
+        "the new router and shard were not ready within {limit_s} s; hint: see the log of the shard, or raise \
+         `--reload-timeout`"
+    )]
+    PairLate { limit_s: u64 },
     #[error("{}", reason(.0))]
     Failed(LauncherError),
 }
@@ -80,7 +97,7 @@ impl Reload {
         old: &Plan,
         generation: u32,
         events: &SyncSender<Event>,
-    ) -> Result<Stage, ReloadError> {
+    ) -> Result<Self, ReloadError> {
         let config = reread().map_err(ReloadError::Failed)?;
         let (now, then) = (&config.server, &old.config.server);
         for (flag, new, old) in [
@@ -102,8 +119,20 @@ impl Reload {
         thread::spawn(move || {
             let model = resolve::run(&program, &model, &cancelled, &sender);
             // If this fails, the supervisor has ended.
-            let _ = resolved.send(Event::Resolved(model));
+            let _ = resolved.send(Event::Resolved { generation, model });
         });
-        Ok(Stage::Resolving(Resolving { config, python, router, generation, _resolver: Resolver(cancel) }))
+        let timeout = config.server.reload_timeout;
+        let resolver = Resolver(cancel);
+        let stage = Stage::Resolving(Resolving { config, python, router, generation, _resolver: resolver });
+        Ok(Self { stage, caller: None, deadline: Instant::now() + timeout, timeout, gave_store: Vec::new() })
+    }
+
+    /// Returns the error of a reload that has reached its deadline.
+    pub(crate) fn late(&self) -> ReloadError {
+        let limit_s = self.timeout.as_secs();
+        match self.stage {
+            Stage::Resolving(_) => ReloadError::ModelLate { limit_s },
+            Stage::Starting(_) => ReloadError::PairLate { limit_s },
+        }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Retired {
     is_stopping: bool,
     /// Waits until the router has closed the listening socket. Before that, it may still answer new connections.
     caller: Option<Caller>,
+    /// Process ids of shards that gave their store up for this pair, which failed. They get it back once it has ended.
+    gave_store: Vec<u32>,
 }
 
 impl Retired {
@@ -31,18 +33,19 @@ impl Retired {
         // The router drains if clients keep its connections busy for the first of these times.
         let patience = 2 * pair.plan.config.server.graceful_termination_timeout;
         let deadline = Instant::now() + patience + pair.plan.base.pace.router_grace;
-        let mut retired = Self { pair, processes, deadline, is_stopping: false, caller };
+        let mut retired =
+            Self { pair, processes, deadline, is_stopping: false, caller, gave_store: Vec::new() };
         retired.routers().for_each(|router| router.signal(Signal::USR2));
         retired.stop_shards_if_alone();
         retired
     }
 
-    /// Ends a pair that never served.
-    pub(crate) fn failed(mut pair: Pair) -> Self {
+    /// Ends a pair that never served, and for which these shards gave their store up.
+    pub(crate) fn failed(mut pair: Pair, gave_store: Vec<u32>) -> Self {
         let processes = pair.take_running(|_| true);
         processes.iter().for_each(|process| process.signal(Signal::TERM));
         let deadline = Instant::now() + pair.plan.base.pace.abandon_timeout;
-        Self { pair, processes, deadline, is_stopping: true, caller: None }
+        Self { pair, processes, deadline, is_stopping: true, caller: None, gave_store }
     }
 
     /// Tells the caller that all new connections get to the new pair.
@@ -62,6 +65,11 @@ impl Retired {
 
     pub(crate) fn has_ended(&self) -> bool {
         self.processes.is_empty()
+    }
+
+    /// Returns the process ids of the shards that get their store back once this pair has ended.
+    pub(crate) fn gave_store(&self) -> &[u32] {
+        &self.gave_store
     }
 
     /// Handles the end of one of the processes.

@@ -91,12 +91,15 @@ impl<'a> Supervisor<'a> {
                     caller.send(&self.status().line());
                     Ok(())
                 }
-                Some(Event::Resolved(model)) => {
-                    self.resolved(model);
+                Some(Event::Resolved { generation, model }) => {
+                    self.resolved(generation, model);
                     Ok(())
                 }
                 None => {
                     let now = Instant::now();
+                    if let Some(reload) = self.reload.as_ref().filter(|reload| reload.deadline <= now) {
+                        self.fail_reload(&reload.late());
+                    }
                     for retired in &mut self.retired {
                         retired.kill_late(now, &self.serving.plan.base.pace, &self.log);
                     }
@@ -114,6 +117,7 @@ impl<'a> Supervisor<'a> {
     /// Waits for the next event; returns `None` when it is time to restart or to kill a child.
     fn next_event(&self) -> Option<Event> {
         let times = self.retired.iter().map(Retired::deadline).chain(self.serving.next_restart());
+        let times = times.chain(self.reload.as_ref().map(|reload| reload.deadline));
         let event = match times.min() {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -134,11 +138,24 @@ impl<'a> Supervisor<'a> {
             self.fail_reload(&ReloadError::Failed(ended_before_ready(id, exit, tail)));
         } else if let Some(at) = self.retired.iter().position(|retired| retired.has(pid)) {
             self.retired[at].ended(pid, &self.log);
-            if self.retired[at].has_ended() {
-                self.retired.remove(at);
-            }
+            self.forget_ended();
         }
         Ok(())
+    }
+
+    /// Forgets the pairs that have ended. Shards that gave their store up for one of them take it back, unless the next
+    /// pair has asked for it already.
+    fn forget_ended(&mut self) {
+        let asked: &[u32] = self.reload.as_ref().map_or(&[], |reload| &reload.gave_store);
+        for retired in self.retired.extract_if(.., |retired| retired.has_ended()) {
+            for pid in retired.gave_store().iter().filter(|pid| !asked.contains(pid)) {
+                // A shard that was restarted meanwhile has another process id.
+                if let Some(shard) = self.serving.running().find(|process| process.pid() == *pid) {
+                    self.log.info("takes its store on disk back", &[("process", &shard.id()), ("pid", &pid)]);
+                    shard.signal(Signal::USR1);
+                }
+            }
+        }
     }
 
     fn serving_ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
@@ -292,17 +309,23 @@ impl<'a> Supervisor<'a> {
             }
         };
         match begun {
-            Ok(stage) => {
+            Ok(reload) => {
                 self.log.info("reloading", &[]);
-                self.reload = Some(Reload { stage, caller });
+                self.reload = Some(Reload { caller, ..reload });
             }
             Err(error) => self.refuse_reload(caller, &error),
         }
     }
 
     /// Starts the new pair beside the serving one.
-    fn resolved(&mut self, model: Result<ResolvedModel, LauncherError>) {
-        let Some(Reload { stage: Stage::Resolving(resolving), caller }) = self.reload.take() else { return };
+    fn resolved(&mut self, generation: u32, model: Result<ResolvedModel, LauncherError>) {
+        // A reload that has failed meanwhile wants no model any more.
+        let is_wanted = |reload: &mut Reload| matches!(&reload.stage, Stage::Resolving(resolving) if resolving.generation == generation);
+        let Some(reload) = self.reload.take_if(is_wanted) else { return };
+        let Reload { stage: Stage::Resolving(resolving), caller, deadline, timeout, gave_store } = reload
+        else {
+            return;
+        };
         let old = &self.serving.plan;
         let started = model.and_then(|model| {
             let plan = Plan {
@@ -317,22 +340,28 @@ impl<'a> Supervisor<'a> {
             Pair::start(plan, Other::Serves, &self.log, &self.sender)
         });
         match started {
-            Ok(pair) => self.reload = Some(Reload { stage: Stage::Starting(pair), caller }),
+            Ok(pair) => {
+                let stage = Stage::Starting(pair);
+                self.reload = Some(Reload { stage, caller, deadline, timeout, gave_store });
+            }
             Err(error) => self.refuse_reload(caller, &ReloadError::Failed(error)),
         }
     }
 
     /// Tells the old shard to give its store up, which the new one has found locked.
-    fn hand_over_store(&self, shard: ShardId) {
-        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard)) {
+    fn hand_over_store(&mut self, shard: ShardId) {
+        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard))
+            && let Some(reload) = &mut self.reload
+        {
             self.log.info("hands over its store on disk", &[("process", &old.id()), ("pid", &old.pid())]);
             old.signal(Signal::USR2);
+            reload.gave_store.push(old.pid());
         }
     }
 
     /// Lets the new pair, which is ready, take the old one's place.
     fn switch(&mut self) {
-        let Some(Reload { stage: Stage::Starting(pair), caller }) = self.reload.take() else { return };
+        let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
         self.log = pair.plan.config.log();
         let old = std::mem::replace(&mut self.serving, pair);
         self.log.info(
@@ -340,15 +369,15 @@ impl<'a> Supervisor<'a> {
             &[("model", &self.serving.plan.model.path.display())],
         );
         self.retired.push(Retired::replaced(old, caller));
-        self.retired.retain(|retired| !retired.has_ended());
+        self.forget_ended();
     }
 
     /// Ends the new pair; the old one serves on.
     fn fail_reload(&mut self, error: &ReloadError) {
-        let Some(Reload { stage, caller }) = self.reload.take() else { return };
+        let Some(Reload { stage, caller, gave_store, .. }) = self.reload.take() else { return };
         if let Stage::Starting(pair) = stage {
-            self.retired.push(Retired::failed(pair));
-            self.retired.retain(|retired| !retired.has_ended());
+            self.retired.push(Retired::failed(pair, gave_store));
+            self.forget_ended();
         }
         self.refuse_reload(caller, error);
     }

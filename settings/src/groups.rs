@@ -55,6 +55,10 @@ settings! {
         /// Time that open requests have to finish after SIGTERM.
         #[serde(with = "crate::value::seconds")]
         graceful_termination_timeout: Duration = Duration::from_secs(90), Form::seconds(0);
+        /// Time that `trunkline reload` may take, a download included. Then the new router and shard are ended, and the
+        /// old ones go on.
+        #[serde(with = "crate::value::seconds")]
+        reload_timeout: Duration = Duration::from_secs(1800), Form::seconds(1);
     }
 
     /// Limits on requests, which the router enforces.

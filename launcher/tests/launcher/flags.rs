@@ -66,6 +66,7 @@ const CASES: &[Case] = &[
     },
     router(&["--cors-allow-origin https://a.example,https://b.example"]),
     router(&["--graceful-termination-timeout 11"]),
+    router(&["--reload-timeout 10"]),
     router(&["--max-concurrent-requests 12"]),
     router(&["--max-queued-requests 13"]),
     router(&["--max-input-tokens 101"]),

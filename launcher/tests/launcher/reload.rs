@@ -183,6 +183,88 @@ fn a_shard_that_crashes_changes_nothing() {
 }
 
 #[test]
+fn a_new_shard_that_hangs_is_ended_after_the_time_limit() {
+    let server = serve(Bench::new().with("FAKE_SHARD", "hang-later"), "reload-timeout = 2\n");
+    let bench = &server.bench;
+    let reason = "the new router and shard were not ready within 2 s; hint: see the log of the shard, or raise \
+                  `--reload-timeout`";
+    for run in 2..=3 {
+        let (code, _, stderr) = bench.run(&["reload", &server.pid().to_string()]);
+        assert_eq!(code, 1);
+        assert!(stderr.contains(&format!("error: cannot reload: {reason}")), "{stderr}");
+        pids(bench, run).into_iter().for_each(wait_until_gone);
+    }
+    assert_eq!(answering(port(bench)), pids(bench, 1)[1]);
+    stop(server);
+}
+
+#[test]
+fn a_download_that_hangs_is_ended_after_the_time_limit() {
+    let server = serve(Bench::new().with("FAKE_RESOLVE", "hang-later"), "reload-timeout = 1\n");
+    let bench = &server.bench;
+    for run in 2..=3 {
+        let (code, _, stderr) = bench.run(&["reload", &server.pid().to_string()]);
+        assert_eq!(code, 1);
+        let reason =
+            "the model was not found or downloaded within 1 s; hint: download it with `trunkline download`";
+        assert!(stderr.contains(&format!("error: cannot reload: {reason}")), "{stderr}");
+        wait_until_gone(pid(&bench.nth("resolver", "start", run)));
+    }
+    assert_eq!(bench.events("shard", "start").len(), 1);
+    stop(server);
+}
+
+/// Starts a server with a store on disk, and reloads it with a shard that fails once it has taken the store.
+fn serve_and_fail_late(behaviour: &str) -> Running {
+    let bench = Bench::new().with("FAKE_SHARD", behaviour);
+    let text = format!("kv-disk-path = \"{}\"\nreload-timeout = 2\n", Path::display(&bench.path("kv")));
+    let server = serve(bench, &text);
+    assert_eq!(server.bench.run(&["reload", &server.pid().to_string()]).0, 1);
+    server
+}
+
+#[test]
+fn the_old_shard_takes_its_store_back_after_a_reload_that_fails_late() {
+    for behaviour in ["crash-with-store", "hang-with-store"] {
+        let server = serve_and_fail_late(behaviour);
+        let bench = &server.bench;
+        let shard = pids(bench, 1)[0];
+        assert_eq!(pid(&bench.nth("shard", "gives-up-store", 1)), shard);
+        assert_eq!(pid(&bench.nth("shard", "takes-store-back", 1)), shard);
+        let events: Vec<Value> = bench.journal();
+        let back = events.iter().position(|entry| entry["event"] == "takes-store-back").unwrap();
+        let new = pid(&bench.nth("shard", "start", 2));
+        assert!(!is_alive(new), "no other process has the store any more: {:?}", &events[back..]);
+
+        // The same again.
+        assert_eq!(bench.run(&["reload", &server.pid().to_string()]).0, 1);
+        assert_eq!(pid(&bench.nth("shard", "takes-store-back", 2)), shard);
+        assert!(is_alive(shard));
+        stop(server);
+    }
+}
+
+#[test]
+fn a_shard_that_was_restarted_meanwhile_has_no_store_to_take_back() {
+    let bench = Bench::new().with("FAKE_SHARD", "hang-with-store");
+    let text = format!("kv-disk-path = \"{}\"\nreload-timeout = 3\n", Path::display(&bench.path("kv")));
+    let server = serve(bench, &text);
+    let bench = &server.bench;
+    server.signal(Signal::USR2);
+    bench.nth("shard", "gives-up-store", 1);
+    kill(pids(bench, 1)[0], Signal::KILL);
+    // It starts without the store, which the new shard has.
+    let again = bench.nth("shard", "start", 3);
+    assert!(again["argv"].as_array().unwrap().iter().any(|word| word == "--kv-disk-optional"));
+    bench.nth("shard", "listen", 2);
+    let [folder] = &bench.runtime_folders()[..] else { panic!("{:?}", bench.runtime_folders()) };
+    wait_for("the new pair to be forgotten", || (!folder.join("router.1.json").exists()).then_some(()));
+    assert!(is_alive(pid(&again)));
+    assert!(bench.events("shard", "takes-store-back").is_empty());
+    stop(server);
+}
+
+#[test]
 fn a_second_reload_is_refused_and_sigterm_ends_the_first() {
     let server = serve(Bench::new().with("FAKE_SHARD", "hang-later"), "");
     server.signal(Signal::USR2);

@@ -2,6 +2,9 @@
 
 Its FAKE_ variables are in the file `environment` beside it. FAKE_JOURNAL: file to which every event is appended as one
 JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.
+
+FAKE_SHARD=hang-with-store, crash-with-store: a shard that was started beside another one hangs or crashes once that one
+has given up its store.
 """
 
 import json
@@ -34,8 +37,9 @@ def flag(name):
 
 def resolve():
     behaviour = os.environ.get("FAKE_RESOLVE", "find")
+    is_later = '"resolver"' in Path(JOURNAL).read_text()
     note("resolver", "start", argv=sys.argv[3:], variables=VARIABLES, safe_path=os.environ.get("PYTHONSAFEPATH"))
-    if behaviour == "hang":
+    if behaviour == "hang" or (behaviour == "hang-later" and is_later):
         signal.pause()
     if behaviour == "refuse":
         print("error: no model `x`", file=sys.stderr)
@@ -90,12 +94,19 @@ def serve():
 
     signal.signal(signal.SIGTERM, terminate)
     signal.signal(signal.SIGUSR2, lambda *_: note("shard", "gives-up-store"))
+    signal.signal(signal.SIGUSR1, lambda *_: note("shard", "takes-store-back"))
     threading.Thread(target=lifeline, daemon=True).start()
     chatter()
     if "--await-store" in sys.argv:
+        given_up = Path(JOURNAL).read_text().count('"gives-up-store"')
         print('"awaits_store"', flush=True)
-        while '"gives-up-store"' not in Path(JOURNAL).read_text():
+        while Path(JOURNAL).read_text().count('"gives-up-store"') == given_up:
             time.sleep(0.005)
+        if behaviour == "hang-with-store":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if behaviour == "crash-with-store":
+            print("about to fall over\n", file=sys.stderr)
+            sys.exit(3)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
