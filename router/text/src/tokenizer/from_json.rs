@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
-use tokenizers::{AddedToken, EncodeInput, NormalizedString, Normalizer};
+use tokenizers::{AddedToken, EncodeInput};
 
 use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
 use super::parts::{Cuts, PART_BYTES};
+use super::steps::Steps;
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::framing::Framing;
@@ -66,9 +67,9 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         Spelling::WordPiece => name.strip_prefix("##").unwrap_or(name).as_bytes().to_vec(),
     };
     let vocabulary = Vocabulary::new(names.into_iter().map(|name| name.map(bytes)), &added)?;
-    let added = AddedTokens::new(added.into_iter().map(|(id, token)| (token, id)), |text| {
-        normalize_with(&pipeline, text)
-    })?;
+    let steps = Steps::of(&pipeline)?;
+    let added = added.into_iter().map(|(id, token)| (token, id));
+    let added = AddedTokens::new(added, |text| steps.normalized(text))?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
     let cuts = Cuts::of_pipeline(&pipeline, &added);
     Ok(JsonTokenizer {
@@ -76,6 +77,7 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
             cuts,
             part_bytes: PART_BYTES,
             pipeline,
+            steps,
             sentence_piece: None,
             added,
             vocabulary,
@@ -83,17 +85,6 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         },
         framing,
     })
-}
-
-/// Normalizes a text with the pipeline's normalizer.
-pub fn normalize_with(pipeline: &tokenizers::Tokenizer, text: &str) -> Result<String, TextError> {
-    let mut normalized = NormalizedString::from(text);
-    if let Some(normalizer) = pipeline.get_normalizer() {
-        normalizer
-            .normalize(&mut normalized)
-            .map_err(|error| TextError::InvalidTokenizer { detail: error.to_string() })?;
-    }
-    Ok(normalized.get().to_owned())
 }
 
 /// Returns the ids that the post-processor puts around texts.

@@ -8,18 +8,20 @@ mod merges;
 mod parts;
 mod pre;
 pub(crate) mod sentence_piece;
+mod steps;
 pub(crate) mod tiktoken;
 mod vocabulary;
 
 use std::ops::Range;
 
-use tokenizers::{Model, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString};
 
 use crate::error::TextError;
 use crate::utf8_stream::Utf8Stream;
 use added::{AddedTokens, Matching, TextForm};
 use parts::Cuts;
 use sentence_piece::normalizer::SentencePieceNormalizer;
+use steps::{Budget, Steps};
 use vocabulary::Vocabulary;
 
 /// The treatment of text that spells a control token, in encoding.
@@ -66,8 +68,10 @@ pub struct EncodedToken {
 /// (`Detokenizer`).
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// The library's normalizer, pre-tokenizer and model.
+    /// The library's tokenizer, of which the model is used.
     pipeline: tokenizers::Tokenizer,
+    /// What precedes the model.
+    steps: Steps,
     /// The normalizer of a `tokenizer.model`, which the library has only in part. The pipeline has none then.
     sentence_piece: Option<SentencePieceNormalizer>,
     added: AddedTokens,
@@ -245,17 +249,14 @@ impl Tokenizer {
                 })
                 .map_err(encode)?;
         }
-        if let Some(normalizer) = self.pipeline.get_normalizer() {
-            pieces.normalize(|part| normalizer.normalize(part)).map_err(encode)?;
-        }
+        let budget = Budget::of(text);
+        pieces.normalize(|part| self.steps.normalize(part, &budget)).map_err(encode)?;
         if self.added.has_normalized() {
             pieces
                 .split(|_, part| Ok(self.added.split(part, TextForm::Normalized, matching)))
                 .map_err(encode)?;
         }
-        if let Some(pre_tokenizer) = self.pipeline.get_pre_tokenizer() {
-            pre_tokenizer.pre_tokenize(&mut pieces).map_err(encode)?;
-        }
+        self.steps.pre_tokenize(&mut pieces, &budget).map_err(encode)?;
         Ok(pieces)
     }
 }

@@ -17,6 +17,7 @@ use super::added::AddedTokens;
 use super::bytes::byte_token;
 use super::merges::merges_by_score;
 use super::parts::{Cuts, PART_BYTES};
+use super::steps::Steps;
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 
@@ -110,6 +111,7 @@ pub(super) fn tokenizer_from_proto(
         cuts: Cuts::Never,
         part_bytes: PART_BYTES,
         pipeline: tokenizers::Tokenizer::new(model),
+        steps: Steps::default(),
         sentence_piece: Some(normalizer),
         added: AddedTokens::new(added, |text| Ok(text.replace(' ', "▁")))?,
         vocabulary,

@@ -10,10 +10,10 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use super::Tokenizer;
 use super::added::AddedTokens;
 use super::bytes::char_of_byte;
-use super::from_json::normalize_with;
 use super::merges::merges_by_score;
 use super::parts::{Cuts, PART_BYTES};
 use super::pre::PreTokenizer;
+use super::steps::Steps;
 use super::vocabulary::{MAX_VOCAB_SIZE, Vocabulary};
 use crate::error::TextError;
 
@@ -84,12 +84,14 @@ pub fn tokenizer_from_tiktoken(
     let num_ids = ranks.last_key_value().map_or(0, |(rank, _)| rank + 1);
     let vocabulary = Vocabulary::new((0..num_ids).map(|id| ranks.get(&id).cloned()), &added)?;
     let added = added.into_iter().map(|(id, token)| (token, id));
-    let added = AddedTokens::new(added, |text| normalize_with(&pipeline, text))?;
+    let steps = Steps::of(&pipeline)?;
+    let added = AddedTokens::new(added, |text| steps.normalized(text))?;
     let cuts = Cuts::of_pipeline(&pipeline, &added);
     let tokenizer = Tokenizer {
         cuts,
         part_bytes: PART_BYTES,
         pipeline,
+        steps,
         sentence_piece: None,
         added,
         vocabulary,

@@ -80,25 +80,16 @@ fn every_pre_tokenizer_cuts_like_its_model() {
 /// Returns tokenizers of each kind with the sizes of parts: tiny ones, and ones that no test's text exceeds.
 fn in_parts_and_whole() -> Vec<(String, Tokenizer, Tokenizer)> {
     let Families { families, .. } = fixture("pre_tokenizers.json");
-    let metadata = GgufMetadata::open(&smollm2_path()).unwrap();
-    let gguf = |mut metadata: GgufMetadata| tokenizer_from_gguf(&mut metadata).unwrap().tokenizer;
-    let of_pre = |pre: &str| {
-        let mut metadata = metadata.clone();
-        metadata.set("tokenizer.ggml.pre", GgufValue::String(pre.into()));
-        gguf(metadata)
-    };
     let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
     let words = ["▁elev", "e", "▁tea", "▁,", "s", "a", "▁a", "b", "1", "▁1"];
     let mut built: Vec<_> = families
         .into_iter()
-        .map(|Family { pre, .. }| {
-            let (parts, whole) = (of_pre(&pre), of_pre(&pre));
-            (pre, parts, whole)
-        })
+        .map(|Family { pre, .. }| (pre.clone(), with_pre_tokenizer(&pre), with_pre_tokenizer(&pre)))
         .collect();
     let spm = || tokenizer_from_json(&json).unwrap().tokenizer;
+    let bert = || tokenizer_from_gguf(&mut word_pieces(&words)).unwrap().tokenizer;
     built.push(("spm".into(), spm(), spm()));
-    built.push(("bert".into(), gguf(word_pieces(&words)), gguf(word_pieces(&words))));
+    built.push(("bert".into(), bert(), bert()));
     built.into_iter().map(|(name, parts, whole)| (name, parts.with_part_bytes(200), whole)).collect()
 }
 
@@ -158,6 +149,60 @@ fn parts_of_a_long_text_have_the_tokens_of_the_whole() {
         })
         .unwrap();
     assert!(num_cuts.get() > 100, "only {} cuts", num_cuts.get());
+}
+
+fn with_pre_tokenizer(pre: &str) -> Tokenizer {
+    let mut metadata = GgufMetadata::open(&smollm2_path()).unwrap();
+    metadata.set("tokenizer.ggml.pre", GgufValue::String(pre.into()));
+    tokenizer_from_gguf(&mut metadata).unwrap().tokenizer
+}
+
+#[test]
+fn long_runs_of_any_kind_are_encoded() {
+    let runs = [
+        "A", "a", "\u{1c5}", "\u{2b0}", "文", "\u{301}", "5", "!", "/", " ", "\n", "\t ", "A!", "aA", " a",
+        "'s",
+    ];
+    for pre in ["gpt-2", "smollm", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o"] {
+        let tokenizer = with_pre_tokenizer(pre);
+        for run in runs {
+            let text = run.repeat(10_000);
+            let ids = tokenizer.encode(&text, EncodeSpecial::Plain);
+            let ids = ids.unwrap_or_else(|error| panic!("{pre} {run:?}: {error}"));
+            assert_eq!(tokenizer.decode(&ids, DecodeSpecial::Keep, TextStart::Beginning), text);
+        }
+    }
+}
+
+/// A file from a stranger may state an expression that takes exponential or cubic time.
+#[test]
+fn expressions_of_a_file_have_a_budget() {
+    let json = std::fs::read(testdata("spm_tokenizer.json")).unwrap();
+    let built = |field: &str, step: serde_json::Value| {
+        let mut whole: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        whole[field] = step;
+        tokenizer_from_json(whole.to_string().as_bytes()).unwrap().tokenizer
+    };
+    let split = |expression: &str, invert: bool| {
+        let pattern = json!({"Regex": expression});
+        let split = json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": invert});
+        built("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": [split]}))
+    };
+    let replace = |expression: &str| {
+        let replace = json!({"type": "Replace", "pattern": {"Regex": expression}, "content": "x"});
+        built("normalizer", json!({"type": "Sequence", "normalizers": [replace]}))
+    };
+    for expression in ["(a+)+z", "(a|aa)+[yz]|;", r"a\w*\w*\w*[yz]|;"] {
+        for tokenizer in [split(expression, false), split(expression, true), replace(expression)] {
+            // Each run is cheap enough for a limit on a search, but there are many.
+            for run in ["a".repeat(5000), format!("{};", "a".repeat(18)).repeat(5_000)] {
+                let encoded = tokenizer.encode(&run, EncodeSpecial::Plain).map(|ids| ids.len());
+                let message = encoded.map_err(|error| error.to_string()).expect_err(expression);
+                assert!(message.contains("takes too many steps"), "{expression}: {message}");
+            }
+            assert!(tokenizer.encode("a harmless text", EncodeSpecial::Plain).is_ok());
+        }
+    }
 }
 
 #[test]
