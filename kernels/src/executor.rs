@@ -28,6 +28,7 @@ mod step;
 mod window_parts;
 
 use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -51,7 +52,7 @@ use routing::Routing;
 use rows::StepRows;
 use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
-use step::Fate;
+use step::{Fate, SamplingTime};
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SequenceResult {
@@ -81,6 +82,8 @@ struct ThreadScratch {
     attention: Scratch,
     routing: Routing,
     sampler: Sampler,
+    /// Of the last step with rows of logits.
+    sampling: SamplingTime,
     profile: Option<ThreadProfile>,
 }
 
@@ -121,6 +124,8 @@ pub struct Executor {
     vectors: Vec<SequenceVector>,
     /// Top-logprob lists of earlier results, reused to avoid allocation.
     spare_lists: Vec<Vec<(u32, f32)>>,
+    /// The time by which late masks delayed the last step.
+    waited: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -165,6 +170,7 @@ impl Executor {
             attention: Scratch::new(&config.geometry, program.heads_per_kv_head),
             routing: Routing::for_steps(max_routes, max_experts),
             sampler: Sampler::new(program.vocab_size),
+            sampling: SamplingTime::default(),
             profile: None,
         };
         Ok(Self {
@@ -190,6 +196,7 @@ impl Executor {
             scores: Vec::new(),
             vectors: Vec::new(),
             spare_lists: Vec::with_capacity(config.max_step_sequences),
+            waited: Duration::ZERO,
             program,
             isa,
             pool,
@@ -253,6 +260,11 @@ impl Executor {
 
     pub fn threads(&self) -> &ThreadPool {
         &self.pool
+    }
+
+    /// Returns the time by which late masks delayed the last step.
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Starts measuring the time of each instruction, from zero. Costs two clock reads per instruction and thread.

@@ -178,6 +178,8 @@ class Executor:
     threads: tuple[int, bool, list[int]]
     cache_note: str | None
     key_scaling: bytes | None
+    # Microseconds by which late masks delayed the last step.
+    waited_us: int
     def take_cache_miss(self) -> tuple[str, bool, CacheWriter] | None: ...
     def start(
         self,

@@ -99,8 +99,8 @@ class Engine:
     def finish(self) -> StepResult:
         """Waits for the oldest plan that has begun and returns its result.
 
-        The step's time begins when the device was free for it: a plan that began before its predecessor was finished
-        waited until then.
+        The host sees the step from the moment at which the device was free for it: a plan that began before its
+        predecessor was finished waited until then.
         """
         begun = self._begun.popleft()
         outcomes = begun.outcomes
@@ -111,7 +111,7 @@ class Engine:
             failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
             self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
         free_ns, self._last_finished_ns = max(begun.began_ns, self._last_finished_ns), time.perf_counter_ns()
-        device_time_us = (self._last_finished_ns - free_ns) // 1000
+        device_time_us = self._backend.step_time_us(elapsed_us=(self._last_finished_ns - free_ns) // 1000)
         draft_time_us = 0 if self._drafting_backend is None else self._drafting_backend.draft_time_us
         return StepResult(begun.plan.step_id, outcomes, device_time_us, min(draft_time_us, device_time_us))
 

@@ -228,6 +228,12 @@ impl PyExecutor {
         Some(PyBytes::new(py, &bytes))
     }
 
+    /// Microseconds by which late masks delayed the last step.
+    #[getter]
+    fn waited_us(&self) -> u64 {
+        self.executor.waited().as_micros() as u64
+    }
+
     #[getter]
     fn bytes_per_block(&self) -> usize {
         self.executor.bytes_per_block()

@@ -151,6 +151,11 @@ impl Sequence {
         Ok(())
     }
 
+    /// True if the next sample waits for a mask.
+    pub(super) fn awaits_mask(&self) -> bool {
+        matches!(self.allowed, Allowed::Late(_))
+    }
+
     /// The masks of the sample after `num_drafts` drafts, in the format of [`Allowed::Mask`]. Waits for a late mask.
     pub(super) fn masks(&self, num_drafts: usize) -> [Option<&[u8]>; 2] {
         let next = match &self.allowed {

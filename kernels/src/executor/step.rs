@@ -1,6 +1,7 @@
 //! One step: checks the chunks, runs the forward pass, and collects the results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use super::calibrate::Probe;
 use super::failure::SequenceFailure;
@@ -10,6 +11,22 @@ use super::sequence::{Allowed, Chunk, ChunkLimits};
 use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
+
+/// The time in which one thread sampled, and how much of it it waited for late masks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SamplingTime {
+    whole: Duration,
+    waited: Duration,
+}
+
+impl SamplingTime {
+    /// Returns how much longer sampling took all threads together because some of them waited.
+    fn waited_by_all(threads: impl Iterator<Item = Self> + Clone) -> Duration {
+        let whole = threads.clone().map(|thread| thread.whole).max().unwrap_or_default();
+        let busy = threads.map(|thread| thread.whole.saturating_sub(thread.waited)).max().unwrap_or_default();
+        whole - busy
+    }
+}
 
 #[derive(Debug)]
 pub(super) enum Fate {
@@ -179,6 +196,7 @@ impl Executor {
 
     /// Runs the step's rows, then samples or scores a token for each row of logits.
     fn forward(&mut self, probe: Option<&Probe<'_>>) {
+        self.waited = Duration::ZERO;
         if self.rows.token_ids.is_empty() {
             return;
         }
@@ -224,9 +242,11 @@ impl Executor {
                 return;
             }
             barrier.wait();
+            let began = Instant::now();
+            let mut waited = Duration::ZERO;
             loop {
                 let index = next_sample.fetch_add(1, Ordering::Relaxed);
-                let Some(row) = logits_rows.get(index) else { return };
+                let Some(row) = logits_rows.get(index) else { break };
                 // SAFETY: the counter gives each index to one thread.
                 let (logits, outcome) =
                     unsafe { (step.logits_row(index), &mut outcomes.slice_mut(index..index + 1)[0]) };
@@ -251,18 +271,25 @@ impl Executor {
                     previous: step.rows.token_ids[end - 1],
                     drafts: &step.rows.token_ids[end - num_drafts..end],
                 };
+                let masks_wanted = sequence.awaits_mask().then(Instant::now);
+                let masks = sequence.masks(num_drafts);
+                waited += masks_wanted.map_or(Duration::ZERO, |at| at.elapsed());
                 let sampled = scratch.sampler.sample(
                     step.isa,
                     logits,
                     params,
                     &sequence.counts,
                     context,
-                    sequence.masks(num_drafts),
+                    masks,
                     &mut outcome.list,
                 );
                 outcome.token = Some(sampled);
             }
+            scratch.sampling = SamplingTime { whole: began.elapsed(), waited };
         });
+        if !self.logits_rows.is_empty() {
+            self.waited = SamplingTime::waited_by_all(self.scratch.iter().map(|scratch| scratch.sampling));
+        }
     }
 
     /// Takes the samples of a chunk, of which the first is in row `first_row`, up to the first one that differs from

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Timer
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from tests.tiers import IS_FULL
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.engine import Engine
+from trunkline_server.plan import SequenceStart, StepPlan
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 Backend = CpuBackend | ReferenceBackend
@@ -135,6 +139,28 @@ def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
     backend.start(1, PROMPT, len(PROMPT), sampling)
     assert backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)]) == []
     backend.end(1)
+
+
+def test_waiting_for_a_mask_is_no_work(backend: Backend) -> None:
+    """Only the wait is long, so that the time of the step is short without it."""
+    engine = Engine(backend, vocab_size=VOCAB_SIZE)
+    masks, wait_s = engine.make_late_masks(), 0.5
+    starts = [SequenceStart(number, PROMPT, len(PROMPT), GREEDY) for number in (1, 2)]
+    chunks = [Chunk(number, 0, len(PROMPT), [2 * number, 2 * number + 1], True) for number in (1, 2)]
+    engine.step(StepPlan(1, starts=starts, chunks=chunks))
+    teller = Timer(wait_s, masks.tell, (2, mask_of([3])))
+    teller.start()
+    began = time.perf_counter()
+    awaits = Chunk(2, len(PROMPT), 1, [], True, late_masks=masks)
+    result = engine.step(StepPlan(2, chunks=[Chunk(1, len(PROMPT), 1, [], True), awaits]))
+    elapsed_us = (time.perf_counter() - began) * 1e6
+    teller.join()
+    assert 0 < result.device_time_us < elapsed_us - wait_s * 1e6 / 4
+    # The next step does not wait.
+    began = time.perf_counter()
+    result = engine.step(StepPlan(3, chunks=[Chunk(1, len(PROMPT) + 1, 1, [], True)]))
+    elapsed_us = (time.perf_counter() - began) * 1e6
+    assert 0 < result.device_time_us <= elapsed_us
 
 
 def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:

@@ -33,6 +33,10 @@ class LazyEvent(Event):
             while self.stream.num_done < self.count:
                 self.stream.do_one()
 
+    def us_since(self, earlier: Event) -> int:
+        assert isinstance(earlier, LazyEvent) and self.stream.num_done >= self.count, "both are reached"
+        return self.count - earlier.count
+
 
 class LazyStream(Stream):
     def __init__(self, device: LazyDevice) -> None:
@@ -49,7 +53,7 @@ class LazyStream(Stream):
         # Waiting for an event makes the stream do the work before it.
         self.run(event.wait)
 
-    def mark(self) -> Event:
+    def mark(self, *, timed: bool = False) -> Event:
         with self._device.lock:
             return LazyEvent(self._device, self, self.num_begun)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first, full
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
-from trunkline_server.backends.cuda.device import CudaDevice, Device
+from trunkline_server.backends.cuda.device import CudaDevice, Device, Event, Stream
 from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
@@ -28,12 +29,14 @@ BLOCK_SIZE = 16
 NUM_BLOCKS = 32
 
 
-def build_cuda(checkpoint: Checkpoint, device: str, **changes: Any) -> CudaBackend:
+def build_cuda(checkpoint: Checkpoint, device: str | Device, **changes: Any) -> CudaBackend:
     options: dict[str, Any] = {
         "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE, "max_step_tokens": 64, "max_step_sequences": 8,
-        "device": CudaDevice() if device == "cuda" else Device(), "dtype": torch.float32, "block_size": BLOCK_SIZE,
+        "dtype": torch.float32, "block_size": BLOCK_SIZE,
     }  # fmt: skip
-    return build(checkpoint, **{**options, **changes})
+    if isinstance(device, str):
+        device = CudaDevice() if device == "cuda" else Device()
+    return build(checkpoint, device=device, **{**options, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,10 @@ def run_alone(
 
 
 assert_same = partial(running.assert_same, atol=1e-4)
+
+
+def mask_of(*token_ids: int) -> bytes:
+    return sum(1 << token_id for token_id in token_ids).to_bytes(-(-VOCAB_SIZE // 8), "little")
 
 
 @pytest.mark.parametrize(
@@ -221,21 +228,139 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
 
 
 def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:
-    mask = bytearray(-(-VOCAB_SIZE // 8))
-    mask[77 // 8] |= 1 << 77 % 8
+    mask = mask_of(77)
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
-    (outcome,) = backend.step([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(mask))])
+    (outcome,) = backend.step([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)])
     assert outcome == Sampled(1, 77, scores=[])
     late = backend.make_late_masks()
     backend.begin([Chunk(1, 24, 1, [], True, late_masks=late)])
-    late.tell(1, bytes(mask))
+    late.tell(1, mask)
     assert backend.finish() == [Sampled(1, 77, scores=[])]
     backend.begin([Chunk(1, 25, 1, [], True, late_masks=late)])
     late.tell(1, b"")
     assert backend.finish() == []
     # Forced tokens follow without being sampled.
-    (outcome,) = backend.step([Chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=bytes(mask))])
+    (outcome,) = backend.step([Chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=mask)])
     assert outcome == Sampled(1, 77, scores=[])
+
+
+class HeldDevice(Device):
+    """A device whose work takes as long as the test wants, on a clock that the test moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = HeldStream(self)
+        self.is_done = True
+        self.now_us = 0
+        self.num_marks = 0
+
+
+class HeldStream(Stream):
+    def __init__(self, device: HeldDevice) -> None:
+        self._device = device
+
+    def mark(self, *, timed: bool = False) -> Event:
+        self._device.num_marks += 1
+        return HeldEvent(self._device, timed=timed)
+
+
+class HeldEvent(Event):
+    def __init__(self, device: HeldDevice, *, timed: bool) -> None:
+        self._device = device
+        self._at_us = device.now_us if timed else None
+
+    def is_reached(self) -> bool:
+        return self._device.is_done
+
+    def wait(self) -> None:
+        self._device.is_done = True
+
+    def us_since(self, earlier: Event) -> int:
+        assert self._device.is_done, "the time of work that is not done is unknown"
+        assert isinstance(earlier, HeldEvent) and self._at_us is not None and earlier._at_us is not None
+        return self._at_us - earlier._at_us
+
+
+@pytest.fixture
+def held(checkpoint: Checkpoint, device: str) -> CudaBackend:
+    if device == "cuda":
+        pytest.skip("the device is a fake")
+    backend = build_cuda(checkpoint, HeldDevice())
+    for number in (1, 2):
+        backend.start(number, PROMPT, len(PROMPT), SamplingParams())
+        backend.step([Chunk(number, 0, 24, [4 * number, 4 * number + 1], True)])
+    return backend
+
+
+def held_device(backend: CudaBackend) -> HeldDevice:
+    assert isinstance(backend.device, HeldDevice)
+    return backend.device
+
+
+def test_a_step_is_not_ready_before_all_its_masks_have_come(held: CudaBackend) -> None:
+    mask = mask_of(77)
+    device, late = held_device(held), held.make_late_masks()
+    chunks = [Chunk(number, 24, 1, [], True, late_masks=late) for number in (1, 2)]
+    held.begin(chunks)
+    assert not held.is_ready()
+    late.tell(2, mask)
+    assert not held.is_ready(), "one of two masks is missing"
+    device.is_done, num_marks = False, device.num_marks
+    late.tell(1, mask)
+    assert not held.is_ready(), "the device samples"
+    assert device.num_marks > num_marks, "it has been told to"
+    device.is_done = True
+    assert held.is_ready()
+    assert held.finish() == [Sampled(1, 77, scores=[]), Sampled(2, 77, scores=[])]
+    # Masks that never come are as good as empty ones.
+    held.begin([Chunk(number, 25, 1, [], True, late_masks=late) for number in (1, 2)])
+    assert not held.is_ready()
+    late.close()
+    assert held.is_ready()
+    assert held.finish() == []
+
+
+def test_a_step_begins_while_the_one_before_samples_under_late_masks(held: CudaBackend) -> None:
+    device, late = held_device(held), held.make_late_masks()
+    held.begin([Chunk(1, 24, 1, [], True, late_masks=late)])
+    device.is_done = False
+    late.tell(1, mask_of(77))
+    # As the engine loop does, which looks for a result before it takes the next plan.
+    assert not held.is_ready()
+    held.begin([Chunk(1, 25, 1, [], True), Chunk(2, 24, 1, [], True)])
+    assert held.num_steps_in_flight == 2
+    device.is_done = True
+    assert held.finish() == [Sampled(1, 77, scores=[])]
+    first, second = held.finish()
+    assert isinstance(first, Sampled) and isinstance(second, Sampled)
+
+
+def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
+    held: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, late = held_device(held), held.make_late_masks()
+
+    def takes(time_us: int, work: Any) -> Any:
+        def timed(*args: Any, **named: Any) -> Any:
+            device.now_us += time_us
+            return work(*args, **named)
+
+        return timed
+
+    monkeypatch.setattr(held.runner, "run", takes(70, held.runner.run))
+    monkeypatch.setattr(held.sampler, "launch", takes(5, held.sampler.launch))
+    monkeypatch.setattr(late, "wait", takes(9000, late.wait))
+    held.begin([Chunk(1, 24, 1, [], True)])
+    held.begin([Chunk(2, 24, 1, [], True, late_masks=late)])
+    held.finish()
+    assert held.step_time_us(elapsed_us=123) == 75
+    device.now_us += 40_000
+    late.tell(2, mask_of(77))
+    assert held.finish() == [Sampled(2, 77, scores=[])]
+    assert held.step_time_us(elapsed_us=123) == 75
+    # A step in which nothing runs has no time.
+    held.step([Chunk(9, 0, 1, [], True)])
+    assert held.step_time_us(elapsed_us=123) == 0
 
 
 def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -> None:

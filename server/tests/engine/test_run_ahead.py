@@ -89,6 +89,16 @@ def test_time_of_a_step_does_not_include_the_one_before(monkeypatch: pytest.Monk
     assert engine.finish().device_time_us == 40
 
 
+def test_the_device_says_how_long_it_worked() -> None:
+    backend = DeviceBackend()
+    engine = Engine(backend, vocab_size=VOCAB_SIZE)
+    for plan, time_us in zip(plans(2), (70, 0), strict=True):
+        engine.begin(plan)
+        backend.time_us, backend.draft_time_us = time_us, 50
+        result = engine.finish()
+        assert (result.device_time_us, result.draft_time_us) == (time_us, min(50, time_us))
+
+
 def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
     engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
     plan = plans(1)[0]

@@ -93,6 +93,8 @@ class FakeBackend:
         self.on_step = on_step
         self.num_resets = 0
         self.draft_time_us = 0
+        # What the device says of the time of a step; None: what the host sees.
+        self.time_us: int | None = None
         self._sequences: dict[int, _Sequence] = {}
         self._pool: list[list[int | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.window_parts: set[int] = set()
@@ -151,6 +153,9 @@ class FakeBackend:
             if outcome is not None:
                 outcomes.append(outcome)
         return outcomes
+
+    def step_time_us(self, *, elapsed_us: int) -> int:
+        return elapsed_us if self.time_us is None else self.time_us
 
     def make_late_masks(self) -> LateMasks:
         return LateMasks()

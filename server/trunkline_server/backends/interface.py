@@ -264,7 +264,10 @@ class RunAheadBackend(Protocol):
         """Begins a step. At most one other step may have begun and not be finished."""
 
     def is_ready(self) -> bool:
-        """Returns True if `finish` would not wait for the oldest step that has begun. Never waits."""
+        """Returns True if `finish` would not wait for the oldest step that has begun. Never waits.
+
+        Begins that step's samples once all late masks have come for which they wait.
+        """
 
     def finish(self) -> list[Sampled | SequenceFailure]:
         """Waits for the oldest step that has begun and returns its outcomes."""
@@ -331,6 +334,12 @@ class Backend(Protocol):
         With `late_masks` the step waits there for the mask, and samples nothing if it is empty.
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if a store is invalid.
+        """
+
+    def step_time_us(self, *, elapsed_us: int) -> int:
+        """Returns how long the device worked on the step that ended last, in microseconds; 0 if it is unknown.
+
+        elapsed_us: the time that the host saw. Waits for late masks are no work.
         """
 
     def make_late_masks(self) -> LateMasks: ...

@@ -23,6 +23,11 @@ class LateMasks:
             self._is_closed = True
             self._changed.notify_all()
 
+    def has(self, sequence_id: int) -> bool:
+        """Returns True if `wait` would not wait."""
+        with self._changed:
+            return self._is_closed or sequence_id in self._masks
+
     def wait(self, sequence_id: int) -> bytes:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or sequence_id in self._masks)

@@ -148,6 +148,9 @@ class CpuBackend:
                 by_id[sequence_id] = Sampled(sequence_id, None, scores=scores)
         return [by_id[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in by_id]
 
+    def step_time_us(self, *, elapsed_us: int) -> int:
+        return max(0, elapsed_us - self._executor.waited_us)
+
     def make_late_masks(self) -> LateMasks:
         return LateMasks()
 

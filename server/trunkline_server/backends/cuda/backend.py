@@ -73,7 +73,8 @@ class _Step:
     """A step in flight.
 
     logits: until its samples have begun; late masks delay them. rows: the pending samples. outcomes: those known so
-    far.
+    far. begun, event: the points before and after its work on the device; computed, resumed: those between which late
+    masks delay it, if it awaits any.
     """
 
     chunks: Sequence[Chunk]
@@ -82,9 +83,20 @@ class _Step:
     outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
     logits: torch.Tensor | None = None
     rows: PendingRows | None = None
+    begun: Event | None = None
+    computed: Event | None = None
+    resumed: Event | None = None
     event: Event | None = None
     stores: StepStores | None = None
     results: list[Sampled | SequenceFailure] | None = None
+
+    @property
+    def time_us(self) -> int:
+        """Microseconds of its work on the device, which is done; 0 if it has none."""
+        if self.begun is None or self.event is None:
+            return 0
+        delay_us = 0 if self.computed is None or self.resumed is None else self.resumed.us_since(self.computed)
+        return self.event.us_since(self.begun) - delay_us
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,6 +117,7 @@ class CudaBackend:
         self.store: Store | None = self.tiers
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, self.vocab_size)
         self._steps: deque[_Step] = deque()
+        self._last_time_us = 0
 
     def after_start(self) -> None:
         pass
@@ -188,6 +201,7 @@ class CudaBackend:
         for chunk in chunks:
             self._accept(chunk, step)
         if step.works:
+            step.begun = self.device.steps.mark(timed=True)
             step.logits = self._run([self._entry(work) for work in step.works])
             self._take_vectors(step)
         if self.tiers is not None:
@@ -196,19 +210,23 @@ class CudaBackend:
             step.stores = self.tiers.begin_stores(stored)
         if not step.works:
             return
-        if not any(work.chunk.late_masks is not None for work in step.works):
+        if any(self._awaits_mask(work) for work in step.works):
+            step.computed = self.device.steps.mark(timed=True)
+        else:
             self._sample(step)
 
     def _run(self, entries: Sequence[Entry]) -> torch.Tensor:
         return self.runner.run(entries) if self.tiers is None else self.tiers.run(self.runner, entries)
 
     def is_ready(self) -> bool:
-        """Returns True if `finish` would not wait for the device."""
         step = self._steps[0]
         if step.results is not None or not step.works:
             return True
-        # A step that waits for late masks is not ready; `finish` waits for them.
-        return step.logits is not None if step.event is None else step.event.is_reached()
+        if step.event is None and self._has_masks(step):
+            with torch.inference_mode():
+                self.device.use()
+                self._sample(step)
+        return step.event is not None and step.event.is_reached()
 
     @torch.inference_mode()
     def finish(self) -> list[Sampled | SequenceFailure]:
@@ -217,7 +235,11 @@ class CudaBackend:
         step = self._steps[0]
         results = self._resolve(step)
         self._steps.popleft()
+        self._last_time_us = step.time_us
         return results
+
+    def step_time_us(self, *, elapsed_us: int) -> int:
+        return self._last_time_us
 
     @torch.inference_mode()
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
@@ -289,6 +311,19 @@ class CudaBackend:
             tokens, chunk.first_position, sequence.block_ids, rows, work.states, second_text=sequence.pool or 0
         )
 
+    @staticmethod
+    def _awaits_mask(work: _ChunkWork) -> bool:
+        return work.chunk.late_masks is not None and work.samples
+
+    def _has_masks(self, step: _Step) -> bool:
+        """Returns True if no late mask of a step is missing."""
+        for work in step.works:
+            if self._awaits_mask(work):
+                assert isinstance(work.chunk.late_masks, LateMasks), "late masks come from make_late_masks"
+                if not work.chunk.late_masks.has(work.chunk.sequence_id):
+                    return False
+        return True
+
     def _sample(self, step: _Step) -> None:
         """Begins the step's samples if they have not begun; waits for late masks first."""
         if step.logits is None or step.event is not None:
@@ -298,10 +333,12 @@ class CudaBackend:
                 work.mask = work.chunk.late_masks.wait(work.chunk.sequence_id)
                 work.problem = self._sequences.mask_problem(work.mask)
                 work.samples = bool(work.mask) and work.problem is None
+        if step.computed is not None:
+            step.resumed = self.device.steps.mark(timed=True)
         requests = [request for work in step.works for request in self._requests(work)]
         if requests and (self.vectors is None or self.vectors.generates):
             step.rows = self.sampler.launch(step.logits, requests)
-        step.event = self.device.steps.mark()
+        step.event = self.device.steps.mark(timed=True)
         step.logits = None
         for work in step.works:
             if work.samples:

@@ -6,6 +6,7 @@ The classes of a GPU override them, and so do those of tests.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,12 +20,21 @@ if TYPE_CHECKING:
 class Event:
     """A point in the device's work."""
 
+    def __init__(self) -> None:
+        self._at_ns = time.perf_counter_ns()
+
     def is_reached(self) -> bool:
         """Returns True if all work before this point is done. Never waits."""
         return True
 
     def wait(self) -> None:
         """Waits until all work before this point is done."""
+
+    def us_since(self, earlier: Event) -> int:
+        """Returns the device's time from an earlier point to this one, in microseconds. Both were marked with `timed`
+        and are reached.
+        """
+        return (self._at_ns - earlier._at_ns) // 1000
 
 
 class Graph(Protocol):
@@ -42,8 +52,8 @@ class Stream:
     def wait_for(self, event: Event) -> None:
         """Orders later work of this stream after the event. Does not wait itself."""
 
-    def mark(self) -> Event:
-        """Returns the point after all work so far."""
+    def mark(self, *, timed: bool = False) -> Event:
+        """Returns the point after all work so far. timed: the device notes when it gets there."""
         return Event()
 
 
@@ -98,9 +108,9 @@ class Device:
 
 
 class _CudaEvent(Event):
-    def __init__(self, stream: torch.cuda.Stream) -> None:
+    def __init__(self, stream: torch.cuda.Stream, *, timed: bool) -> None:
         # A blocking event lets the waiting thread sleep instead of spin.
-        self.event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        self.event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
         self.event.record(stream)
 
     def is_reached(self) -> bool:
@@ -109,6 +119,11 @@ class _CudaEvent(Event):
 
     def wait(self) -> None:
         self.event.synchronize()
+
+    def us_since(self, earlier: Event) -> int:
+        assert isinstance(earlier, _CudaEvent), "an event of this device"
+        elapsed_ms: float = earlier.event.elapsed_time(self.event)
+        return round(elapsed_ms * 1000)
 
 
 class _CudaStream(Stream):
@@ -123,8 +138,8 @@ class _CudaStream(Stream):
         assert isinstance(event, _CudaEvent), "an event of this device"
         self.stream.wait_event(event.event)
 
-    def mark(self) -> Event:
-        return _CudaEvent(self.stream)
+    def mark(self, *, timed: bool = False) -> Event:
+        return _CudaEvent(self.stream, timed=timed)
 
 
 class CudaDevice(Device):

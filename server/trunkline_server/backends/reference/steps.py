@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -49,6 +50,8 @@ class StepBackend:
         # The rows of the last step from which vectors are made, [T, N]; `_run` sets them if there is pooling.
         self._output: NDArray[np.float32] = np.empty((0, 0), np.float32)
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(info, vocab_size)
+        # The time in which the last step waited for late masks.
+        self._waited_ns = 0
 
     def _run(self, step: Step) -> NDArray[np.float32]:
         """Computes a step, writes its K and V to the pool, and returns the logits of `sampling_rows`, [S, V]."""
@@ -75,6 +78,9 @@ class StepBackend:
     def make_late_masks(self) -> LateMasks:
         return LateMasks()
 
+    def step_time_us(self, *, elapsed_us: int) -> int:
+        return max(0, elapsed_us - self._waited_ns // 1000)
+
     def reset(self) -> None:
         self._sequences.clear()
 
@@ -91,6 +97,7 @@ class StepBackend:
         outcomes: dict[int, Sampled | SequenceFailure] = {}
         accepted: list[Chunk] = []
         taken = StepChunks(self._sequences)
+        self._waited_ns = 0
         for chunk in chunks:
             self._sequences.append(chunk.sequence_id, chunk.appended_token_ids)
             problem = taken.take(chunk)
@@ -172,7 +179,9 @@ class StepBackend:
     def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
         sequence_id = chunk.sequence_id
         if chunk.late_masks is not None:
+            began_ns = time.perf_counter_ns()
             mask = chunk.late_masks.wait(sequence_id)
+            self._waited_ns += time.perf_counter_ns() - began_ns
             if not mask:
                 return None
             problem = self._sequences.mask_problem(mask)
