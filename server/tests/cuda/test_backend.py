@@ -363,6 +363,32 @@ def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
     assert held.step_time_us(elapsed_us=123) == 0
 
 
+def test_equal_cards_share_a_fingerprint_whatever_memory_they_report(
+    checkpoint: Checkpoint, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda":
+        pytest.skip("the card is a fake")
+    card = SimpleNamespace(name="NVIDIA H100 80GB HBM3", total_memory=81_559 << 20, multi_processor_count=132)
+
+    class Card(Device):
+        describe = CudaDevice.describe
+        kernel_traits = CudaDevice.kernel_traits
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: (9, 0))
+
+    def info() -> Any:
+        return build_cuda(checkpoint, Card()).info
+
+    first = info()
+    card.total_memory -= 256 << 20
+    second = info()
+    assert first.device != second.device, "people see the memory"
+    assert first.numeric_fingerprint == second.numeric_fingerprint
+    card.multi_processor_count = 114
+    assert info().numeric_fingerprint != second.numeric_fingerprint
+
+
 def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -> None:
     params = SamplingParams(num_top_prompt_logprobs=2)
     found = {}

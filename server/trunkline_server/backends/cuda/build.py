@@ -392,7 +392,7 @@ class _Assembly:
         parts = (
             self.checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self.dtype],
             self.layout.format.value, str(self.is_fast), "" if self.flash is None else self.flash.name,
-            triton.__version__, torch.__version__, self.device.describe(), str(KV_LAYOUT_VERSION),
+            triton.__version__, torch.__version__, self.device.kernel_traits(), str(KV_LAYOUT_VERSION),
             str(self.layout.block_size),
         )  # fmt: skip
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16)

@@ -106,6 +106,12 @@ class Device:
         """Describes the device for log and user."""
         return "the CPU, kernels in Triton's interpreter"
 
+    def kernel_traits(self) -> str:
+        """Returns the properties of the device by which kernels and library products are chosen, so that equal ones
+        give equal bits.
+        """
+        return "interpreter"
+
 
 class _CudaEvent(Event):
     def __init__(self, stream: torch.cuda.Stream, *, timed: bool) -> None:
@@ -188,3 +194,10 @@ class CudaDevice(Device):
     def describe(self) -> str:
         properties = torch.cuda.get_device_properties(self.torch_device)
         return f"{properties.name}, {properties.total_memory >> 20} MiB, {properties.multi_processor_count} SMs"
+
+    def kernel_traits(self) -> str:
+        # Not the size of the memory, which driver and firmware change by some MiB between equal cards. It decides only
+        # how many blocks there are.
+        properties = torch.cuda.get_device_properties(self.torch_device)
+        major, minor = torch.cuda.get_device_capability(self.torch_device)
+        return f"{properties.name}, {major}.{minor}, {properties.multi_processor_count}"
