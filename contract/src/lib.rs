@@ -6,8 +6,10 @@
 
 mod block_key;
 mod ids;
+mod mask;
 mod sampling;
 
 pub use block_key::{BlockKey, KEY_BYTES};
 pub use ids::{BlockId, SlotId};
+pub use mask::TokenMask;
 pub use sampling::{OutOfRange, SamplingParams, Watermark, range};

@@ -1,6 +1,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use crate::mask::TokenMask;
+
 /// The parameters by which the tokens of one sequence are chosen, field by field as in `shard.proto`.
 ///
 /// This is the only declaration of the parameters on the Rust side: the router fills it, the scheduler passes it on,
@@ -42,8 +44,9 @@ pub struct SamplingParams {
     pub end_token_ids: Vec<u32>,
     /// Added to the logits of these tokens, before the penalties.
     pub logit_bias: Vec<(u32, f32)>,
-    /// If not empty, the only tokens that are sampled.
-    pub allowed_token_ids: Vec<u32>,
+    /// The only tokens that are sampled, as a mask without penalties, which the choices of a request share. `None`
+    /// allows all.
+    pub allowed_tokens: Option<TokenMask>,
     /// Reports the logprob of each sampled token.
     pub logprobs: bool,
     /// Reports this many of the likeliest tokens with each sampled one.
@@ -143,7 +146,7 @@ impl Default for SamplingParams {
             min_tokens: 0,
             end_token_ids: Vec::new(),
             logit_bias: Vec::new(),
-            allowed_token_ids: Vec::new(),
+            allowed_tokens: None,
             logprobs: false,
             num_top_logprobs: 0,
             prompt_logprobs: None,

@@ -17,6 +17,7 @@ mod reference;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use trunkline_contract::TokenMask;
 use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
@@ -87,7 +88,7 @@ fn sampling(sequence: usize) -> SamplingParams {
             repetition_penalty: 1.1,
             frequency_penalty: 0.1,
             logit_bias: (0..300).map(|id| (id, 1.5)).collect(),
-            allowed_token_ids: (0..VOCAB as u32 / 2).collect(),
+            allowed_tokens: Some(TokenMask::of(0..VOCAB as u32 / 2, VOCAB as u32)),
             ..plain
         },
         2 => SamplingParams { temperature: 100.0, top_p: 0.9, min_p: 0.01, top_n_sigma: 4.0, ..plain },

@@ -166,15 +166,7 @@ class Engine:
     def _start(self, step_id: int, start: SequenceStart) -> None:
         if start.sequence_id in self._sequences:
             raise PlanError(f"step {step_id} starts sequence {start.sequence_id}, which is started already")
-        problem = None
-        if max(start.token_ids) >= self._vocab_size:
-            problem = f"a token id is not below the vocabulary size {self._vocab_size}"
-        elif max(start.sampling.end_token_ids, default=0) >= self._vocab_size:
-            problem = f"an end token id is not below the vocabulary size {self._vocab_size}"
-        elif max(start.sampling.allowed_token_ids, default=0) >= self._vocab_size:
-            problem = f"an allowed token id is not below the vocabulary size {self._vocab_size}"
-        elif max((token_id for token_id, _ in start.sampling.logit_bias), default=0) >= self._vocab_size:
-            problem = f"a biased token id is not below the vocabulary size {self._vocab_size}"
+        problem = start.problem or self._start_problem(start)
         if problem is None:
             try:
                 self._backend.start(
@@ -190,6 +182,19 @@ class Engine:
                 logger.exception("the backend refused to start sequence %d", start.sequence_id)
                 problem = f"the backend refused the sequence: {error}"
         self._sequences[start.sequence_id] = problem
+
+    def _start_problem(self, start: SequenceStart) -> str | None:
+        """Returns what is beyond the vocabulary in a start, or None."""
+        num_mask_bytes, mask = -(-self._vocab_size // 8), start.sampling.allowed_tokens
+        if max(start.token_ids) >= self._vocab_size:
+            return f"a token id is not below the vocabulary size {self._vocab_size}"
+        if max(start.sampling.end_token_ids, default=0) >= self._vocab_size:
+            return f"an end token id is not below the vocabulary size {self._vocab_size}"
+        if mask and len(mask) != num_mask_bytes:
+            return f"a mask of {len(mask)} bytes, expected {num_mask_bytes}"
+        if max((token_id for token_id, _ in start.sampling.logit_bias), default=0) >= self._vocab_size:
+            return f"a biased token id is not below the vocabulary size {self._vocab_size}"
+        return None
 
     def _run(self, plan: StepPlan, began_ns: int) -> _Begun:
         """Fails the chunks that cannot run and starts the others; results keep the order of the chunks."""

@@ -15,18 +15,19 @@ class NamedMasks:
     def __init__(self) -> None:
         self._masks: list[bytes] = [b""] * (MAX_MASK_ID + 1)
 
-    def read(self, late: shard_pb2.LateMask) -> bytes:
-        """Returns the mask that a late mask carries or names; an empty one samples nothing. Raises PlanError."""
-        mask: bytes = late.allowed_tokens
-        mask_id = late.mask_id
+    def read(self, message: shard_pb2.LateMask | shard_pb2.SamplingParams, sequence_id: int) -> bytes:
+        """Returns the mask that a message about a sequence carries or names; empty if it does neither.
+
+        Raises PlanError.
+        """
+        mask: bytes = message.allowed_tokens
+        mask_id = message.mask_id
         if not mask_id:
             return mask
         if mask_id > MAX_MASK_ID:
-            raise PlanError(
-                f"late mask of sequence {late.sequence_id}: `mask_id` is {mask_id}, expected at most {MAX_MASK_ID}"
-            )
+            raise PlanError(f"mask of sequence {sequence_id}: `mask_id` is {mask_id}, expected at most {MAX_MASK_ID}")
         if mask:
             self._masks[mask_id] = mask
         elif not (mask := self._masks[mask_id]):
-            raise PlanError(f"late mask of sequence {late.sequence_id}: mask {mask_id} has not been sent")
+            raise PlanError(f"mask of sequence {sequence_id}: mask {mask_id} has not been sent")
         return mask

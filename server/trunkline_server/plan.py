@@ -21,6 +21,8 @@ class SequenceStart:
     root_key: bytes = b""
     # The position of the second of two texts, or 0; None: the sequence gets tokens.
     pool: int | None = None
+    # The reason why the start is invalid by itself.
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

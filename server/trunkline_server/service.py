@@ -26,7 +26,7 @@ from trunkline_server.wire import PlanLimits, decode_request, encode_response, e
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 10
+CONTRACT_VERSION = 11
 _POOLING = {
     "first": shard_pb2.POOLING_FIRST,
     "last": shard_pb2.POOLING_LAST,

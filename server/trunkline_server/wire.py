@@ -2,7 +2,7 @@
 
 Decoding checks everything that follows from one plan and the shard's limits. The engine checks what depends on earlier
 plans (known sequences, consecutive step ids). A violation found here is a `PlanError`: the router is wrong, and no part
-of the plan has run.
+of the plan has run. A start that is wrong by itself is no such violation: only its sequence fails.
 """
 
 from __future__ import annotations
@@ -75,15 +75,17 @@ def decode_request(
     named_masks: the named masks of the stream. Returns None if the request holds only late masks. Raises PlanError.
     """
     for late in request.late_masks:
-        late_masks.tell(late.sequence_id, named_masks.read(late))
+        late_masks.tell(late.sequence_id, named_masks.read(late, late.sequence_id))
     if request.HasField("plan"):
-        return decode_plan(request.plan, limits, late_masks)
+        return decode_plan(request.plan, limits, late_masks, named_masks)
     if not request.late_masks:
         raise PlanError("step request has neither `plan` nor `late_masks`")
     return None
 
 
-def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks) -> StepPlan:
+def decode_plan(
+    plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
+) -> StepPlan:
     """Reads and checks one plan. late_masks: where chunks with `awaits_mask` find their masks. Raises PlanError."""
     chunks = [
         Chunk(
@@ -113,7 +115,7 @@ def decode_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMa
     return StepPlan(
         plan.step_id,
         tuple(plan.ends),
-        [_decode_start(plan.step_id, start) for start in plan.starts] if plan.starts else (),
+        [_decode_start(plan.step_id, start, named_masks) for start in plan.starts] if plan.starts else (),
         [_decode_copy(plan.step_id, copy, limits) for copy in plan.copies] if plan.copies else (),
         chunks,
         restores,
@@ -284,28 +286,39 @@ def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) ->
     return BlockCopy(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
 
 
-def _decode_start(step_id: int, start: shard_pb2.SequenceStart) -> SequenceStart:
-    where = f"step {step_id}: start of sequence {start.sequence_id}"
+def _decode_start(step_id: int, start: shard_pb2.SequenceStart, named_masks: NamedMasks) -> SequenceStart:
+    """Reads a start. Its mask takes its name even if the sequence cannot start."""
     if start.sequence_id == 0:
         raise PlanError(f"step {step_id} starts a sequence with id 0")
     token_ids = list(start.token_ids)
-    if not token_ids:
-        raise PlanError(f"{where} has no tokens")
-    if not 1 <= start.num_prompt_tokens <= len(token_ids):
-        raise PlanError(f"{where}: `num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {len(token_ids)}")
-    if not start.HasField("sampling"):
-        raise PlanError(f"{where} has no `sampling`")
-    if len(start.root_key) not in (0, KEY_BYTES):
-        raise PlanError(f"{where}: `root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none")
-    sampling = _decode_sampling(where, start.sampling)
+    sampling = _decode_sampling(start.sampling, named_masks.read(start.sampling, start.sequence_id))
     pool = start.pooled.second_text if start.HasField("pooled") else None
-    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key, pool)
+    problem = _start_problem(start, sampling)
+    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key, pool, problem)
 
 
-def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> SamplingParams:
+def _start_problem(start: shard_pb2.SequenceStart, sampling: SamplingParams) -> str | None:
+    """Returns why the sequence cannot start, as far as its start alone says, or None."""
+    num_tokens = len(start.token_ids)
+    if not num_tokens:
+        return "the sequence has no tokens"
+    if not 1 <= start.num_prompt_tokens <= num_tokens:
+        return f"`num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {num_tokens}"
+    if not start.HasField("sampling"):
+        return "the sequence has no `sampling`"
+    if len(start.root_key) not in (0, KEY_BYTES):
+        return f"`root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none"
+    try:
+        _kernels.check_sampling(sampling.for_kernels())
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _decode_sampling(sampling: shard_pb2.SamplingParams, allowed_tokens: bytes) -> SamplingParams:
     s = sampling
     watermark = Watermark(s.watermark.gamma, s.watermark.delta, s.watermark.key) if s.HasField("watermark") else None
-    params = SamplingParams(
+    return SamplingParams(
         temperature=s.temperature,
         top_p=s.top_p,
         top_k=s.top_k,
@@ -320,7 +333,7 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         num_top_logprobs=s.num_top_logprobs,
         logprobs=s.logprobs,
         logit_bias=tuple((bias.token_id, bias.bias) for bias in s.logit_bias),
-        allowed_token_ids=tuple(s.allowed_token_ids),
+        allowed_tokens=allowed_tokens,
         typical_p=s.typical_p,
         num_top_prompt_logprobs=s.num_top_prompt_logprobs,
         watermark=watermark,
@@ -328,8 +341,3 @@ def _decode_sampling(where: str, sampling: shard_pb2.SamplingParams) -> Sampling
         xtc_probability=s.xtc_probability,
         xtc_threshold=s.xtc_threshold,
     )
-    try:
-        _kernels.check_sampling(params.for_kernels())
-    except ValueError as error:
-        raise PlanError(f"{where}: {error}") from None
-    return params

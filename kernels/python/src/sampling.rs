@@ -2,8 +2,9 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
+use trunkline_contract::TokenMask;
 use trunkline_kernels::executor::SequenceResult;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
 
@@ -38,7 +39,7 @@ pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<Sampling
             "num_top_logprobs" => params.num_top_logprobs = value.extract()?,
             "logprobs" => params.logprobs = value.extract()?,
             "logit_bias" => params.logit_bias = value.extract()?,
-            "allowed_token_ids" => params.allowed_token_ids = value.extract()?,
+            "allowed_tokens" => params.allowed_tokens = allowed_tokens(&value)?,
             "typical_p" => params.typical_p = value.extract()?,
             "top_n_sigma" => params.top_n_sigma = value.extract()?,
             "xtc_probability" => params.xtc_probability = value.extract()?,
@@ -50,6 +51,12 @@ pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<Sampling
         }
     }
     Ok(params)
+}
+
+/// Reads a mask; an empty one is none.
+fn allowed_tokens(value: &Bound<'_, PyAny>) -> PyResult<Option<TokenMask>> {
+    let bytes = value.cast::<PyBytes>()?.as_bytes();
+    Ok((!bytes.is_empty()).then(|| TokenMask(bytes.into())))
 }
 
 /// Fails if a parameter is outside its range.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::block_transfers::KeyChain;
 use super::late_masks::LateMask;
-use crate::sampling::processors::{allowed_mask, check_mask_size};
+use crate::sampling::processors::check_mask_size;
 use crate::sampling::{SamplingParams, TokenCounts};
 
 /// The most tokens that a sequence may start with. Positions are u32, and a longer list is a mistake.
@@ -76,8 +76,6 @@ pub struct Sequence {
     pub(super) allowed: Allowed,
     /// The masks of the samples after drafts.
     draft_masks: Vec<Vec<u8>>,
-    /// The mask of the request's allowed tokens, which applies to every sample; `None` allows all.
-    allowed_always: Option<Vec<u8>>,
     /// Set if the sequence gets a vector: the sums of the outputs of its positions, empty unless they are needed.
     pub(super) sums: Option<Vec<f64>>,
     /// The position at which the second of two texts begins.
@@ -102,7 +100,10 @@ impl Sequence {
         }
         sampling.check().map_err(|error| error.to_string())?;
         let counts = TokenCounts::new(&sampling, &token_ids, num_prompt_tokens, capacity.vocab_size);
-        let allowed_always = allowed_mask(&sampling, capacity.vocab_size);
+        let num_mask_bytes = capacity.vocab_size.div_ceil(8);
+        if let Some(mask) = sampling.allowed_tokens.as_ref().filter(|mask| mask.0.len() != num_mask_bytes) {
+            return Err(format!("a mask of {} bytes, expected {num_mask_bytes}", mask.0.len()));
+        }
         // One more than positions: the token that is sampled after the last one.
         let reserved = capacity.num_tokens.min(MAX_RESERVED_TOKENS) + 1;
         token_ids.reserve_exact(reserved.saturating_sub(num_tokens));
@@ -115,7 +116,6 @@ impl Sequence {
             counts,
             allowed: Allowed::All,
             draft_masks: Vec::new(),
-            allowed_always,
             sums: None,
             second_text: usize::MAX,
             keys: None,
@@ -164,7 +164,7 @@ impl Sequence {
             Allowed::Late(late) => Some(late.wait()),
             Allowed::All | Allowed::Invalid(_) => None,
         };
-        [next, self.allowed_always.as_deref()]
+        [next, self.sampling.allowed_tokens.as_ref().map(|mask| &mask.0[..])]
     }
 
     /// Restricts the next sample. A mask of the wrong size fails the next chunk.

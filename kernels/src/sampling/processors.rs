@@ -5,21 +5,6 @@ use trunkline_contract::SamplingParams;
 use super::scan::keep;
 use crate::isa::Isa;
 
-/// Returns `allowed_token_ids` as a mask over the vocabulary, in which bit `i % 8` of byte `i / 8` is token `i`, or
-/// `None` if all tokens are allowed. Token ids beyond the vocabulary are ignored.
-pub fn allowed_mask(params: &SamplingParams, vocab_size: usize) -> Option<Vec<u8>> {
-    if params.allowed_token_ids.is_empty() {
-        return None;
-    }
-    let mut mask = vec![0; vocab_size.div_ceil(8)];
-    for token_id in &params.allowed_token_ids {
-        if let Some(byte) = mask.get_mut(*token_id as usize / 8) {
-            *byte |= 1 << (token_id % 8);
-        }
-    }
-    Some(mask)
-}
-
 /// Returns what is wrong with the number of bytes of a mask, if anything is.
 pub fn check_mask_size(num_bytes: usize, vocab_size: usize) -> Result<(), String> {
     let expected = vocab_size.div_ceil(8);

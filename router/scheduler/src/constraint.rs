@@ -1,7 +1,8 @@
 //! The state of a constrained sequence: which tokens its grammar allows next, and whether that is known yet.
 
+use trunkline_contract::TokenMask;
+
 use crate::event::{Allowed, MaskedDraft};
-use crate::plan::TokenMask;
 
 /// The answers of one sequence's grammar, as far as the scheduler has them and has not used them.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use trunkline_contract::SamplingParams;
+use trunkline_contract::{SamplingParams, TokenMask};
 use trunkline_draft::Drafter;
 use trunkline_kv::{CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
-use crate::plan::{SampledToken, SequenceError, StepResult, TokenMask, TokenScore, Transfers};
+use crate::plan::{SampledToken, SequenceError, StepResult, TokenScore, Transfers};
 
 /// A point in time, in milliseconds since a fixed moment that is the same for all calls of one scheduler. It never goes
 /// back.

@@ -8,7 +8,9 @@
 //! Each chunk that awaits a mask gets one message: the mask, or that nothing is sampled because tokens are forced or
 //! the sequence ends.
 
-use crate::plan::{LateMask, TokenMask};
+use trunkline_contract::TokenMask;
+
+use crate::plan::LateMask;
 use crate::sequence::{Run, SequenceKey};
 use crate::shard::Shard;
 

@@ -92,12 +92,12 @@ pub use pins::Nodes;
 pub use plan::{
     BlockCopy, BlockStore, Chunk, LateMask, LogitsRows, Restore, RestoreOutcome, SampledToken, SequenceError,
     SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, TokenMask, TokenScore, Transfers,
+    TokenLogprob, TokenScore, Transfers,
 };
 pub use prefill::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;
 pub use stats::Stats;
-pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, Watermark};
+pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, TokenMask, Watermark};
 pub use trunkline_kv::{
     CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
     StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,

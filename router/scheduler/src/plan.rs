@@ -1,8 +1,6 @@
 //! Plans for the shard and its results, field by field as in `proto/trunkline/shard/v1/shard.proto`.
 
-use std::sync::Arc;
-
-use trunkline_contract::{BlockKey, SamplingParams, SlotId};
+use trunkline_contract::{BlockKey, SamplingParams, SlotId, TokenMask};
 
 use crate::step_cost::StepWork;
 
@@ -144,30 +142,6 @@ pub struct LateMask {
     pub sequence_id: u64,
     /// The only tokens that may be sampled; with none, nothing is sampled.
     pub allowed_tokens: Option<TokenMask>,
-}
-
-/// The tokens that may be sampled, and penalties, in the format of `Chunk.allowed_tokens` in `shard.proto`. Cloning is
-/// cheap.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TokenMask(pub Arc<[u8]>);
-
-impl TokenMask {
-    /// Creates a mask from one bit for each token of the shard's vocabulary, and from what to add to the logits of
-    /// tokens.
-    pub fn new(bits: Arc<[u8]>, penalties: &[(u32, f32)]) -> Self {
-        if penalties.is_empty() {
-            return Self(bits);
-        }
-        let pairs =
-            penalties.iter().flat_map(|(id, addend)| [id.to_le_bytes(), addend.to_le_bytes()]).flatten();
-        Self(bits.iter().copied().chain(pairs).collect())
-    }
-}
-
-impl std::fmt::Debug for TokenMask {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TokenMask({} bytes)", self.0.len())
-    }
 }
 
 /// Writes a block to a slot of the store.

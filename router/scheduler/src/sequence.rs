@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Index, IndexMut};
 
-use trunkline_contract::{BlockId, SamplingParams};
+use trunkline_contract::{BlockId, SamplingParams, TokenMask};
 use trunkline_draft::Drafter;
 use trunkline_kv::{BlockTable, RestoredBlock, Salt};
 
@@ -20,7 +20,6 @@ use crate::event::{
     SequenceRequest, Usage,
 };
 use crate::fairness::TenantKey;
-use crate::plan::TokenMask;
 use crate::queue::Rank;
 
 /// Names a sequence in a [`SequenceMap`]. A key is reused after its sequence is removed.

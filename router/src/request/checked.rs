@@ -171,7 +171,8 @@ impl Validator {
             end_token_ids,
             stop_token_ids,
             ignore_eos,
-            tokens: raw.tokens,
+            // The mask has them.
+            tokens: TokenFields { allowed_token_ids: None, ..raw.tokens },
             avoid,
             stops: raw.stops,
             stop_text: raw.stop_text.unwrap_or(StopText::Omit),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use trunkline_contract::{SamplingParams, range};
+use trunkline_contract::{SamplingParams, TokenMask, range};
 use trunkline_text::DecodeSpecial;
 use utoipa::ToSchema;
 
@@ -71,7 +71,8 @@ impl TokenFields {
                 let problem = format!("has {} ids, the vocabulary has {vocab_size}", allowed.len());
                 return Err(ApiError::value("allowed_token_ids", problem));
             }
-            sampling.allowed_token_ids = token_ids("allowed_token_ids", allowed, vocab_size)?;
+            let token_ids = token_ids("allowed_token_ids", allowed, vocab_size)?;
+            sampling.allowed_tokens = Some(TokenMask::of(token_ids, vocab_size));
         }
         if let Some(PromptLogprobsField { field, num_top }) = self.prompt_logprobs {
             let most = MAX_TOP_LOGPROBS as i64;

@@ -7,5 +7,5 @@ mod model;
 mod shard;
 mod store;
 
-pub use model::{END, PAD, START, bytes, prompt_of, write_model};
+pub use model::{END, PAD, START, VOCAB_SIZE, bytes, prompt_of, write_model};
 pub use shard::{MockShard, MockVectors, ShardPlan, Watch};

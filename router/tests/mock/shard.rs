@@ -279,22 +279,24 @@ async fn serve_steps(
     mut requests: Streaming<proto::StepRequest>,
     results: mpsc::Sender<Result<proto::StepResponse, Status>>,
 ) {
-    let (queue, mut queued) = mpsc::channel::<proto::StepPlan>(4);
-    let watch = plan.watch.clone();
+    let (queue, mut queued) = mpsc::channel::<(proto::StepPlan, Option<proto::StepPlan>)>(4);
+    let (watch, keep_plans) = (plan.watch.clone(), plan.keep_plans);
     let (masks, mut late_masks) = mpsc::unbounded_channel::<LateMask>();
     tokio::spawn(async move {
         let mut known = KnownMasks::default();
         while let Ok(Some(request)) = requests.message().await {
             for late in request.late_masks {
-                let late = known.read(late).expect("a mask is sent before its number is used");
+                let late = known.read_late(late).expect("a mask is sent before its number is used");
                 // The receiver may be gone.
                 let _ = masks.send(late);
             }
-            let Some(step) = request.plan else { continue };
+            let Some(mut step) = request.plan else { continue };
+            let sent = keep_plans.then(|| step.clone());
+            known.resolve(&mut step).expect("a mask is sent before its number is used");
             if let Some(watch) = &watch {
                 watch.plan_read(step.step_id);
             }
-            if queue.send(step).await.is_err() {
+            if queue.send((step, sent)).await.is_err() {
                 return;
             }
         }
@@ -302,15 +304,13 @@ async fn serve_steps(
     let mut sequences = HashMap::new();
     let mut next_step = 1;
     let mut done = Instant::now();
-    while let Some(mut step) = queued.recv().await {
+    while let Some((mut step, sent)) = queued.recv().await {
         plan.steps.acquire().await.unwrap().forget();
         if !plan.pace.is_zero() {
             tokio::time::sleep_until(done + plan.pace).await;
             done = Instant::now();
         }
-        if plan.keep_plans {
-            plans.lock().unwrap().push(step.clone());
-        }
+        plans.lock().unwrap().extend(sent);
         while let Some(chunk) = step.chunks.iter_mut().find(|chunk| chunk.awaits_mask) {
             assert!(chunk.sample && chunk.allowed_tokens.is_empty(), "a chunk gets one mask");
             let Some(late) = late_masks.recv().await else { return };
@@ -423,17 +423,17 @@ impl Sequence {
         (first + 1..=end.min(self.num_prompt_tokens - 1)).map(score).collect()
     }
 
-    /// Returns the script's next token, or the next higher token id that mask, list and bias (-100) allow. Logprobs are
+    /// Returns the script's next token, or the next higher token id that masks and bias (-100) allow. Logprobs are
     /// made up: -1/8, -2/8, ... for the likeliest tokens. The higher a choice, the likelier its tokens.
     fn sample(&mut self, mask: &[u8]) -> proto::SampledToken {
         let output = self.known.len() - self.num_prompt_tokens;
         let mut token_id = self.reply.get(output).copied().unwrap_or(END);
         let is_ruled_out = |token_id: u32| {
-            let allowed = &self.sampling.allowed_token_ids;
+            let allowed = &self.sampling.allowed_tokens;
             let bias = &self.sampling.logit_bias;
-            (!mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0)
+            excludes(mask, token_id)
+                || excludes(allowed, token_id)
                 || penalty(mask, token_id) <= -1.0
-                || (!allowed.is_empty() && !allowed.contains(&token_id))
                 || bias.iter().any(|bias| bias.token_id == token_id && bias.bias == -100.0)
         };
         while is_ruled_out(token_id) {
@@ -447,6 +447,11 @@ impl Sequence {
         let logprob = if self.sampling.logprobs { -0.125 / (self.sampling.choice + 1) as f32 } else { 0.0 };
         proto::SampledToken { token_id, logprob, top_logprobs: top.collect() }
     }
+}
+
+/// Returns true if a mask does not allow a token. An empty one allows all.
+fn excludes(mask: &[u8], token_id: u32) -> bool {
+    !mask.is_empty() && mask[token_id as usize / 8] >> (token_id % 8) & 1 == 0
 }
 
 /// Returns what a mask adds to the logit of a token.

@@ -1,9 +1,11 @@
 //! Fields about individual tokens, and their effect on the shard's parameters and on the answer.
 
+use prost::Message;
 use serde_json::{Value, json};
 
+use crate::mock::VOCAB_SIZE;
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
-use trunkline_contract::range;
+use trunkline_contract::{TokenMask, range};
 use trunkline_router::limits::Limits;
 use trunkline_settings::Speculate;
 
@@ -24,7 +26,11 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
         let sampling = router.last_sampling();
         let bias: Vec<_> = sampling.logit_bias.iter().map(|bias| (bias.token_id, bias.bias)).collect();
         assert_eq!(bias, [(104, -100.0), (7, 0.5)]);
-        assert_eq!(sampling.allowed_token_ids, [97, 98, 105, END]);
+        let mask = TokenMask::of([97, 98, 105, END], VOCAB_SIZE);
+        // The second request repeats the mask of the first.
+        let is_first = route == CHAT;
+        assert_eq!(sampling.allowed_tokens, if is_first { &mask.0[..] } else { &[] });
+        assert_eq!(sampling.mask_id, 1);
         assert_eq!((sampling.typical_p, sampling.top_n_sigma), (0.25, 1.5));
         assert_eq!((sampling.xtc_probability, sampling.xtc_threshold), (0.5, 0.1));
     }
@@ -33,6 +39,48 @@ async fn bias_allowed_tokens_and_typical_p_reach_the_shard() {
         router.post(COMPLETIONS, &json!({"prompt": "x", "typical_p": tiny})).await.ok();
         assert_eq!(router.last_sampling().typical_p, *range::TYPICAL_P.start(), "{tiny}");
     }
+}
+
+#[tokio::test]
+async fn all_choices_share_one_mask_of_allowed_tokens() {
+    const NUM_CHOICES: usize = 32;
+    let mut router = Router::saying("hab").await;
+    let plain = json!({"prompt": "x", "n": NUM_CHOICES, "max_tokens": 8});
+    // The whole vocabulary but one token, in any order and with some twice.
+    let listed: Vec<u32> = (0..VOCAB_SIZE).rev().chain(0..9).filter(|id| *id != u32::from(b'h')).collect();
+    let body = with(plain.clone(), json!({"allowed_token_ids": listed[..VOCAB_SIZE as usize]}));
+    // The bytes of all sampling parameters that reach the shard.
+    let sent = async |router: &Router, body: &Value| {
+        router.shard().plans.lock().unwrap().clear();
+        let answer = router.post(COMPLETIONS, body).await.ok();
+        let plans = router.shard().plans.lock().unwrap().clone();
+        let starts: Vec<_> = plans.into_iter().flat_map(|plan| plan.starts).collect();
+        assert_eq!(starts.len(), NUM_CHOICES);
+        (answer, starts.iter().map(|start| start.sampling.as_ref().unwrap().encoded_len()).sum::<usize>())
+    };
+    let (_, without) = sent(&router, &plain).await;
+    let (answer, with_mask) = sent(&router, &body).await;
+    let texts = answer["choices"].as_array().unwrap().iter().map(|choice| choice["text"].as_str().unwrap());
+    assert!(texts.clone().all(|text| text == "iab"), "{:?}", texts.collect::<Vec<_>>());
+    let most = VOCAB_SIZE.div_ceil(8) as usize + 8 * NUM_CHOICES;
+    assert!(with_mask - without <= most, "{} bytes for the mask, expected {most}", with_mask - without);
+
+    // Another shard, on which they go on, gets it anew.
+    router.kill_shard();
+    router.start_shard(ShardPlan::saying("hab").held()).await;
+    let before = router.app.served.stats.borrow().output_tokens;
+    let mut connection = router.begin(COMPLETIONS, &body).await;
+    router.add_steps(2);
+    router.wait("a token", |app| app.served.stats.borrow().output_tokens > before).await;
+    router.kill_shard();
+    router.start_shard(ShardPlan::saying("hab")).await;
+    let again = connection.answer().await.ok();
+    assert_eq!(again["choices"], answer["choices"]);
+    assert!(router.app.served.stats.borrow().replays > 0);
+    let plans = router.shard().plans.lock().unwrap().clone();
+    let params = plans.iter().flat_map(|plan| &plan.starts).map(|start| start.sampling.as_ref().unwrap());
+    let masks: Vec<usize> = params.map(|params| params.allowed_tokens.len()).collect();
+    assert_eq!(masks.iter().filter(|&&num_bytes| num_bytes > 0).count(), 1, "{masks:?}");
 }
 
 #[tokio::test]

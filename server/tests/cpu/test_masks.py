@@ -163,6 +163,15 @@ def test_waiting_for_a_mask_is_no_work(backend: Backend) -> None:
     assert 0 < result.device_time_us <= elapsed_us
 
 
+def test_allowed_tokens_of_a_request_act_like_a_mask_of_each_sample(backend: Backend) -> None:
+    sampling = replace(GREEDY, temperature=1.5, seed=9, repetition_penalty=1.3)
+    allowed = mask_of(range(5, VOCAB_SIZE, 3))
+    expected = sample(backend, allowed, sampling)
+    assert sample(backend, b"", replace(sampling, allowed_tokens=allowed)) == expected
+    both = sample(backend, mask_of([*range(8), 11]), replace(sampling, allowed_tokens=allowed))
+    assert isinstance(both, Sampled) and both.token_id in (5, 11)
+
+
 def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:
     """Tokens after two appended ones equal those after a prompt that contains the two."""
     appended = [7, 11]

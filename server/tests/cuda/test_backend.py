@@ -432,7 +432,7 @@ def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> No
 
 def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
     """The sequence also fails in the step that began before the failure was known."""
-    backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_token_ids=(4,)))
+    backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_tokens=mask_of(4)))
     nothing = bytearray(-(-VOCAB_SIZE // 8))
     nothing[0] = 1
     backend.begin([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])

@@ -281,7 +281,8 @@ class FakeBackend:
         key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
         # Never the poison token, so that a sequence fails only if the test intends it.
         token_id = key % (VOCAB_SIZE - 1)
-        while chunk.allowed_tokens and not chunk.allowed_tokens[token_id // 8] >> token_id % 8 & 1:
+        masks = [mask for mask in (chunk.allowed_tokens, sampling.allowed_tokens) if mask]
+        while not all(mask[token_id // 8] >> token_id % 8 & 1 for mask in masks):
             token_id = (token_id + 1) % VOCAB_SIZE
         # Eighths are exact in f32 and in JSON.
         logprob = -(1 + (key >> 32) % 64) / 8 if sampling.logprobs else 0.0

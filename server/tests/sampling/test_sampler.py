@@ -144,15 +144,15 @@ def test_logprobs_are_the_models_own_with_ties_by_lower_id() -> None:
     assert top_logprobs(logprobs, 0) == []
 
 
-def test_bias_comes_before_penalties_and_the_list_of_allowed_tokens_after_all() -> None:
+def test_bias_comes_before_penalties_and_the_mask_of_allowed_tokens_after_all() -> None:
     logits = np.array([-2.0, 0.5, 1.0, 3.0])
     # -2 + 6 is positive, so the penalty halves it: 2 is less than 3.
     params = SamplingParams(logit_bias=((0, 6.0),), repetition_penalty=2.0)
     assert choose(params, logits, prompt=(0,)) == 3
     assert choose(replace(params, logit_bias=((0, 6.0), (0, 3.0))), logits, prompt=(0,)) == 0
     assert choose(SamplingParams(logit_bias=((3, -100.0),)), logits) == 2
-    assert choose(SamplingParams(allowed_token_ids=(0, 1)), logits) == 1
-    assert choose(SamplingParams(allowed_token_ids=(0, 1), logit_bias=((3, 100.0), (0, 3.0))), logits) == 0
+    assert choose(SamplingParams(allowed_tokens=b"\x03"), logits) == 1
+    assert choose(SamplingParams(allowed_tokens=b"\x03", logit_bias=((3, 100.0), (0, 3.0))), logits) == 0
 
 
 def test_typical_p_drops_tokens_that_are_too_likely_or_too_unlikely() -> None:
@@ -171,7 +171,7 @@ def test_top_n_sigma_keeps_what_is_near_the_largest_logit_at_any_temperature() -
     assert set(frequencies(replace(SAMPLED, top_n_sigma=0.5, temperature=5.0), num_draws=300)) == {1, 3}
     assert set(frequencies(replace(SAMPLED, top_n_sigma=1.5), num_draws=300)) == {1, 3, 4}
     # Excluded tokens do not count: those of 0, 1, 2 and 3 have a deviation of 0.82.
-    assert set(frequencies(replace(SAMPLED, top_n_sigma=1.75, allowed_token_ids=(0, 1, 2, 3)), num_draws=300)) == {
+    assert set(frequencies(replace(SAMPLED, top_n_sigma=1.75, allowed_tokens=b"\x0f"), num_draws=300)) == {
         0,
         1,
         3,

@@ -59,7 +59,8 @@ def test_green_tokens_are_lifted_before_all_else() -> None:
     assert choose_token(logits, [first, last], 2, replace(marked, repetition_penalty=2.0)) == red
     assert choose_token(logits, [red, first, last], 3, replace(marked, repetition_penalty=2.0)) == second
     assert choose_token(logits, [last], 1, replace(marked, logit_bias=((first, -2.1),))) == red
-    assert choose_token(logits, [last], 1, replace(marked, allowed_token_ids=(second,))) == second
+    only_second = (1 << second).to_bytes(7, "little")
+    assert choose_token(logits, [last], 1, replace(marked, allowed_tokens=only_second)) == second
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

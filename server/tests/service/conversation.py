@@ -118,7 +118,8 @@ def scored_plans(prompt: list[int]) -> list[pb.StepPlan]:
     """Returns steps 9 to 15: a prompt whose logprobs are reported, in two chunks, steps with drafts, and a vector."""
     scored = sampling(
         logit_bias=[pb.TokenBias(token_id=3, bias=-100.0), pb.TokenBias(token_id=4, bias=0.5)],
-        allowed_token_ids=[3, 4, 5],
+        allowed_tokens=_mask([*range(3), *range(6, VOCAB_SIZE)]),
+        mask_id=2,
         typical_p=0.875,
         num_top_prompt_logprobs=2,
         watermark=pb.Watermark(gamma=0.25, delta=2.5, key=2**53 - 3),
@@ -201,6 +202,7 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
     engine = Engine(fake, vocab_size=VOCAB_SIZE)
     lines: list[dict[str, Any]] = [{"describe": to_json(describe(MODEL, fake.info))}]
     results: list[dict[str, Any]] = []
+    named_masks = NamedMasks()
     output: list[int] = []
     for plan in plans:
         for start in plan.starts:
@@ -208,7 +210,7 @@ def _record(fake: FakeBackend, plans: list[pb.StepPlan]) -> list[dict[str, Any]]
                 start.token_ids.extend([7, 3, 9, 3, 7, 1, 20, 21, 22, 5, *output])
         late = late_masks().get(plan.step_id, []) if any(chunk.awaits_mask for chunk in plan.chunks) else []
         request = pb.StepRequest(plan=plan, late_masks=late)
-        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks(), NamedMasks())
+        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks(), named_masks)
         assert decoded is not None
         response = encode_result(engine.step(decoded))
         response.result.device_time_us = 0

@@ -168,22 +168,6 @@ def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
         (_plan(ends=[1, 1]), "step 2 ends sequence 1, which is not started"),
         (_start(sequence_id=1), "step 2 starts sequence 1, which is started already"),
         (_start(sequence_id=0), "starts a sequence with id 0"),
-        (_start(token_ids=[]), "sequence 9 has no tokens"),
-        (_start(num_prompt_tokens=0), "`num_prompt_tokens` is 0, expected 1 to 1"),
-        (_start(num_prompt_tokens=2), "`num_prompt_tokens` is 2, expected 1 to 1"),
-        (_start(sampling=None), "sequence 9 has no `sampling`"),
-        (_sampling(temperature=float("nan")), "`temperature` is NaN"),
-        (_sampling(temperature=100.5), "`temperature` is 100.5, expected 0 to 100"),
-        (_sampling(top_p=0.0), "`top_p` is 0, expected above 0 and at most 1"),
-        (_sampling(top_p=1.5), "`top_p` is 1.5"),
-        (_sampling(min_p=-0.5), "`min_p` is -0.5, expected 0 to 1"),
-        (_sampling(presence_penalty=2.5), "`presence_penalty` is 2.5, expected -2 to 2"),
-        (_sampling(frequency_penalty=-3), "`frequency_penalty` is -3"),
-        (_sampling(repetition_penalty=0.0), "`repetition_penalty` is 0, expected above 0"),
-        (_sampling(repetition_penalty=float("inf")), "`repetition_penalty` is inf"),
-        (_sampling(num_top_logprobs=21), "`num_top_logprobs` is 21, expected 0 to 20"),
-        (_sampling(watermark=pb.Watermark(gamma=1.0, delta=2.0)), "`watermark.gamma` is 1, expected 0.00390625 to"),
-        (_sampling(watermark=pb.Watermark(gamma=0.5)), "`watermark.delta` is 0, expected above 0 and at most 100"),
         (_copy(16, 0, 1), "copies block 16, but the pool has 16 blocks"),
         (_copy(0, 99, 1), "copies block 99"),
         (_copy(2, 2, 1), "copies block 2 onto itself"),
@@ -211,6 +195,44 @@ def test_an_invalid_plan_ends_the_stream_after_earlier_results(
     assert expected in error.details()
     wait_until(lambda: backend.num_resets == 1)
     assert client.open().step(first_plan()).step_id == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (_start(token_ids=[]), "the sequence has no tokens"),
+        (_start(num_prompt_tokens=0), "`num_prompt_tokens` is 0, expected 1 to 1"),
+        (_start(num_prompt_tokens=2), "`num_prompt_tokens` is 2, expected 1 to 1"),
+        (_start(sampling=None), "the sequence has no `sampling`"),
+        (_sampling(temperature=float("nan")), "`temperature` is NaN"),
+        (_sampling(temperature=100.5), "`temperature` is 100.5, expected 0 to 100"),
+        (_sampling(top_p=0.0), "`top_p` is 0, expected above 0 and at most 1"),
+        (_sampling(top_p=1.5), "`top_p` is 1.5"),
+        (_sampling(min_p=-0.5), "`min_p` is -0.5, expected 0 to 1"),
+        (_sampling(presence_penalty=2.5), "`presence_penalty` is 2.5, expected -2 to 2"),
+        (_sampling(frequency_penalty=-3), "`frequency_penalty` is -3"),
+        (_sampling(repetition_penalty=0.0), "`repetition_penalty` is 0, expected above 0"),
+        (_sampling(repetition_penalty=float("inf")), "`repetition_penalty` is inf"),
+        (_sampling(num_top_logprobs=21), "`num_top_logprobs` is 21, expected 0 to 20"),
+        (_sampling(watermark=pb.Watermark(gamma=1.0, delta=2.0)), "`watermark.gamma` is 1, expected 0.00390625 to"),
+        (_sampling(watermark=pb.Watermark(gamma=0.5)), "`watermark.delta` is 0, expected above 0 and at most 100"),
+        (_start(root_key=b"short"), "`root_key` has 5 bytes, expected 16 or none"),
+        (_sampling(allowed_tokens=b"\xff" * 9), "a mask of 9 bytes, expected 8"),
+    ],
+)
+def test_an_invalid_start_fails_only_its_sequence(client: Client, plan: pb.StepPlan, expected: str) -> None:
+    alone = client.open()
+    alone.step(first_plan())
+    token = alone.step(decode_plan(2, 3)).sequences[0]
+    stream = client.open()
+    stream.step(first_plan())
+    plan.chunks.extend([pb.Chunk(sequence_id=9, num_tokens=1, new_block_ids=[5], sample=True)])
+    plan.chunks.extend(decode_plan(2, 3).chunks)
+    failed, sampled = stream.step(plan).sequences
+    assert (failed.sequence_id, failed.error.code) == (9, pb.SEQUENCE_ERROR_CODE_INVALID_PLAN)
+    assert expected in failed.error.message
+    assert sampled == token
+    assert stream.step(pb.StepPlan(step_id=3, ends=[9, 1])).step_id == 3
 
 
 def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None:

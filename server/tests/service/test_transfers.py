@@ -178,10 +178,6 @@ BAD_PLANS = {
         "names one slot in two transfers",
     ),
     "key": (restore_plan(1, 2, key=b"short"), "restore 7 has a key of 5 bytes, expected 16"),
-    "root key": (
-        changed(lambda plan: setattr(plan.starts[0], "root_key", b"12")),
-        "`root_key` has 2 bytes, expected 16 or none",
-    ),
     "no blocks": (pb.StepPlan(step_id=1, restores=[pb.Restore(restore_id=7)]), "restore 7 has no blocks"),
     "block": (
         pb.StepPlan(

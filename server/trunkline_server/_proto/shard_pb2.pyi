@@ -184,7 +184,7 @@ class PooledPrompt(_message.Message):
     def __init__(self, second_text: _Optional[int] = ...) -> None: ...
 
 class SamplingParams(_message.Message):
-    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs", "logit_bias", "allowed_token_ids", "typical_p", "num_top_prompt_logprobs", "watermark", "top_n_sigma", "xtc_probability", "xtc_threshold")
+    __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "choice", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "end_token_ids", "num_top_logprobs", "logprobs", "logit_bias", "typical_p", "num_top_prompt_logprobs", "watermark", "top_n_sigma", "xtc_probability", "xtc_threshold", "allowed_tokens", "mask_id")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
@@ -199,13 +199,14 @@ class SamplingParams(_message.Message):
     NUM_TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
-    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TYPICAL_P_FIELD_NUMBER: _ClassVar[int]
     NUM_TOP_PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     WATERMARK_FIELD_NUMBER: _ClassVar[int]
     TOP_N_SIGMA_FIELD_NUMBER: _ClassVar[int]
     XTC_PROBABILITY_FIELD_NUMBER: _ClassVar[int]
     XTC_THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MASK_ID_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_p: float
     top_k: int
@@ -220,14 +221,15 @@ class SamplingParams(_message.Message):
     num_top_logprobs: int
     logprobs: bool
     logit_bias: _containers.RepeatedCompositeFieldContainer[TokenBias]
-    allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
     typical_p: float
     num_top_prompt_logprobs: int
     watermark: Watermark
     top_n_sigma: float
     xtc_probability: float
     xtc_threshold: float
-    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., num_top_logprobs: _Optional[int] = ..., logprobs: _Optional[bool] = ..., logit_bias: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., typical_p: _Optional[float] = ..., num_top_prompt_logprobs: _Optional[int] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., top_n_sigma: _Optional[float] = ..., xtc_probability: _Optional[float] = ..., xtc_threshold: _Optional[float] = ...) -> None: ...
+    allowed_tokens: bytes
+    mask_id: int
+    def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., num_top_logprobs: _Optional[int] = ..., logprobs: _Optional[bool] = ..., logit_bias: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., typical_p: _Optional[float] = ..., num_top_prompt_logprobs: _Optional[int] = ..., watermark: _Optional[_Union[Watermark, _Mapping]] = ..., top_n_sigma: _Optional[float] = ..., xtc_probability: _Optional[float] = ..., xtc_threshold: _Optional[float] = ..., allowed_tokens: _Optional[bytes] = ..., mask_id: _Optional[int] = ...) -> None: ...
 
 class TokenBias(_message.Message):
     __slots__ = ("token_id", "bias")

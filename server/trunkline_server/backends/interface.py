@@ -38,7 +38,8 @@ class SamplingParams:
     num_top_logprobs: int = 0
     logprobs: bool = False
     logit_bias: tuple[tuple[int, float], ...] = ()
-    allowed_token_ids: tuple[int, ...] = ()
+    # A mask without penalties; empty allows all tokens.
+    allowed_tokens: bytes = field(default=b"", repr=False)
     typical_p: float = 1.0
     num_top_prompt_logprobs: int = 0
     watermark: Watermark | None = None

@@ -60,14 +60,6 @@ def keep_allowed(logits: Floats, allowed: bytes) -> None:
         logits[bits == 0] = -np.inf
 
 
-def keep_listed(logits: Floats, token_ids: Sequence[int]) -> None:
-    """Keeps only these tokens, in place. Empty keeps all."""
-    if token_ids:
-        keep = np.zeros(logits.shape[0], dtype=bool)
-        keep[np.asarray(token_ids, dtype=np.int64)] = True
-        logits[~keep] = -np.inf
-
-
 def top_n_sigma(logits: Floats, width: float) -> None:
     """Keeps only logits at most `width` standard deviations below the largest, in place; 0 keeps all.
 

@@ -55,7 +55,7 @@ def choose_token(
     processors.occurrence_penalties(logits, output_ids, params.presence_penalty, params.frequency_penalty)
     processors.mask_end_tokens(logits, params.end_token_ids, len(output_ids), params.min_tokens)
     processors.keep_allowed(logits, allowed_tokens)
-    processors.keep_listed(logits, params.allowed_token_ids)
+    processors.keep_allowed(logits, params.allowed_tokens)
     check_finite(logits)
     if params.temperature == 0.0:
         return int(np.argmax(logits))

@@ -1,5 +1,5 @@
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::sampling::processors::{allowed_mask, check_mask_size, process};
+use trunkline_kernels::sampling::processors::{check_mask_size, process};
 use trunkline_kernels::sampling::{SampleContext, SamplingParams, TokenCounts, Watermark};
 
 fn best() -> Isa {
@@ -100,7 +100,6 @@ fn penalties_of_a_mask_apply_before_those_of_parameters() {
 fn bias_applies_before_penalties_and_masks_apply_last() {
     let params = SamplingParams {
         logit_bias: vec![(0, 4.0), (1, -100.0), (2, 100.0), (2, -1.0), (99, 1.0)],
-        allowed_token_ids: vec![0, 1, 99],
         repetition_penalty: 2.0,
         ..Default::default()
     };
@@ -108,12 +107,9 @@ fn bias_applies_before_penalties_and_masks_apply_last() {
     let mut logits = [-2.0, 0.5, 1.0, 3.0];
     assert!(process(best(), &mut logits, &params, &counts, context(0), [None, None]));
     assert_eq!(logits, [1.0, -99.5, 100.0, 3.0], "-2 + 4 is positive, so it is halved");
-    let mask = allowed_mask(&params, 4).unwrap();
-    assert_eq!(mask, [0b11]);
-    assert!(process(best(), &mut logits, &params, &counts, context(0), [Some(&[0b1110]), Some(&mask)]));
+    assert!(process(best(), &mut logits, &params, &counts, context(0), [Some(&[0b1110]), Some(&[0b11])]));
     let left: Vec<bool> = logits.iter().map(|logit| logit.is_finite()).collect();
     assert_eq!(left, [false, true, false, false]);
-    assert_eq!(allowed_mask(&SamplingParams::default(), 4), None);
 }
 
 #[test]

@@ -7,13 +7,14 @@ use trunkline_scheduler::{
 };
 
 use super::sampling::{sampling_from_proto, sampling_to_proto};
-use super::{ShardError, proto};
+use super::{NamedMasks, ShardError, proto};
 
-pub fn plan_to_proto(plan: StepPlan) -> proto::StepPlan {
+/// Converts a plan for the shard. `masks`: the named masks of the Step stream.
+pub fn plan_to_proto(plan: StepPlan, masks: &mut NamedMasks) -> proto::StepPlan {
     proto::StepPlan {
         step_id: plan.step_id,
         ends: plan.ends,
-        starts: plan.starts.into_iter().map(start_to_proto).collect(),
+        starts: plan.starts.into_iter().map(|start| start_to_proto(start, masks)).collect(),
         copies: plan
             .copies
             .into_iter()
@@ -65,18 +66,24 @@ fn restore_to_proto(restore: Restore) -> proto::Restore {
     }
 }
 
-fn start_to_proto(start: SequenceStart) -> proto::SequenceStart {
+fn start_to_proto(mut start: SequenceStart, masks: &mut NamedMasks) -> proto::SequenceStart {
+    let mask = start.sampling.allowed_tokens.take();
+    let mut sampling = sampling_to_proto(start.sampling);
+    if let Some(mask) = mask {
+        (sampling.allowed_tokens, sampling.mask_id) = masks.write(&mask);
+    }
     proto::SequenceStart {
         sequence_id: start.sequence_id,
         token_ids: start.token_ids,
         num_prompt_tokens: start.num_prompt_tokens,
         root_key: start.root_key.map_or_else(Vec::new, |key| key.as_bytes().to_vec()),
-        sampling: Some(sampling_to_proto(start.sampling)),
+        sampling: Some(sampling),
         pooled: start.pooled.map(|second_text| proto::PooledPrompt { second_text }),
     }
 }
 
-/// Converts a plan as a shard does. Mock shards and the replay of recorded conversations use it.
+/// Converts a plan as a shard does, after [`KnownMasks::resolve`](super::KnownMasks::resolve). Mock shards and the
+/// replay of recorded conversations use it.
 pub fn plan_from_proto(plan: proto::StepPlan) -> Result<StepPlan, ShardError> {
     let scored: Vec<u64> =
         plan.chunks.iter().filter(|chunk| chunk.score).map(|chunk| chunk.sequence_id).collect();

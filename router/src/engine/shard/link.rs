@@ -99,11 +99,11 @@ async fn run_once(
     }
     let (plans, outgoing) = mpsc::channel::<StepMessage>(MAX_WAITING_PLANS);
     let mut masks = NamedMasks::default();
-    let requests =
-        tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |message| proto::StepRequest {
-            plan: message.plan.map(plan_to_proto),
-            late_masks: message.late_masks.into_iter().map(|late| masks.write(late)).collect(),
-        });
+    let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |message| {
+        // The shard reads late masks first, and names refer to the last mask before them.
+        let late_masks = message.late_masks.into_iter().map(|late| masks.write_late(late)).collect();
+        proto::StepRequest { plan: message.plan.map(|plan| plan_to_proto(plan, &mut masks)), late_masks }
+    });
     // A server may send its response header only with the first result. The driver must therefore be able to send plans
     // before `step` returns.
     if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {

@@ -1,5 +1,6 @@
 //! Numbered masks on a Step stream. Inside a string most masks of a step equal each other and those of the step before,
-//! so a mask's bytes are sent once and its number is sent afterwards.
+//! and the choices of a request share the mask of its `allowed_token_ids`. So a mask's bytes are sent once and its
+//! number is sent afterwards.
 //!
 //! Both sides have a table from `NAMES` to bytes, empty when a stream begins. The router decides which entry is
 //! replaced, and the shard follows.
@@ -28,17 +29,17 @@ impl Default for NamedMasks {
 }
 
 impl NamedMasks {
-    /// Converts a late mask for the shard. The message has the mask's bytes only if the shard does not have them.
-    pub fn write(&mut self, late: LateMask) -> proto::LateMask {
-        let Some(mask) = late.allowed_tokens else {
-            return proto::LateMask { sequence_id: late.sequence_id, ..Default::default() };
-        };
-        let (mask_id, is_new) = self.name(&mask);
-        proto::LateMask {
-            sequence_id: late.sequence_id,
-            allowed_tokens: if is_new { mask.0.to_vec() } else { Vec::new() },
-            mask_id,
-        }
+    /// Converts a late mask for the shard.
+    pub fn write_late(&mut self, late: LateMask) -> proto::LateMask {
+        let (allowed_tokens, mask_id) =
+            late.allowed_tokens.map_or_else(Default::default, |mask| self.write(&mask));
+        proto::LateMask { sequence_id: late.sequence_id, allowed_tokens, mask_id }
+    }
+
+    /// Returns a mask's bytes, or none if the shard has them, and its number.
+    pub fn write(&mut self, mask: &TokenMask) -> (Vec<u8>, u32) {
+        let (mask_id, is_new) = self.name(mask);
+        (if is_new { mask.0.to_vec() } else { Vec::new() }, mask_id)
     }
 
     /// Returns the number of a mask, and true if it was just entered. In a full table a new mask replaces the least
@@ -67,24 +68,37 @@ pub struct KnownMasks {
 
 impl KnownMasks {
     /// Converts a late mask as a shard does.
-    pub fn read(&mut self, late: proto::LateMask) -> Result<LateMask, ShardError> {
-        let invalid = |what: &str| ShardError::InvalidMessage {
-            detail: format!("late mask of sequence {}: mask {} {what}", late.sequence_id, late.mask_id),
-        };
-        let mask =
-            (!late.allowed_tokens.is_empty()).then(|| TokenMask(late.allowed_tokens.as_slice().into()));
-        let allowed_tokens = if late.mask_id == 0 {
-            mask
-        } else if NAMES.contains(&late.mask_id) {
-            self.masks.resize(NAMES.count(), None);
-            let named = &mut self.masks[(late.mask_id - NAMES.start()) as usize];
-            if mask.is_some() {
-                *named = mask;
-            }
-            Some(named.clone().ok_or_else(|| invalid("has not been sent"))?)
-        } else {
-            return Err(invalid("is not a name"));
-        };
+    pub fn read_late(&mut self, late: proto::LateMask) -> Result<LateMask, ShardError> {
+        let allowed_tokens = self.read(&late.allowed_tokens, late.mask_id, late.sequence_id)?;
         Ok(LateMask { sequence_id: late.sequence_id, allowed_tokens })
+    }
+
+    /// Puts the bytes of named masks into the starts of a plan.
+    pub fn resolve(&mut self, plan: &mut proto::StepPlan) -> Result<(), ShardError> {
+        for start in &mut plan.starts {
+            let Some(sampling) = &mut start.sampling else { continue };
+            let mask = self.read(&sampling.allowed_tokens, sampling.mask_id, start.sequence_id)?;
+            sampling.allowed_tokens = mask.map_or_else(Vec::new, |mask| mask.0.to_vec());
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, bytes: &[u8], name: u32, sequence_id: u64) -> Result<Option<TokenMask>, ShardError> {
+        let invalid = |what: &str| ShardError::InvalidMessage {
+            detail: format!("mask of sequence {sequence_id}: mask {name} {what}"),
+        };
+        let mask = (!bytes.is_empty()).then(|| TokenMask(bytes.into()));
+        if name == 0 {
+            return Ok(mask);
+        }
+        if !NAMES.contains(&name) {
+            return Err(invalid("is not a name"));
+        }
+        self.masks.resize(NAMES.count(), None);
+        let named = &mut self.masks[(name - NAMES.start()) as usize];
+        if mask.is_some() {
+            *named = mask;
+        }
+        named.clone().map(Some).ok_or_else(|| invalid("has not been sent"))
     }
 }

@@ -22,7 +22,7 @@ pub use masks::{KnownMasks, NamedMasks};
 pub use store::stored_blocks_from_proto;
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 10;
+pub const CONTRACT_VERSION: u32 = 11;
 
 /// The state of the connection to the shard.
 #[derive(Debug, Clone, Default)]

@@ -34,7 +34,7 @@ from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lif
 from trunkline_server.backends.cuda.packed_rows import send_arrays
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
 from trunkline_server.backends.interface import SamplingParams, Watermark
-from trunkline_server.sampling.masks import NO_PENALTIES
+from trunkline_server.sampling.masks import NO_PENALTIES, num_mask_bytes
 from trunkline_server.sampling.watermark import green_below
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ class DeviceSampler:
         """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
         everything = SamplingParams(
             temperature=1.0, typical_p=0.9, top_n_sigma=1.0, logit_bias=((0, 1.0),), repetition_penalty=1.1,
-            logprobs=True, num_top_logprobs=1, allowed_token_ids=(0, 1), watermark=Watermark(0.5, 2.0, 1),
+            logprobs=True, num_top_logprobs=1, allowed_tokens=b"\xff" * num_mask_bytes(self._vocab_size),
+            watermark=Watermark(0.5, 2.0, 1),
         )  # fmt: skip
         for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
             rules = SamplingRules(params, [0], 1, self._vocab_size)

@@ -24,8 +24,8 @@ _MIN_CAPACITY = 64
 class SamplingRules:
     """The rules of one sequence. `count` costs O(1). Returned arrays are views; copy them before the next `count`.
 
-    bias_tokens, bias_rounds: i32, bias_values: f32; no token occurs twice in a round. allowed: mask of
-    `allowed_token_ids`, u32 words; None if all are allowed.
+    bias_tokens, bias_rounds: i32, bias_values: f32; no token occurs twice in a round. allowed: `allowed_tokens` as u32
+    words; None if all are allowed.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SamplingRules:
         self._holds_back_end_tokens = params.min_tokens > 0 and len(params.end_token_ids) > 0
         self.bias_tokens, self.bias_values, self.bias_rounds = _biases(params.logit_bias)
         self.num_bias_rounds = int(self.bias_rounds[-1]) + 1 if len(self.bias_rounds) else 0
-        self.allowed = mask_of(params.allowed_token_ids, vocab_size) if params.allowed_token_ids else None
+        self.allowed = mask_from_bytes(params.allowed_tokens, vocab_size) if params.allowed_tokens else None
         self._num_seen = 0
         self._places: dict[int, int] = {}
         self._num_listed = 0
@@ -101,15 +101,8 @@ def mask_words(vocab_size: int) -> int:
     return -(-vocab_size // 32)
 
 
-def mask_of(token_ids: Sequence[int], vocab_size: int) -> Words:
-    """Returns the mask of some tokens."""
-    bits = np.zeros(mask_words(vocab_size) * 32, dtype=np.uint8)
-    bits[np.asarray(token_ids, dtype=np.int64)] = 1
-    return np.packbits(bits, bitorder="little").view(np.uint32)
-
-
 def mask_from_bytes(mask: bytes, vocab_size: int) -> Words:
-    """Returns the bits of a chunk's mask as words; bits beyond them are 0."""
+    """Returns the bits of a mask as words; bits beyond them are 0."""
     words = np.zeros(mask_words(vocab_size), dtype=np.uint32)
     num_bytes = num_mask_bytes(vocab_size)
     words.view(np.uint8)[:num_bytes] = np.frombuffer(mask, dtype=np.uint8, count=num_bytes)

@@ -1,6 +1,6 @@
 use trunkline_router::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS};
 use trunkline_router::request::tokens::{LogitBias, PromptLogprobsField, TokenFields, TruncationSide};
-use trunkline_scheduler::SamplingParams;
+use trunkline_scheduler::{SamplingParams, TokenMask};
 
 fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {
     let bias: LogitBias = serde_json::from_str(json).map_err(|error| error.to_string())?;
@@ -45,6 +45,12 @@ fn token_lists_name_the_invalid_token() {
     assert!(check(&fields).unwrap_err().contains("`allowed_token_ids[0]` is 50"));
     let fields = TokenFields { allowed_token_ids: Some(vec![]), ..TokenFields::default() };
     assert!(check(&fields).unwrap_err().contains("is empty"));
+    let fields = TokenFields { allowed_token_ids: Some(vec![1; 51]), ..TokenFields::default() };
+    assert!(check(&fields).unwrap_err().contains("has 51 ids, the vocabulary has 50"));
+    let fields = TokenFields { allowed_token_ids: Some(vec![49, 3, 49]), ..TokenFields::default() };
+    let mut sampling = SamplingParams::default();
+    fields.check(&mut sampling, 50).unwrap();
+    assert_eq!(sampling.allowed_tokens, Some(TokenMask::of([3, 49], 50)));
     let fields = TokenFields { truncate_prompt_tokens: Some(0), ..TokenFields::default() };
     assert!(check(&fields).unwrap_err().contains("must be at least 1, or -1"));
 }
