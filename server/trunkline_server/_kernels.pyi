@@ -6,6 +6,10 @@ from pathlib import Path
 
 # Changes whenever the bits of any result change.
 NUMERICS_VERSION: int
+# Limits of messages, from contract/src/messages.rs.
+MAX_PLAN_MESSAGE_BYTES: int
+MAX_RESULT_MESSAGE_BYTES: int
+MAX_ERROR_MESSAGE_BYTES: int
 
 def cpu_features() -> dict[str, bool]: ...
 def isa() -> str: ...

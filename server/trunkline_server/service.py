@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import grpc
 
+from trunkline_server._kernels import MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES
 from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import BackendInfo, Store
 from trunkline_server.errors import InvalidArgument, PlanError
@@ -37,8 +38,6 @@ SERVICE_NAME = "trunkline.shard.v1.ShardService"
 MAX_HANDLER_THREADS = 8
 # A call beyond this number of open calls is refused with RESOURCE_EXHAUSTED instead of being queued.
 MAX_OPEN_CALLS = 32
-# A plan that starts sequences carries their prompts, at up to five bytes per token.
-MAX_MESSAGE_BYTES = 256 * 2**20
 # Size of `sun_path` in `sockaddr_un` on Linux, without its final zero.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -170,8 +169,8 @@ class ShardServer:
             handlers=[grpc.method_handlers_generic_handler(SERVICE_NAME, service.handlers())],
             maximum_concurrent_rpcs=MAX_OPEN_CALLS,
             options=[
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", MAX_PLAN_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_RESULT_MESSAGE_BYTES),
             ],
         )
 

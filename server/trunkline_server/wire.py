@@ -162,8 +162,13 @@ def encode_result(result: StepResult) -> shard_pb2.StepResponse:
                     scored.top_logprobs.add(token_id=token_id, logprob=logprob)
         else:
             sequence.error.code = _ERROR_CODES[outcome.code]
-            sequence.error.message = outcome.message
+            sequence.error.message = _cut(outcome.message)
     return response
+
+
+def _cut(text: str) -> str:
+    """Returns a text that Protobuf can write in at most `MAX_ERROR_MESSAGE_BYTES` bytes."""
+    return text.encode(errors="replace")[: _kernels.MAX_ERROR_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def _fill_token(message: shard_pb2.SampledToken, token: Sampled) -> None:

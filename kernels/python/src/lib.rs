@@ -266,6 +266,9 @@ impl PyExecutor {
 #[pymodule]
 fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NUMERICS_VERSION", trunkline_kernels::NUMERICS_VERSION)?;
+    module.add("MAX_PLAN_MESSAGE_BYTES", trunkline_contract::MAX_PLAN_MESSAGE_BYTES)?;
+    module.add("MAX_RESULT_MESSAGE_BYTES", trunkline_contract::MAX_RESULT_MESSAGE_BYTES)?;
+    module.add("MAX_ERROR_MESSAGE_BYTES", trunkline_contract::MAX_ERROR_MESSAGE_BYTES)?;
     module.add_function(wrap_pyfunction!(cpu_features, module)?)?;
     module.add_function(wrap_pyfunction!(isa, module)?)?;
     module.add_function(wrap_pyfunction!(max_parallel_threads, module)?)?;

@@ -4,8 +4,11 @@
 //! The definition is that of text-generation-webui's pull request 5677 and of llama.cpp, with one difference: sequence
 //! breakers are found in the text, whatever tokens it has.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+
+use trunkline_contract::MAX_MASK_PENALTIES;
 
 /// The settings of DRY.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +74,8 @@ impl Repeats {
     }
 
     /// Returns what to add to the logits of tokens, in ascending order of ids. Tokens whose own text has a breaker are
-    /// not penalised. Costs time proportional to the window.
+    /// not penalised. Of more than [`MAX_MASK_PENALTIES`] tokens, only those with the longest repetitions are; of equal
+    /// ones, those with lower ids. Costs time proportional to the window.
     pub(crate) fn penalties<'a>(&self, text: impl Fn(u32) -> &'a [u8]) -> Vec<(u32, f32)> {
         let Self { params, token_ids, num_broken, .. } = self;
         let window = &token_ids[token_ids.len().saturating_sub(params.window)..];
@@ -94,8 +98,14 @@ impl Repeats {
             let exponent = length as f32 - params.allowed_length as f32;
             (params.multiplier * params.base.powf(exponent)).min(MAX_PENALTY)
         };
-        let lengths = lengths.into_iter().filter(|(id, _)| !has_breaker(*id));
-        lengths.map(|(id, length)| (id, -penalty(length))).collect()
+        let mut lengths: Vec<(u32, usize)> =
+            lengths.into_iter().filter(|(id, _)| !has_breaker(*id)).collect();
+        if lengths.len() > MAX_MASK_PENALTIES {
+            lengths.sort_by_key(|&(_, length)| Reverse(length));
+            lengths.truncate(MAX_MASK_PENALTIES);
+            lengths.sort_unstable();
+        }
+        lengths.into_iter().map(|(id, length)| (id, -penalty(length))).collect()
     }
 }
 
@@ -197,5 +207,20 @@ mod tests {
             let expected: Vec<usize> = (0..num_tokens).map(shared).collect();
             assert_eq!(common_suffixes(&tokens), expected, "{tokens:?}");
         }
+    }
+
+    #[test]
+    fn of_many_continuations_the_longest_repetitions_are_penalised() {
+        // The text is "x0 x1 ... x9 yx9 yx". Each number has followed an x, but only the last one has followed "x9 yx".
+        let numbers = 2 * MAX_MASK_PENALTIES as u32;
+        let mut repeats = Repeats::new(DryParams { allowed_length: 1, ..params() });
+        let (x, y) = (numbers, numbers + 1);
+        let text = (0..numbers).flat_map(|number| [x, number]).chain([y, x, numbers - 1, y, x]);
+        text.for_each(|id| repeats.push(id, b"a"));
+        let penalties = repeats.penalties(|_| b"a");
+        assert_eq!(penalties.len(), MAX_MASK_PENALTIES);
+        assert!(penalties.is_sorted_by(|(one, _), (other, _)| one < other));
+        assert_eq!(penalties[..2], [(0, -0.8), (1, -0.8)]);
+        assert_eq!(penalties.last(), Some(&(numbers - 1, -6.4)));
     }
 }

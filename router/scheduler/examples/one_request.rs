@@ -11,6 +11,7 @@ pub fn main() {
         max_step_tokens: 64,
         max_step_sequences: 4,
         vocab_size: 100,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

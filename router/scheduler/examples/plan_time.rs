@@ -61,6 +61,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         max_step_tokens: 8_192,
         max_step_sequences: 64,
         vocab_size: 50_000,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

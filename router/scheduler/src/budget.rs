@@ -2,6 +2,7 @@
 
 use crate::event::{Priority, ShardLimits};
 use crate::fairness::TenantKey;
+use crate::message_size::{MAX_STARTS_BYTES, max_vectors};
 use crate::plan::LogitsRows;
 use crate::sequence::SequenceKey;
 use crate::step_cost::{StepCost, StepWork};
@@ -51,13 +52,23 @@ pub struct StepBudget {
     pub chunks: u32,
     /// Positions whose logits the step may still compute.
     pub rows: u32,
+    /// Vectors that the step may still report.
+    pub vectors: u32,
+    /// Bytes that sequences which start may still take in the plan.
+    pub starts_bytes: u64,
 }
 
 impl StepBudget {
     /// The budget of a step that computes at most `max_tokens` positions.
     pub fn new(max_tokens: u32, limits: &ShardLimits) -> Self {
         let most = limits.max_step_sequences;
-        Self { tokens: max_tokens, chunks: most, rows: most }
+        Self {
+            tokens: max_tokens,
+            chunks: most,
+            rows: most,
+            vectors: max_vectors(limits),
+            starts_bytes: MAX_STARTS_BYTES,
+        }
     }
 
     /// Returns true if the step has no room for a chunk that samples or scores.

@@ -97,6 +97,8 @@ pub struct ShardLimits {
     pub max_step_sequences: u32,
     /// Token ids are less than this.
     pub vocab_size: u32,
+    /// The number of elements of a vector; 0 if the shard makes none.
+    pub vector_size: u32,
     /// The pool of window parts, for models whose blocks are in two parts.
     pub windows: Option<WindowLimits>,
     /// Identifies the numbers that the shard computes. An output that one shard began goes on only on a shard with the

@@ -12,6 +12,7 @@
 //!
 //! ```text
 //! event, plan, config, stats, consumption  plain data
+//! message_size                             how much a step may hold, so that its messages keep their limits
 //! estimate, fairness, budget, constraint   parts that know nothing of sequences
 //! sequence, queue, recents, sequences      all sequences, their queue, their tenants and recent outputs
 //! poison, loss_log, cells                  the requests to which losses of shards are due, and what follows for them
@@ -50,6 +51,7 @@ mod lifecycle;
 mod loss;
 mod loss_log;
 mod lower_tier;
+pub mod message_size;
 mod outbox;
 mod output;
 mod pins;

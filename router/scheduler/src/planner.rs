@@ -14,6 +14,7 @@ use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight};
 use crate::lifecycle::Lifecycle;
 use crate::loss::has_others_in_flight;
+use crate::message_size::start_bytes;
 use crate::output;
 use crate::plan::{Chunk, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
@@ -205,7 +206,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let is_scored = self.parts.sequences[key].is_scoring();
         let num_tokens = if is_scored { num_tokens.min(self.budget.rows) } else { num_tokens };
         let is_whole = self.parts.sequences[key].is_whole();
-        if is_whole && !self.has_room(key, num_tokens) {
+        if is_whole && !self.has_room(key, num_tokens) || !self.message_has_room(key, num_tokens) {
             return 0;
         }
         let num_tokens = self.grow(key, num_tokens);
@@ -216,6 +217,11 @@ impl<'p, 'a> Planner<'p, 'a> {
         let num_running = self.parts.lane.running.len();
         let shard = self.parts.lane.shard_mut();
         let sequence = &mut self.parts.sequences[key];
+        if !sequence.run().is_on_shard {
+            let last = self.plan.starts.last();
+            let start_bytes = start_bytes(sequence.num_tokens(), &sequence.sampling, last, &shard.limits);
+            self.budget.starts_bytes = self.budget.starts_bytes.saturating_sub(start_bytes);
+        }
         start_on_shard(&mut self.plan, shard, sequence);
         let end = sequence.run().planned + num_tokens;
         let (sample, awaits_mask) = sampling(sequence, end);
@@ -255,6 +261,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let rows = chunk.rows(num_to_score);
         self.budget.spend(num_tokens, rows);
+        self.budget.vectors -= u32::from(sample && sequence.pooling.is_some());
         self.plan.chunks.push(chunk);
         self.planned.push(PlannedChunk {
             key,
@@ -362,6 +369,18 @@ impl<'p, 'a> Planner<'p, 'a> {
         let with_blocks = num_tokens.min(capacity - run.planned);
         let fitting = shard.kv.device_mut().reserve_parts(&mut run.table, run.planned, with_blocks);
         (fitting, with_blocks)
+    }
+
+    /// Returns true if plan and result have room for a chunk of up to so many positions. The first start always has
+    /// room.
+    fn message_has_room(&self, key: SequenceKey, num_tokens: u32) -> bool {
+        let (shard, sequence) = (self.parts.lane.shard(), &self.parts.sequences[key]);
+        let run = sequence.run();
+        let reports_vector = sequence.pooling.is_some() && run.planned + num_tokens == sequence.num_tokens();
+        let last = self.plan.starts.last();
+        let start_bytes = || start_bytes(sequence.num_tokens(), &sequence.sampling, last, &shard.limits);
+        let start_fits = run.is_on_shard || last.is_none() || start_bytes() <= self.budget.starts_bytes;
+        start_fits && (!reports_vector || self.budget.vectors > 0)
     }
 
     /// Returns true if the step and the pool have room for all of so many more positions.

@@ -22,6 +22,9 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
     if request.token_ids.len() as u64 + u64::from(request.max_new_tokens) > u64::from(u32::MAX) {
         return Some(RejectReason::Invalid { message: "prompt and output pass 2^32 tokens".to_owned() });
     }
+    if let Err(error) = request.sampling.check() {
+        return Some(RejectReason::Invalid { message: error.to_string() });
+    }
     if let Some(shard) = &parts.lane.shard {
         let misfit = shard.misfit(&request.token_ids, request.token_ids.len(), request.max_new_tokens);
         if misfit.is_some() {

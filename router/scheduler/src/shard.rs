@@ -5,6 +5,7 @@ use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
 use crate::config::SchedulerConfig;
 use crate::event::{RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
+use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
 use crate::outbox::Outbox;
 use crate::plan::{BlockStore, Restore};
 use crate::restores::Restores;
@@ -34,7 +35,7 @@ impl Shard {
         let limits = ShardLimits {
             block_size: limits.block_size.max(1),
             max_step_tokens: limits.max_step_tokens.max(1),
-            max_step_sequences: limits.max_step_sequences.max(1),
+            max_step_sequences: max_step_sequences(&limits),
             ..limits
         };
         let policy = config.eviction.build(limits.num_blocks);
@@ -70,7 +71,8 @@ impl Shard {
         num_prompt_tokens: usize,
         max_new_tokens: u32,
     ) -> Option<RejectReason> {
-        let max_total_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size) + 1;
+        let pool_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size);
+        let max_total_tokens = (pool_tokens + 1).min(u64::from(MAX_SEQUENCE_TOKENS));
         if num_prompt_tokens as u64 + u64::from(max_new_tokens.max(1)) > max_total_tokens {
             return Some(RejectReason::TooLong {
                 prompt_tokens: num_prompt_tokens as u32,

@@ -87,6 +87,31 @@ async fn a_large_batch_is_computed_a_few_at_a_time_beside_a_chat() {
 }
 
 #[tokio::test]
+async fn a_step_has_only_as_many_vectors_as_one_message_holds() {
+    // 16 texts run at once. Four of their vectors take 16 MB, and a message has 16 MiB.
+    let plan = ShardPlan { vectors: Some(vectors(1_000_000, &[])), ..ShardPlan::default() };
+    let router = Router::with(plan.held()).await;
+    let input: Vec<String> = (0..16).map(|index| format!("{index:02}")).collect();
+    let body = json!({"input": input, "dimensions": 1, "normalize": false});
+    let mut connection = router.begin(EMBEDDINGS, &body).await;
+    router
+        .wait("all texts", |app| {
+            let stats = *app.served.stats.borrow();
+            stats.num_waiting + stats.num_running == 16
+        })
+        .await;
+    router.add_steps(1000);
+    let answer = connection.answer().await.ok();
+    assert_eq!(answer["data"].as_array().unwrap().len(), 16);
+    let plans = router.shard().plans.lock().unwrap().clone();
+    let samples = plans.iter().map(|plan| plan.chunks.iter().filter(|chunk| chunk.sample).count());
+    assert!(samples.clone().all(|count| count <= 4), "{:?} vectors in a step", samples.collect::<Vec<_>>());
+    assert!(samples.max() >= Some(3));
+    assert_eq!(router.app.served.stats.borrow().replays, 0, "no shard was lost");
+    router.wait_idle().await;
+}
+
+#[tokio::test]
 async fn mean_pooling_computes_every_position_and_encoders_compute_it_at_once() {
     for (pooling, whole_prompts) in [(Pooling::Last, false), (Pooling::Mean, false), (Pooling::First, true)] {
         let router = serving(MockVectors { pooling, whole_prompts, ..vectors(1, &[]) }).await;

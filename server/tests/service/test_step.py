@@ -11,6 +11,7 @@ import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import DEADLINE_S, Client, Shard, serve
 from tests.service.conversation import sampling
+from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES
 from trunkline_server._proto import shard_pb2 as pb
 
 
@@ -233,6 +234,16 @@ def test_an_invalid_start_fails_only_its_sequence(client: Client, plan: pb.StepP
     assert expected in failed.error.message
     assert sampled == token
     assert stream.step(pb.StepPlan(step_id=3, ends=[9, 1])).step_id == 3
+
+
+def test_a_long_error_is_cut(client: Client, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("\udcff" + "ä" * MAX_ERROR_MESSAGE_BYTES)
+
+    monkeypatch.setattr(backend, "start", refuse)
+    message = client.open().step(first_plan()).sequences[0].error.message
+    assert message.startswith("the backend refused the sequence: ?ää")
+    assert MAX_ERROR_MESSAGE_BYTES - 1 <= len(message.encode()) <= MAX_ERROR_MESSAGE_BYTES
 
 
 def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None:

@@ -117,6 +117,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         max_step_tokens: 8192,
         max_step_sequences: 64,
         vocab_size: 50_000,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

@@ -600,3 +600,22 @@ fn a_new_shard_computes_no_prompt_logprobs_that_were_reported() {
         assert_eq!(driver.ended(1), Some(&EndReason::Length));
     }
 }
+
+#[test]
+fn prompts_that_start_together_are_spread_over_steps_if_they_are_long() {
+    // The prompts share all their blocks, so that each needs only one more token. Without a bound, one plan would carry
+    // all their tokens.
+    let limits = ShardLimits { num_blocks: 60_000, max_step_sequences: 64, vocab_size: 200_000, ..LIMITS };
+    let limits = ShardLimits { block_size: 16, max_step_tokens: 200_000, ..limits };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits);
+    let prompt: Vec<u32> = (0..150_000).map(|position| 100_000 + position % 99_991).collect();
+    (1..=32).for_each(|id| driver.submit(request(id, prompt.clone(), 2)));
+    let plans = driver.run();
+    assert!((1..=32).all(|id| driver.output(id).len() == 2));
+    let started =
+        plans.iter().map(|plan| plan.starts.iter().map(|start| start.token_ids.len()).sum::<usize>());
+    let most = started.clone().max().unwrap();
+    // Ids take three bytes each.
+    assert!(3 * most <= 4 << 20, "{most} tokens in the starts of one plan");
+    assert!(most > 1_000_000, "but they are not started one by one: {most}");
+}

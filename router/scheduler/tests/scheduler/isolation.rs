@@ -9,6 +9,7 @@ const LIMITS: ShardLimits = ShardLimits {
     max_step_tokens: 32,
     max_step_sequences: 8,
     vocab_size: 1_000,
+    vector_size: 0,
     windows: None,
     numerics: 0,
     max_draft_tokens: 0,

@@ -11,6 +11,7 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         max_step_tokens: 8,
         max_step_sequences: 8,
         vocab_size: 8,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

@@ -51,6 +51,7 @@ impl World {
             max_step_tokens: 64,
             max_step_sequences: 8,
             vocab_size: 8,
+            vector_size: 0,
             windows: None,
             numerics: 0,
             max_draft_tokens: 0,

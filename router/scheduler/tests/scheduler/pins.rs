@@ -13,6 +13,7 @@ fn limits() -> ShardLimits {
         max_step_tokens: 8,
         max_step_sequences: 8,
         vocab_size: 100,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

@@ -239,6 +239,7 @@ fn crowded() -> Scenario {
             max_step_tokens: 8,
             max_step_sequences: 4,
             vocab_size: 4,
+            vector_size: 0,
             windows: None,
             numerics: 0,
             max_draft_tokens: 0,

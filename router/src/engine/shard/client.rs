@@ -6,13 +6,11 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
+use trunkline_contract::{MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES};
 
 use super::ShardError;
 use super::proto::shard_service_client::ShardServiceClient;
 use crate::limits::DESCRIBE_TIMEOUT;
-
-/// The largest accepted message from the shard, in bytes. 1024 sequences with 20 logprobs each stay below 1 MiB.
-const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
 pub(super) type Client = ShardServiceClient<Channel>;
 
@@ -31,9 +29,11 @@ pub async fn connect(socket: &Path) -> Result<Channel, ShardError> {
         .map_err(unreachable)
 }
 
-/// Creates a client with this router's message limits.
+/// Creates a client with the limits of messages that the shard has, too.
 pub(super) fn client(channel: Channel) -> Client {
-    ShardServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES)
+    ShardServiceClient::new(channel)
+        .max_decoding_message_size(MAX_RESULT_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_PLAN_MESSAGE_BYTES)
 }
 
 /// Waits for a part of a call, at most `DESCRIBE_TIMEOUT`. `call` names the call in errors.

@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 
 use trunkline_object::BlockShape;
+use trunkline_scheduler::message_size::MAX_VECTOR_SIZE;
 use trunkline_scheduler::{Pooling, ShardLimits, Stats, WindowLimits};
 use trunkline_settings::Answers;
 
@@ -160,6 +161,7 @@ impl ShardInfo {
             max_step_tokens: self.max_step_tokens,
             max_step_sequences: self.max_step_sequences,
             vocab_size: self.vocab_size,
+            vector_size: self.vectors.as_ref().map_or(0, |vectors| vectors.size),
             windows: self.windows,
             numerics: self.numerics(),
             max_draft_tokens: self.max_draft_tokens,
@@ -191,6 +193,10 @@ fn vectors_from_proto(describe: &proto::DescribeResponse) -> Result<Option<Vecto
     let (size, labels) = (describe.vector_size, describe.labels.clone());
     if size == 0 || !labels.is_empty() && labels.len() != size as usize {
         let detail = format!("`vector_size` of Describe is {size}, with {} `labels`", labels.len());
+        return Err(ShardError::InvalidMessage { detail });
+    }
+    if size > MAX_VECTOR_SIZE {
+        let detail = format!("`vector_size` of Describe is {size}, expected at most {MAX_VECTOR_SIZE}");
         return Err(ShardError::InvalidMessage { detail });
     }
     Ok(Some(Vectors { pooling, size, labels, asks_about_pairs: describe.asks_about_pairs }))

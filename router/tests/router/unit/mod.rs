@@ -24,6 +24,7 @@ mod engine {
     mod shard {
         mod health;
         mod masks;
+        mod message_size;
     }
 }
 mod generation {

@@ -59,6 +59,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
         max_step_tokens: 64,
         max_step_sequences: 8,
         vocab_size: 100,
+        vector_size: 0,
         windows: None,
         numerics: 0,
         max_draft_tokens: 0,

@@ -31,6 +31,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     max_step_tokens: 64,
     max_step_sequences: 8,
     vocab_size: 50,
+    vector_size: 0,
     windows: None,
     numerics: 0,
     max_draft_tokens: 0,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use trunkline_contract::MAX_RESULT_MESSAGE_BYTES;
 use trunkline_scheduler::{
     BlockKey, Chunk, LateMask, Pooling, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
     SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask, TokenScore,
@@ -343,6 +344,10 @@ impl FakeShard {
         assert!(num_chunks <= self.limits.max_step_sequences as usize, "the budget of chunks holds");
         let num_rows: usize = plan.chunks.iter().map(|chunk| self.num_rows(chunk)).sum();
         assert!(num_rows <= self.limits.max_step_sequences as usize, "the budget of logits holds");
+        let is_vector = |chunk: &&Chunk| chunk.sample && self.sequences[&chunk.sequence_id].pooling.is_some();
+        let num_vectors = plan.chunks.iter().filter(is_vector).count();
+        let vector_bytes = num_vectors * self.limits.vector_size as usize * 4;
+        assert!(vector_bytes <= MAX_RESULT_MESSAGE_BYTES, "a message has room for {num_vectors} vectors");
         // A decode is the newest token of a sequence that computed the one before in an earlier step.
         let is_decode = |chunk: &Chunk| {
             chunk.num_tokens == 1

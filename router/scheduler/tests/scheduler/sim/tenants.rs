@@ -61,6 +61,7 @@ impl Scenario {
                 max_step_tokens: 256,
                 max_step_sequences: 32,
                 vocab_size: 50_000,
+                vector_size: 0,
                 windows: None,
                 numerics: 0,
                 max_draft_tokens: 0,
