@@ -64,8 +64,8 @@ pub fn max_vectors(limits: &ShardLimits) -> u32 {
     (room / vector_bytes(limits.vector_size).max(1)).min(u64::from(u32::MAX)) as u32
 }
 
-/// Returns the bytes of the start of a sequence with `num_tokens` known tokens, and of its blocks, behind the last start
-/// of a plan. Sequences that follow each other share their mask if they are choices of one request.
+/// Returns the bytes of the start of a sequence with `num_tokens` known tokens, and of its blocks. `last`: the start
+/// before it in the plan, which has the same mask if both are choices of one request.
 pub(crate) fn start_bytes(
     num_tokens: u32,
     sampling: &SamplingParams,

@@ -68,7 +68,7 @@ fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<P
         min_tokens,
         end_token_ids: _,
         logit_bias,
-        allowed_token_ids,
+        allowed_tokens,
         logprobs,
         num_top_logprobs,
         prompt_logprobs,
@@ -92,8 +92,9 @@ fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<P
     words.push(prompt_logprobs.unwrap_or(u32::MAX));
     words.push(logit_bias.len() as u32);
     words.extend(logit_bias.iter().flat_map(|(token_id, bias)| [*token_id, bias.to_bits()]));
-    words.push(allowed_token_ids.len() as u32);
-    words.extend(allowed_token_ids);
+    let allowed = allowed_tokens.as_ref().map(|mask| &*mask.0).unwrap_or_default();
+    words.push(allowed.len() as u32);
+    words.extend(allowed.iter().map(|byte| u32::from(*byte)));
     words
         .extend(watermark.map_or([0; 2], |watermark| [watermark.gamma.to_bits(), watermark.delta.to_bits()]));
     words.extend(pooling.map_or([0; 2], |pooled| {
