@@ -193,7 +193,11 @@ impl Pair {
         events: &SyncSender<Event>,
     ) -> Result<Process, LauncherError> {
         match id {
-            ChildId::Shard(shard) => remove_stale(&self.plan.socket(shard))?,
+            ChildId::Shard(shard) => {
+                let check = self.plan.base.runtime_dir.check();
+                check.map_err(|source| LauncherError::System { what: "start the shard", source })?;
+                remove_stale(&self.plan.socket(shard))?;
+            }
             // Written at each start: something that cleans temporary folders may have removed it.
             ChildId::Router => self
                 .plan

@@ -15,11 +15,12 @@ const SERVER_MODULE: &str = "trunkline_server";
 /// Prevents `python -m` from importing modules from the working folder.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
-/// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`.
-/// A star stands for the rest of a name.
-const ROUTERS_SECRETS: [&str; 5] = [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*"];
-/// Variables with secrets that only the server package needs: the tokens of the Hub.
-const SERVERS_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
+/// Variables with secrets that only the router needs: its keys, the credentials of clouds for `--kv-object-store`, and
+/// those of the collector of `--otlp-endpoint`. A star stands for the rest of a name.
+const ROUTERS_SECRETS: [&str; 6] =
+    [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*", "OTEL_EXPORTER_OTLP_*"];
+/// Variables with secrets that only the commands on models need: the tokens of the Hub.
+const HUB_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
 /// A setting, and the shard's flag for it where that has another name.
 const STEP_TOKENS: (&str, &str) = ("max_batch_prefill_tokens", "--max-step-tokens");
 
@@ -82,6 +83,7 @@ pub(crate) fn library_command(python: &Path, arguments: &[String]) -> Command {
 /// Returns `python -m trunkline_server serve --model PATH --socket PATH [...] --lifeline`.
 pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
     let mut command = server_command(python, "serve");
+    forget(&mut command, &HUB_SECRETS);
     command.arg("--model").arg(model).arg("--socket").arg(socket);
     push_group(&mut command, &config.compute);
     push_group(&mut command, &config.step_limits);
@@ -95,7 +97,7 @@ pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, s
 pub(crate) fn router_command(router: &Path, settings: &Path) -> Command {
     let mut command = Command::new(router);
     forget_own_variables(&mut command);
-    forget(&mut command, &SERVERS_SECRETS);
+    forget(&mut command, &HUB_SECRETS);
     command.arg("--settings").arg(settings).arg("--lifeline");
     command
 }

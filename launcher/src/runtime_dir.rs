@@ -23,7 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use trunkline_settings::RouterSettings;
 
@@ -107,10 +107,22 @@ impl RuntimeDir {
     }
 
     /// Writes the router's settings, readable only by this user.
-    pub(crate) fn write_router_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
+    pub fn write_router_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
+        self.check()?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
+        options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
         options.open(self.router_settings(generation))?.write_all(&serde_json::to_vec_pretty(settings)?)
+    }
+
+    /// Fails if another folder has its path. Something that cleans temporary folders may have removed this one, and
+    /// another user may have made one of the same name since.
+    pub fn check(&self) -> io::Result<()> {
+        if is_private(&self.path) {
+            return Ok(());
+        }
+        let path = self.path.display();
+        Err(io::Error::other(format!("`{path}` is no longer this launcher's private folder")))
     }
 
     /// Removes what the children of an earlier generation left behind.
@@ -190,7 +202,8 @@ fn random_u32() -> u32 {
 
 /// Removes the folders of this user's dead launchers. A folder that cannot be removed is logged and left in place.
 pub fn sweep(base: &Path, log: &Log) {
-    for (_, path) in folders(base).filter(|(pid, path)| is_stale(path, *pid)) {
+    let folders = candidates(base).take(MAX_SWEPT).filter(|(_, path)| is_private(path));
+    for (_, path) in folders.filter(|(pid, path)| is_stale(path, *pid)) {
         match fs::remove_dir_all(&path) {
             Ok(()) => log.debug("removed the folder of a dead launcher", &[("path", &path.display())]),
             Err(error) => log.warn(
@@ -201,19 +214,19 @@ pub fn sweep(base: &Path, log: &Log) {
     }
 }
 
-/// Returns the process ids and folders of this user's running launchers.
+/// Returns the process ids and folders of this user's running launchers, among any number of folders of other users.
 pub(crate) fn running(base: &Path) -> impl Iterator<Item = (i32, PathBuf)> {
-    folders(base).filter(|(pid, path)| !is_stale(path, *pid) && control_socket_in(path).exists())
+    let folders = candidates(base).filter(|(_, path)| is_private(path));
+    folders.filter(|(pid, path)| !is_stale(path, *pid) && control_socket_in(path).exists())
 }
 
-fn folders(base: &Path) -> impl Iterator<Item = (i32, PathBuf)> {
+/// Returns what is named like the folder of a launcher, with the process id in its name.
+fn candidates(base: &Path) -> impl Iterator<Item = (i32, PathBuf)> {
     fs::read_dir(base)
         .into_iter()
         .flatten()
         .filter_map(Result::ok)
         .filter_map(|entry| Some((owner_in_name(entry.file_name().to_str()?)?, entry.path())))
-        .take(MAX_SWEPT)
-        .filter(|(_, path)| is_private(path))
 }
 
 /// Returns the process id in `trunkline-<pid>-<random>`.

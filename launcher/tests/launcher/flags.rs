@@ -288,8 +288,9 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let mut command = bench.command(&[&[SERVE], args].concat());
     let keys = ["TRUNKLINE_API_KEY", "TRUNKLINE_WATERMARK_KEY"];
     let cloud = ["AWS_SECRET_ACCESS_KEY", "AZURE_STORAGE_ACCOUNT_KEY", "GOOGLE_SERVICE_ACCOUNT"];
+    let collector = ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"];
     let hub = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
-    for name in keys.iter().chain(&cloud).chain(&hub).chain(&["HF_HOME"]) {
+    for name in keys.iter().chain(&cloud).chain(&collector).chain(&hub).chain(&["HF_HOME"]) {
         command.env(name, "7");
     }
     let mut server = crate::support::Running::new(bench, command);
@@ -297,9 +298,8 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
     server.bench.nth("shard", "listen", 1);
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0, "{}", server.bench.stderr());
-    for (role, secrets) in
-        [("resolver", hub.to_vec()), ("shard", hub.to_vec()), ("router", [&keys[..], &cloud].concat())]
-    {
+    let routers = [&keys[..], &cloud, &collector].concat();
+    for (role, secrets) in [("resolver", hub.to_vec()), ("shard", Vec::new()), ("router", routers)] {
         let child = server.bench.nth(role, "start", 1);
         let given = match child["argv"].as_array() {
             Some(argv) => with_values(argv.iter().filter_map(Value::as_str)),

@@ -32,6 +32,26 @@ fn a_ready_server_is_listed_with_its_numbers() {
     );
 }
 
+/// Anybody may make folders in the folder for temporary files, as many as the file system has room for.
+#[test]
+fn folders_of_other_users_hide_no_server() {
+    let bench = Bench::new();
+    // A folder may be listed in the order of its entries or in any other.
+    let make = |bench: &Bench, random: &str| {
+        for number in 1..=5_000 {
+            std::fs::write(bench.path(&format!("run/trunkline-{number}-{random}")), "").unwrap();
+        }
+    };
+    make(&bench, "0000000a");
+    let mut server = bench.serve(&[]);
+    server.wait_ready();
+    make(&server.bench, "0000000b");
+    let pid = server.pid().to_string();
+    let (_, rows) = status(&server, &[]);
+    assert_eq!(rows.iter().filter(|row| row[0] == pid).count(), 1, "{rows:?}");
+    assert_eq!(server.bench.run(&["reload", &pid]).1, "reloaded\n");
+}
+
 #[test]
 fn a_server_that_is_not_ready_says_why() {
     let server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use trunkline_launcher::child::ShardId;
 use trunkline_launcher::log::Log;
 use trunkline_launcher::runtime_dir::{LOCK_FILE, RuntimeDir, check_socket_path, owner_in_name, sweep};
-use trunkline_settings::{LogFormat, LogLevel};
+use trunkline_settings::{LogFormat, LogLevel, RouterSettings};
 
 const SHARDS: [ShardId; 1] = [ShardId { model: 0, lane: 0, rank: 0 }];
 
@@ -59,6 +59,29 @@ fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
     assert!(living.path().exists() && young.exists() && younger.exists() && foreign.exists());
     assert!(open_to_all.exists() && fs::symlink_metadata(&link).is_ok());
     assert!(!reused.exists() && !dead.exists());
+}
+
+#[test]
+fn settings_are_written_to_the_private_folder_only() {
+    let base = tempfile::tempdir().unwrap();
+    let settings = RouterSettings::new("/s".into(), "/m".into(), "n".into());
+    let dir = RuntimeDir::create(&[base.path().into()], &SHARDS, &quiet()).unwrap();
+    dir.write_router_settings(0, &settings).unwrap();
+    let target = base.path().join("target");
+    fs::write(&target, "of great value").unwrap();
+    fs::remove_file(dir.path().join("router.json")).unwrap();
+    std::os::unix::fs::symlink(&target, dir.path().join("router.json")).unwrap();
+    dir.write_router_settings(0, &settings).unwrap_err();
+    assert_eq!(fs::read_to_string(&target).unwrap(), "of great value");
+    dir.check().unwrap();
+
+    // Something that cleans temporary folders removes it, and another user makes one of the same name.
+    fs::remove_dir_all(dir.path()).unwrap();
+    DirBuilder::new().mode(0o777).create(dir.path()).unwrap();
+    let reason = dir.write_router_settings(0, &settings).unwrap_err().to_string();
+    assert!(reason.contains("is no longer this launcher's private folder"), "{reason}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    assert_eq!(dir.check().unwrap_err().to_string(), reason);
 }
 
 #[test]

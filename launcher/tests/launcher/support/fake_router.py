@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ.update(json.loads(Path(sys.argv[0]).with_name("environment").read_text()))
 JOURNAL = os.environ["FAKE_JOURNAL"]
 # The variables that tests look at start with one of these.
-SHOWN = ("TRUNKLINE_", "HF_", "HUGGING_FACE_", "AWS_", "AZURE_", "GOOGLE_")
+SHOWN = ("TRUNKLINE_", "HF_", "HUGGING_FACE_", "AWS_", "AZURE_", "GOOGLE_", "OTEL_")
 
 
 def note(event, **fields):
