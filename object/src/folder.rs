@@ -108,8 +108,16 @@ fn write_beside(
 }
 
 fn write(path: &Path, parts: &[Bytes; 2]) -> io::Result<()> {
-    // Another machine that shares the folder may have a process of the same id, so an existing file is not an error.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?;
+    // A new file follows no link.
+    let create = || OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path);
+    let mut file = match create() {
+        // Another machine that shares the folder may have had a process of the same id.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            create()?
+        }
+        created => created?,
+    };
     parts.iter().try_for_each(|part| file.write_all(part))
 }
 

@@ -56,6 +56,27 @@ async fn blocks_come_back_from_memory_and_from_a_folder() {
     assert_eq!(std::fs::read_dir(parent).unwrap().count(), 1, "no file of a write under way is left behind");
 }
 
+/// The folder is shared, so others know the names under which files are written.
+#[tokio::test]
+async fn a_folder_writes_through_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let remote =
+        Location::parse(&format!("file://{}", folder.path().display())).unwrap().open_folder().unwrap();
+    let key = block(1).key.to_string();
+    let place = folder.path().join(format!("0123456789abcdef/{}", &key[..2]));
+    std::fs::create_dir_all(&place).unwrap();
+    let target = folder.path().join("target");
+    std::fs::write(&target, "of great value").unwrap();
+    for number in 0..10_000 {
+        let link = place.join(format!("{key}.tmp-{}-{number}", std::process::id()));
+        std::os::unix::fs::symlink(&target, link).unwrap();
+    }
+    assert!(remote.put(&shape(), &block(1), IfThere::Keep).await.unwrap());
+    assert!(remote.put(&shape(), &block(1), IfThere::Replace).await.unwrap());
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "of great value");
+    assert_eq!(remote.get(&shape(), block(1).key, root()).await.unwrap(), Some(block(1)));
+}
+
 #[tokio::test]
 async fn a_folder_that_cannot_be_written_is_an_error_of_the_store() {
     let folder = tempfile::tempdir().unwrap();
