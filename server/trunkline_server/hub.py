@@ -175,19 +175,25 @@ def _list_files(repo: str, revision: str) -> tuple[dict[str, int | None], bool]:
     """Lists the files of the revision.
 
     Returns the names and the sizes in bytes, as far as they are known, and True if the Hub is unreachable and they come
-    from the cache.
+    from the cache. Names that lead out of the repository are left out.
     """
     from huggingface_hub import HfApi
 
     try:
         # One request without retries, because an unreachable Hub must not delay a model that is in the cache.
         info = HfApi().model_info(repo, revision=revision, timeout=HUB_TIMEOUT_S, files_metadata=True)
-        return {sibling.rfilename: sibling.size for sibling in info.siblings or ()}, False
+        files = {sibling.rfilename: sibling.size for sibling in info.siblings or ()}
+        return {name: size for name, size in files.items() if _is_inside(name)}, False
     except Exception as error:
         problem = _translate(error, repo, revision)
         if isinstance(problem, HubUnreachable) and (cached := _cached_files(repo, revision)):
             return dict.fromkeys(cached), True
         raise problem from error
+
+
+def _is_inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
 
 
 def _check_room(repo: str, revision: str, sizes: Mapping[str, int]) -> None:

@@ -54,6 +54,7 @@ def hub() -> Iterator[Hub]:
         "org/gated": Repository(SAFETENSORS_FILES, is_gated=True),
         "org/pickle": Repository({"config.json": b"{}", "pytorch_model.bin": b"a pickle"}),
         "org/data": Repository({"data.csv": b"1,2"}),
+        "org/escaping": Repository({f"{'../' * 6}escaped.gguf": b"one"}),
     }
     with serve(Hub(repositories)) as hub:
         yield hub
@@ -274,6 +275,14 @@ def test_refusals_are_one_line(resolve: Resolve) -> None:
         assert expected[model] in error
     (error,) = resolve.mistakes(["org/whole", "--revision", "v9"])
     assert error == "error: repository `org/whole` has no revision `v9`; hint: check `--revision`"
+
+
+def test_no_file_is_written_outside_of_the_cache(resolve: Resolve, tmp_path: Path) -> None:
+    (error,) = resolve.mistakes(["org/escaping"])
+    assert "`org/escaping` has neither safetensors nor a `.gguf` file" in error
+    files = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file()}
+    assert files <= {"home"}
+    assert not list(tmp_path.parent.rglob("escaped.gguf"))
 
 
 def test_only_a_valid_token_opens_private_and_gated_repositories(resolve: Resolve) -> None:
