@@ -10,12 +10,14 @@ use tokio::sync::watch;
 use super::response_store::ResponseStore;
 use crate::error::ApiError;
 use crate::generation::admission::{Admission, Admitted};
+use crate::generation::place::Place;
 use crate::generation::served::ServedModel;
 use crate::kv_events::KvEvents;
 use crate::limits::ServerLimits;
 use crate::metrics::Metrics;
 use crate::metrics::usage::UsageLedger;
 use crate::shutdown::Phase;
+use crate::tenants::Caller;
 use crate::trace::TelemetrySlot;
 
 /// The state that axum passes to every handler. Each field outlives any single request.
@@ -40,6 +42,21 @@ pub struct App {
 }
 
 impl App {
+    /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large one is parsed
+    /// on the blocking pool.
+    pub async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        request: Request,
+        parse: impl FnOnce(&App, &Caller, &[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(Caller, Place, T), ApiError> {
+        let caller = Caller::of_request(&request)?;
+        let body = self.admission.read_body(&caller, request.into_body()).await?;
+        let place = self.admission.place_without_shard(&self.served, &caller)?;
+        let (app, sender) = (self.clone(), caller.clone());
+        let parsed = self.served.parse(&caller, body, move |body| parse(&app, &sender, body)).await?;
+        Ok((caller, place, parsed))
+    }
+
     pub async fn admit(&self, request: Request) -> Result<(Admitted, Bytes), ApiError> {
         self.admission.admit(&self.served, request).await
     }

@@ -17,6 +17,7 @@ use crate::api::chat::conversation::{Conversation, encode};
 use crate::api::chat::prompt::Mark;
 use crate::api::chat::reply::{Reply, ReplyPlan};
 use crate::api::chat::structured::{Relaxed, request_grammar};
+use crate::api::chat::tools::Tools;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
 use crate::clock::unix_s;
@@ -30,7 +31,6 @@ use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
 use crate::request::retention::RawRetention;
 use crate::request::service_tier::{Wanted, anthropic_name};
-use crate::tenants::Caller;
 
 const NAMES: FieldNames = FieldNames {
     max_new_tokens: "max_tokens",
@@ -202,18 +202,21 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
-    let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
-    let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let body: CountBody = parse(&body, &[], "")?;
+    let (caller, _place, (chat, tools)) = app.read(request, |app, _, body| counted(app, body)).await?;
+    let prompt = encode(&app.served, &caller, chat, tools).await?;
+    Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
+}
+
+/// Parses the body of a request to count tokens.
+fn counted(app: &App, body: &[u8]) -> Result<(ChatRequest, Tools), ApiError> {
+    let body: CountBody = parse(body, &[], "")?;
     app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;
     let effort = body.output_config.and_then(|config| config.effort);
     let (chat, _) = chat_request(chat, app.served.model.reply, thinks(body.thinking.as_ref())?, effort);
-    let prompt = encode(&app.served, &caller, chat, tools).await?;
-    Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
+    Ok((chat, tools))
 }
 
 fn chat_request(

@@ -266,14 +266,19 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
     }
 }
 
-/// Returns the prompt of a chat without generating a reply.
-pub(crate) async fn template(app: &App, caller: &Caller, body: &[u8]) -> Result<ChatPrompt, ApiError> {
+/// Reads a chat whose prompt is shown without generating a reply.
+pub(crate) fn read_template(app: &App, body: &[u8]) -> Result<ChatRequest, ApiError> {
     let mut body = parse_body(body, "", &mut IgnoredFields::default())?;
     app.served.model.check_name(body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
     tools.describe(&mut chat, app.served.model.reply.knows_tools(), &mut None);
+    Ok(chat)
+}
+
+/// Returns the prompt of a chat.
+pub(crate) async fn template(app: &App, caller: &Caller, chat: ChatRequest) -> Result<ChatPrompt, ApiError> {
     app.served.tokenize(caller, chat_prompt::num_bytes(&chat), move |text| text.encode_chat(&chat)).await
 }
 

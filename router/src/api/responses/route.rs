@@ -155,14 +155,14 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError> {
-    let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
-    let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let mut body = Body::from(parse::<CountBody>(&body, ELSEWHERE, "")?);
-    app.served.model.check_name(body.model.as_deref())?;
-    let tools = tools(&body, &app.limits)?;
-    let continued = Continued::find(&mut body, app, &caller)?;
-    let chat = Unencoded { chat: chat_request(&body), mark: None, tools };
+    let read = |app: &App, caller: &Caller, body: &[u8]| {
+        let mut body = Body::from(parse::<CountBody>(body, ELSEWHERE, "")?);
+        app.served.model.check_name(body.model.as_deref())?;
+        let tools = tools(&body, &app.limits)?;
+        let continued = Continued::find(&mut body, app, caller)?;
+        Ok((continued, Unencoded { chat: chat_request(&body), mark: None, tools }))
+    };
+    let (caller, _place, (continued, chat)) = app.read(request, read).await?;
     let num_bytes = continued.num_bytes();
     let add = move |chat: &mut ChatRequest| continued.add_to(chat);
     let (prompt, ..) = encode_with(&app.served, &caller, chat, num_bytes, add).await?;

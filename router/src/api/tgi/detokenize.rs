@@ -13,7 +13,6 @@ use crate::api::app::App;
 use crate::api::respond;
 use crate::error::ApiError;
 use crate::http::parse;
-use crate::tenants::Caller;
 
 /// The body of a request for the text of tokens.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -48,17 +47,8 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
     respond::answer::<ErrorResponse>(answer(&app, request).await)
 }
 
-async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
-    let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
-    let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let body: DetokenizeRequest = parse(&body, &[], "")?;
-    app.served.model.check_name(body.model.as_deref())?;
-    let vocab_size = app.served.model.text.tokenizer.vocab_size();
-    if let Some((idx, id)) = body.tokens.iter().enumerate().find(|(_, id)| **id >= vocab_size) {
-        let problem = format!("is {id}, but token ids are from 0 to {}", vocab_size.saturating_sub(1));
-        return Err(ApiError::value(format!("tokens[{idx}]"), problem));
-    }
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let (caller, _place, body) = app.read(request, |app, _, body| read(app, body)).await?;
     let mut memory = app.admission.answer_memory(&caller);
     let num_bytes = body.tokens.len() * size_of::<u32>();
     let write = move |model: &ModelText| {
@@ -69,4 +59,15 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     };
     let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
     memory.hold(response).await
+}
+
+fn read(app: &App, body: &[u8]) -> Result<DetokenizeRequest, ApiError> {
+    let body: DetokenizeRequest = parse(body, &[], "")?;
+    app.served.model.check_name(body.model.as_deref())?;
+    let vocab_size = app.served.model.text.tokenizer.vocab_size();
+    if let Some((idx, id)) = body.tokens.iter().enumerate().find(|(_, id)| **id >= vocab_size) {
+        let problem = format!("is {id}, but token ids are from 0 to {}", vocab_size.saturating_sub(1));
+        return Err(ApiError::value(format!("tokens[{idx}]"), problem));
+    }
+    Ok(body)
 }

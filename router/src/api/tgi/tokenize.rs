@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
 use trunkline_text::{
-    DecodeSpecial, Detokenizer, EncodeSpecial, EncodedToken, ModelText, TextError, TextStart,
+    ChatRequest, DecodeSpecial, Detokenizer, EncodeSpecial, EncodedToken, ModelText, TextError, TextStart,
 };
 use utoipa::ToSchema;
 
@@ -138,11 +138,10 @@ const TOKEN_BYTES: usize = 128;
 /// The memory of a token of `/chat_tokenize`, whose tokens are all in memory before they are written.
 const CHAT_TOKEN_BYTES: usize = 256;
 
-async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> {
-    let caller = Caller::of_request(&request)?;
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
-    let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let prompt = openai::chat::template(app, &caller, &body).await?;
+async fn chat_answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let read = |app: &App, _: &Caller, body: &[u8]| openai::chat::read_template(app, body);
+    let (caller, _place, chat) = app.read(request, read).await?;
+    let prompt = openai::chat::template(app, &caller, chat).await?;
     let mut memory = app.admission.answer_memory(&caller);
     memory.grow_to(prompt.token_ids.len() * CHAT_TOKEN_BYTES)?;
     let num_bytes = prompt.text.len();
@@ -163,13 +162,18 @@ async fn chat_answer(app: &App, request: Request) -> Result<Response, ApiError> 
     memory.hold(response).await
 }
 
-async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
-    let caller = Caller::of_request(&request)?;
-    let bytes = app.admission.read_body(&caller, request.into_body()).await?;
-    let _place = app.admission.place_without_shard(&app.served, &caller)?;
-    let mut body: TokenizeRequest = parse(&bytes, &[], "")?;
-    app.served.model.check_name(body.model.as_deref())?;
-    let (form, text) = body.form_and_text()?;
+async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let read = |app: &App, _: &Caller, bytes: &[u8]| {
+        let mut body: TokenizeRequest = parse(bytes, &[], "")?;
+        app.served.model.check_name(body.model.as_deref())?;
+        let (form, text) = body.form_and_text()?;
+        let text = match text {
+            Some(text) => Asked::Text(text),
+            None => Asked::Chat(openai::chat::read_template(app, bytes)?),
+        };
+        Ok((body, form, text))
+    };
+    let (caller, _place, (body, form, asked)) = app.read(request, read).await?;
     let with_texts = body.with_pieces.or(body.return_token_strs).unwrap_or(false);
     let max_model_len = app.served.serving().ok().map(|shard| app.served.validator(&shard).max_total_tokens);
     let count = move |model: &ModelText, tokens: Vec<u32>| TokenCount {
@@ -179,16 +183,19 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
         tokens,
     };
     let mut memory = app.admission.answer_memory(&caller);
-    let Some(text) = text else {
-        let prompt = openai::chat::template(app, &caller, &bytes).await?;
-        memory.grow_to(prompt.token_ids.len() * TOKEN_BYTES)?;
-        let num_bytes = prompt.text.len();
-        let write = move |model: &ModelText| {
-            let answer = TokenizeResponse::Count(count(model, prompt.token_ids));
-            Ok::<_, ApiError>((axum::Json(answer).into_response(), memory))
-        };
-        let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
-        return memory.hold(response).await;
+    let text = match asked {
+        Asked::Text(text) => text,
+        Asked::Chat(chat) => {
+            let prompt = openai::chat::template(app, &caller, chat).await?;
+            memory.grow_to(prompt.token_ids.len() * TOKEN_BYTES)?;
+            let num_bytes = prompt.text.len();
+            let write = move |model: &ModelText| {
+                let answer = TokenizeResponse::Count(count(model, prompt.token_ids));
+                Ok::<_, ApiError>((axum::Json(answer).into_response(), memory))
+            };
+            let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
+            return memory.hold(response).await;
+        }
     };
     let add_special = body.add_special_tokens.or(body.add_special).unwrap_or(form != Form::LlamaCpp);
     let num_bytes = text.len();
@@ -210,6 +217,12 @@ async fn answer(app: &App, request: Request) -> Result<Response, ApiError> {
     };
     let (response, memory) = app.served.tokenize(&caller, num_bytes, write).await?;
     memory.hold(response).await
+}
+
+/// What is tokenized.
+enum Asked {
+    Text(String),
+    Chat(ChatRequest),
 }
 
 /// The server whose form an answer has.
