@@ -18,6 +18,8 @@ pub const MAX_TOP_LOGPROBS: u64 = range::MAX_TOP_LOGPROBS as u64;
 pub const MAX_PROMPT_LOGPROBS: usize = 262_144;
 /// The most texts of one request for vectors, as OpenAI has it.
 pub const MAX_VECTOR_INPUTS: usize = 2048;
+/// The most text, in bytes, of all pairs about which one request asks a language model. A text counts in each pair.
+pub const MAX_QUESTION_BYTES: usize = 64 << 20;
 pub const MAX_LOGIT_BIAS: usize = 1024;
 pub const MAX_STOP_TOKEN_IDS: usize = 128;
 pub const MAX_STOP_BYTES: usize = 1024;

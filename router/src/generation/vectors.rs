@@ -13,6 +13,7 @@ use super::place::Place;
 use super::served::ServedModel;
 use crate::engine::driver::{DriverGone, NewSequence, SequenceUpdate};
 use crate::error::{ApiError, ErrorClass};
+use crate::request::arrival::Arrival;
 use crate::request::ready::GenerationRequest;
 use crate::trace::{MAX_TIMELINES, Timeline, TokenCounts};
 
@@ -28,16 +29,18 @@ pub struct Vectors {
 }
 
 impl Admission {
-    /// Computes the vectors of prompts, several at a time. `permit` is the place of the request.
+    /// Computes the vectors of prompts of `num_tokens` in all, several at a time. `permit` is the place of the request.
+    ///
+    /// `requests` makes each request when it is computed, so only a few prompts are in memory at a time.
     pub async fn vectors(
         &self,
         served: &ServedModel,
-        requests: Vec<(GenerationRequest, PooledPrompt)>,
+        arrival: &Arrival,
+        num_tokens: u64,
+        requests: impl ExactSizeIterator<Item = Result<(GenerationRequest, PooledPrompt), ApiError>> + Send,
         mut permit: Place,
     ) -> Result<Vectors, ApiError> {
-        let tenant =
-            requests.first().and_then(|(request, _)| request.salt.tenant()).unwrap_or_default().to_owned();
-        let num_tokens: u64 = requests.iter().map(|(request, _)| request.prompt_token_ids.len() as u64).sum();
+        let tenant = arrival.caller.name().unwrap_or_default().to_owned();
         let limiter = permit.tenant.as_ref().map(|tenant| tenant.limiter().clone());
         if let Some(limiter) = &limiter {
             limiter.take_prompt(num_tokens, Instant::now()).map_err(|over| {
@@ -49,10 +52,12 @@ impl Admission {
         let wanted = requests.len().clamp(1, MAX_AT_ONCE);
         let has_more = self.take_more(served, &tenant, &mut permit, wanted - 1).is_ok();
         let at_once = if has_more { wanted } else { 1 };
-        let ids = requests.first().map(|(request, _)| request.id.clone());
-        let computed =
-            stream::iter(requests.into_iter().map(|(request, pooled)| vector(request, served, pooled)));
-        let computed: Result<Vec<_>, _> = computed.buffered(at_once).try_collect().await;
+        let compute = async |request: Result<_, ApiError>| {
+            let (request, pooled) = request?;
+            vector(request, served, pooled).await
+        };
+        let computed = stream::iter(requests.map(compute)).buffered(at_once).try_collect();
+        let computed: Result<Vec<_>, _> = computed.await;
         drop(permit);
         let computed = computed.inspect_err(|error| {
             // A request that the server has no room for is not charged to its tenant.
@@ -68,7 +73,7 @@ impl Admission {
             all.cached_tokens += timeline.tokens.cached;
             timelines.push(timeline);
         }
-        if let Some(trace) = ids.as_ref().and_then(|id| id.trace()) {
+        if let Some(trace) = arrival.id.trace() {
             let tokens = TokenCounts { prompt: all.prompt_tokens, cached: all.cached_tokens, output: 0 };
             timelines.truncate(MAX_TIMELINES);
             trace.update(|record| {

@@ -369,23 +369,35 @@ impl CheckedParams {
     }
 
     fn check_prompt(&self, token_ids: &[u32]) -> Result<(), ApiError> {
-        let field = self.names.prompt;
-        if token_ids.is_empty() {
-            return Err(ApiError::value(field, "is empty; hint: send at least one token"));
+        self.check_length(token_ids.len())?;
+        self.check_ids(token_ids)
+    }
+
+    /// Checks the number of tokens of a prompt.
+    pub fn check_length(&self, num_tokens: usize) -> Result<(), ApiError> {
+        if num_tokens == 0 {
+            return Err(ApiError::value(self.names.prompt, "is empty; hint: send at least one token"));
         }
-        if token_ids.len() > self.max_input_tokens as usize {
+        if num_tokens > self.max_input_tokens as usize {
             return Err(ApiError::PromptTooLong {
-                prompt_tokens: token_ids.len(),
+                prompt_tokens: num_tokens,
                 max_input_tokens: self.max_input_tokens,
                 context: self.max_total_tokens,
                 flag: self.prompt_flag,
             });
         }
-        if let Some(idx) = token_ids.iter().position(|&id| id >= self.vocab_size) {
-            let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
-            return Err(ApiError::value(format!("{field}[{idx}]"), problem));
-        }
         Ok(())
+    }
+
+    /// Checks that the ids of a prompt are in the vocabulary.
+    pub fn check_ids(&self, token_ids: &[u32]) -> Result<(), ApiError> {
+        match token_ids.iter().position(|&id| id >= self.vocab_size) {
+            None => Ok(()),
+            Some(idx) => {
+                let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
+                Err(ApiError::value(format!("{}[{idx}]", self.names.prompt), problem))
+            }
+        }
     }
 }
 

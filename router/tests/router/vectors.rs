@@ -7,7 +7,7 @@ use trunkline_router::engine::shard::proto::Pooling;
 use trunkline_router::limits::Limits;
 
 use crate::mock::MockVectors;
-use crate::support::{Router, ShardPlan, user, with};
+use crate::support::{Router, ShardPlan, bytes, user, with};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
@@ -24,6 +24,12 @@ fn vectors(size: u32, labels: &[&str]) -> MockVectors {
 
 async fn serving(vectors: MockVectors) -> Router {
     Router::with(ShardPlan { vectors: Some(vectors), ..ShardPlan::saying("hi") }).await
+}
+
+/// Returns the prompts that the shard has begun.
+fn prompts(router: &Router) -> Vec<Vec<u32>> {
+    let plans = router.shard().plans.lock().unwrap();
+    plans.iter().flat_map(|plan| &plan.starts).map(|start| start.token_ids.clone()).collect()
 }
 
 fn numbers(value: &Value) -> Vec<f64> {
@@ -241,4 +247,83 @@ async fn fields_that_would_change_vectors_are_refused_and_unknown_ones_named() {
     for path in ["/v1/rerank", "/rerank"] {
         assert_eq!(router.post(path, &unknown).await.header("x-ignored-fields"), Some("flavour"));
     }
+}
+
+#[tokio::test]
+async fn the_tokens_of_pairs_are_those_of_their_texts_in_a_frame() {
+    let router = serving(MockVectors { only_pools: true, ..vectors(1, &["LABEL_0"]) }).await;
+    let documents: Vec<String> = (0..40).map(|index| format!("document {index}")).collect();
+    let body = json!({"query": "a query", "documents": documents});
+    let answer = router.post("/v1/rerank", &body).await.ok();
+    let mut wanted: Vec<Vec<u32>> =
+        documents.iter().map(|document| bytes(&format!("a query{document}"))).collect();
+    let num_tokens: usize = wanted.iter().map(Vec::len).sum();
+    assert_eq!(answer["usage"]["prompt_tokens"], num_tokens);
+    let mut found = prompts(&router);
+    wanted.sort();
+    found.sort();
+    assert_eq!(found, wanted);
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn a_query_is_charged_with_each_document_before_any_is_computed() {
+    let key = "sk-alice-0123456789";
+    let keys = format!("[tenants.alice]\nkeys = \"{key}\"\ntokens_per_minute = 1000\n");
+    let plan = ShardPlan {
+        vectors: Some(MockVectors { only_pools: true, ..vectors(1, &["LABEL_0"]) }),
+        ..ShardPlan::default()
+    };
+    let router = Router::start_with_keys(&keys, plan, Limits::default()).await;
+    let ask = |count: usize| {
+        let body = json!({"query": "q".repeat(90), "documents": vec!["0123456789"; count]});
+        let router = &router;
+        async move { router.ask(key, "POST", "/v1/rerank", &body).await }
+    };
+    ask(5).await.ok();
+    assert_eq!(prompts(&router).len(), 5);
+    ask(6).await.fails(429, "rate_limit_exceeded");
+    assert_eq!(prompts(&router).len(), 5);
+    ask(4).await.ok();
+}
+
+#[tokio::test]
+async fn questions_about_pairs_have_a_limit_on_their_text() {
+    let limits = Limits { max_body_bytes: 8 << 20, ..Limits::default() };
+    let plan = ShardPlan {
+        vectors: Some(MockVectors { asks_about_pairs: true, only_pools: true, ..vectors(1, &["yes"]) }),
+        ..ShardPlan::default()
+    };
+    let router = Router::start(plan, limits).await;
+    let body = json!({"query": "q".repeat(1 << 20), "documents": vec!["d"; 65]});
+    let message = router.post("/v1/rerank", &body).await.fails(400, "invalid_value");
+    let words = "`documents` asks about 68157505 bytes of text, each pair counted, the limit is 67108864;";
+    assert!(message.contains(words), "{message}");
+}
+
+#[tokio::test]
+async fn documents_are_repeated_only_if_the_request_asks_for_them() {
+    for labels in [&["LABEL_0"][..], &[]] {
+        let router = serving(vectors(1, labels)).await;
+        for (fields, text) in
+            [(json!({}), Value::Null), (json!({"return_documents": true}), json!({"text": "two"}))]
+        {
+            let body = with(json!({"query": "one", "documents": ["two"]}), fields);
+            let answer = router.post("/v1/rerank", &body).await.ok();
+            assert_eq!(answer["results"][0]["document"], text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn token_ids_need_no_question() {
+    let router =
+        serving(MockVectors { asks_about_pairs: true, only_pools: true, ..vectors(1, &["yes"]) }).await;
+    let body = json!({"input": [[97, 98, 99], [100]], "truncate_prompt_tokens": 2});
+    router.post("/v1/classify", &body).await.ok();
+    let mut found = prompts(&router);
+    found.sort();
+    assert_eq!(found, [vec![97, 98], vec![100]]);
+    router.post("/v1/classify", &json!({"input": ["ab"]})).await.ok();
+    assert_eq!(router.shard().last_start().token_ids, bytes("ab"));
 }

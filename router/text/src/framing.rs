@@ -1,9 +1,5 @@
 //! The control tokens that a model puts around texts whose vectors are asked for.
 
-use crate::error::TextError;
-use crate::model_files::ModelText;
-use crate::tokenizer::EncodeSpecial;
-
 /// The ids around a single text, and around and between two texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Framing {
@@ -12,12 +8,28 @@ pub struct Framing {
     pub pair: PairFraming,
 }
 
-/// Token ids in a frame.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Framed {
-    pub token_ids: Vec<u32>,
+/// One or two texts in a frame. The ids are borrowed, so one text may be framed with thousands of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Framed<'a> {
+    parts: [&'a [u32]; 5],
     /// The position at which the second of two texts begins, for models that tell them apart; 0 otherwise.
     pub second_text: u32,
+}
+
+impl<'a> Framed<'a> {
+    /// Returns ids that have their frame already.
+    pub fn whole(token_ids: &'a [u32]) -> Self {
+        Self { parts: [token_ids, &[], &[], &[], &[]], second_text: 0 }
+    }
+
+    /// Returns the number of ids, with those of the frame.
+    pub fn num_tokens(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+
+    pub fn token_ids(&self) -> Vec<u32> {
+        self.parts.concat()
+    }
 }
 
 /// The ids before, between and behind two texts.
@@ -62,38 +74,37 @@ impl Framing {
             pair: PairFraming { before: pair_before, between, num_of_first, after: pair_after },
         }
     }
-}
 
-impl ModelText {
-    /// Encodes a text, or two, in the model's frame. Control tokens in the texts are recognised.
+    /// Puts the frame around the ids of one or two texts, which were encoded on their own.
     ///
     /// With `max_tokens`, a longer result is cut: the ends of the texts are dropped, those of the longer one first.
-    pub fn encode_framed(
-        &self,
-        text: &str,
-        second: Option<&str>,
+    pub fn frame<'a>(
+        &'a self,
+        mut first: &'a [u32],
+        second: Option<&'a [u32]>,
         max_tokens: Option<usize>,
-    ) -> Result<Framed, TextError> {
-        let mut first = self.tokenizer.encode(text, EncodeSpecial::Allow)?;
-        let Some(second) = second else {
-            let Framing { before, after, .. } = &self.framing;
+    ) -> Framed<'a> {
+        let Some(mut second) = second else {
+            let Self { before, after, .. } = self;
             if let Some(most) = max_tokens {
-                first.truncate(most.saturating_sub(before.len() + after.len()));
+                first = cut(first, most.saturating_sub(before.len() + after.len()));
             }
-            let token_ids = [before, &first, after].map(Vec::as_slice).concat();
-            return Ok(Framed { token_ids, second_text: 0 });
+            return Framed { parts: [before, first, after, &[], &[]], second_text: 0 };
         };
-        let mut second = self.tokenizer.encode(second, EncodeSpecial::Allow)?;
-        let PairFraming { before, between, num_of_first, after } = &self.framing.pair;
+        let PairFraming { before, between, num_of_first, after } = &self.pair;
         if let Some(most) = max_tokens {
             let room = most.saturating_sub(before.len() + between.len() + after.len());
             // Both get half of the room, and what one leaves goes to the other.
             let least = (room / 2).min(second.len());
-            first.truncate(room - least);
-            second.truncate(room - first.len());
+            first = cut(first, room - least);
+            second = cut(second, room - first.len());
         }
         let second_text = num_of_first.map_or(0, |count| (before.len() + first.len() + count) as u32);
-        let token_ids = [before, &first, between, &second, after].map(Vec::as_slice).concat();
-        Ok(Framed { token_ids, second_text })
+        Framed { parts: [before, first, between, second, after], second_text }
     }
+}
+
+/// Returns at most `most` of the first ids.
+fn cut(token_ids: &[u32], most: usize) -> &[u32] {
+    &token_ids[..most.min(token_ids.len())]
 }

@@ -4,7 +4,6 @@ use serde_json::{Map, Value};
 
 use crate::chat_template::{ChatMessage, ChatRequest, ChatTemplates};
 use crate::error::TextError;
-use crate::framing::Framed;
 use crate::model_files::ModelText;
 use crate::tokenizer::EncodeSpecial;
 
@@ -48,7 +47,15 @@ impl Question<'_> {
     /// Renders and encodes the prompt. Control tokens in the texts are plain text.
     ///
     /// With `max_tokens`, the end of the second text is dropped from a longer prompt.
-    pub fn encode(&self, first: &str, second: &str, max_tokens: Option<usize>) -> Result<Framed, TextError> {
+    ///
+    /// The texts cannot be encoded on their own, because the template writes no control token between them and its own
+    /// words: a token may hold the end of one and the beginning of the other.
+    pub fn encode(
+        &self,
+        first: &str,
+        second: &str,
+        max_tokens: Option<usize>,
+    ) -> Result<Vec<u32>, TextError> {
         let mut second = second;
         loop {
             let chat = chat(first, second);
@@ -58,7 +65,7 @@ impl Question<'_> {
             };
             let excess = prompt.token_ids.len().saturating_sub(max_tokens.unwrap_or(usize::MAX));
             if excess == 0 || second.is_empty() {
-                return Ok(Framed { token_ids: prompt.token_ids, second_text: 0 });
+                return Ok(prompt.token_ids);
             }
             let tokens = self.model.tokenizer.encode_with_ranges(second, EncodeSpecial::Plain)?;
             let cut = tokens.len().checked_sub(excess).map_or(0, |kept| tokens[kept].range.start);

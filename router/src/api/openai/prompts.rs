@@ -21,11 +21,18 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// Returns the number of bytes that have to be tokenized.
+    /// Returns the number of bytes that have to be tokenized or checked.
     pub fn num_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
-            Self::TokenIds(_) => 0,
+            Self::TokenIds(ids) => size_of_val(&ids[..]),
+        }
+    }
+
+    pub fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::TokenIds(_) => None,
         }
     }
 }

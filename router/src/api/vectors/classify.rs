@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::probabilities;
-use super::{Call, Cut, Input, VectorUsage};
+use super::{Answered, Call, Cut, Inputs, VectorUsage};
 use crate::api::app::App;
-use crate::api::openai::{self, Prompt, Prompts};
+use crate::api::openai::{self, Prompts};
 use crate::api::{respond, tgi};
 use crate::clock::unix_s;
 use crate::error::ApiError;
@@ -73,19 +73,21 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     app.served.model.check_name(body.model.as_deref())?;
     let labels = call.labels()?.to_vec();
     let model = call.model().to_owned();
-    let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let (vectors, reply) = call.vectors(inputs, "input", cut).await?;
-    let usage = VectorUsage::of(&vectors);
-    let classified = |(index, logits): (usize, Vec<f32>)| {
-        let probs = probabilities(&logits);
-        let label = labels[likeliest(&probs)].clone();
-        Classified { index, label, num_classes: probs.len(), probs }
+    let Answered { vectors, reply, .. } = call.vectors(Inputs::each(body.input), "input", cut).await?;
+    let write = move || {
+        let usage = VectorUsage::of(&vectors);
+        let classified = |(index, logits): (usize, Vec<f32>)| {
+            let probs = probabilities(&logits);
+            let label = labels[likeliest(&probs)].clone();
+            Classified { index, label, num_classes: probs.len(), probs }
+        };
+        let data = vectors.vectors.into_iter().enumerate().map(classified).collect();
+        let id = format!("classify-{}", crate::random::id());
+        axum::Json(ClassifyResponse { id, object: "list", created: unix_s(), model, data, usage })
+            .into_response()
     };
-    let data = vectors.vectors.into_iter().enumerate().map(classified).collect();
-    let id = format!("classify-{}", crate::random::id());
-    let answer = ClassifyResponse { id, object: "list", created: unix_s(), model, data, usage };
-    reply.send(answer).await
+    reply.send(write).await
 }
 
 /// The index of the largest number, the first of several.
@@ -123,24 +125,24 @@ pub enum PredictInput {
 
 /// A class and its score.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Prediction {
+pub struct Prediction<'a> {
     pub score: f64,
-    pub label: String,
+    pub label: &'a str,
 }
 
 /// The answer of TEI's route: the classes of the input, or of each input of a list.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
-pub enum Predictions {
-    One(Vec<Prediction>),
-    Each(Vec<Vec<Prediction>>),
+pub enum Predictions<'a> {
+    One(Vec<Prediction<'a>>),
+    Each(Vec<Vec<Prediction<'a>>>),
 }
 
 /// Returns the score of each class, the highest first, in the form of Text Embeddings Inference.
 #[utoipa::path(
     post, path = "/predict", tag = "TEI", request_body = PredictRequest,
     responses(
-        (status = 200, description = "The classes", body = Predictions),
+        (status = 200, description = "The classes", body = Predictions<'_>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),
         (status = 503, description = "The server is not ready or is draining", body = tgi::ErrorResponse),
     )
@@ -153,34 +155,34 @@ async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiErr
     let (mut call, body) = Call::admit(app, request).await?;
     let body: PredictRequest = call.parse(&body, &[])?;
     let labels = call.labels()?.to_vec();
-    let text = |text: String| Input::Prompt(Prompt::Text(text));
-    let (inputs, is_list) = match body.inputs {
-        PredictInputs::Text(one) => (vec![text(one)], false),
-        PredictInputs::Pair([first, second]) => (vec![Input::Pair(first, second)], false),
+    let (mut inputs, mut is_list) = (Inputs::default(), false);
+    match body.inputs {
+        PredictInputs::Text(one) => inputs.push(one),
+        PredictInputs::Pair([first, second]) => inputs.push_pair(first, second),
         PredictInputs::List(list) => {
-            let input = |input| match input {
-                PredictInput::Text([one]) => text(one),
-                PredictInput::Pair([first, second]) => Input::Pair(first, second),
-            };
-            (list.into_iter().map(input).collect(), true)
+            is_list = true;
+            list.into_iter().for_each(|input| match input {
+                PredictInput::Text([one]) => inputs.push(one),
+                PredictInput::Pair([first, second]) => inputs.push_pair(first, second),
+            });
         }
-    };
-    let (vectors, reply) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
-    let predictions = |logits: Vec<f32>| {
-        let scores = match body.raw_scores {
-            Some(true) => logits.into_iter().map(f64::from).collect(),
-            _ => probabilities(&logits),
+    }
+    let Answered { vectors, reply, .. } = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
+    let write = move || {
+        let predictions = |logits: Vec<f32>| {
+            let scores = match body.raw_scores {
+                Some(true) => logits.into_iter().map(f64::from).collect(),
+                _ => probabilities(&logits),
+            };
+            let predictions =
+                scores.into_iter().zip(&labels).map(|(score, label)| Prediction { score, label });
+            let mut predictions: Vec<Prediction<'_>> = predictions.collect();
+            predictions.sort_by(|a, b| b.score.total_cmp(&a.score));
+            predictions
         };
-        let mut predictions: Vec<Prediction> = scores
-            .into_iter()
-            .zip(&labels)
-            .map(|(score, label)| Prediction { score, label: label.clone() })
-            .collect();
-        predictions.sort_by(|a, b| b.score.total_cmp(&a.score));
-        predictions
+        let mut each: Vec<_> = vectors.vectors.into_iter().map(predictions).collect();
+        let one = |each: &mut Vec<_>| Predictions::One(each.pop().unwrap_or_default());
+        axum::Json(if is_list { Predictions::Each(each) } else { one(&mut each) }).into_response()
     };
-    let mut each: Vec<_> = vectors.vectors.into_iter().map(predictions).collect();
-    let answer =
-        if is_list { Predictions::Each(each) } else { Predictions::One(each.pop().unwrap_or_default()) };
-    reply.send(answer).await
+    reply.send(write).await
 }

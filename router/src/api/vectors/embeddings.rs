@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::normalize;
-use super::{Call, Cut, Input, VectorUsage};
+use super::{Answered, Call, Cut, Inputs, VectorUsage};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompts};
 use crate::api::{respond, tgi};
@@ -115,20 +115,23 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let model = call.model().to_owned();
-    let inputs = body.input.0.into_iter().map(Input::Prompt).collect();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let (vectors, reply) = call.vectors(inputs, "input", cut).await?;
-    let usage = VectorUsage::of(&vectors);
+    let Answered { vectors, reply, .. } = call.vectors(Inputs::each(body.input), "input", cut).await?;
     let format = body.encoding_format.unwrap_or_default();
-    let vectors = vectors.vectors.into_iter().enumerate();
-    let data = vectors.map(|(index, mut values)| {
-        values.truncate(num_elements);
-        if body.normalize != Some(false) {
-            normalize(&mut values);
-        }
-        Embedding { object: "embedding", index, embedding: Vector::new(values, format) }
-    });
-    reply.send(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage }).await
+    let write = move || {
+        let usage = VectorUsage::of(&vectors);
+        let vectors = vectors.vectors.into_iter().enumerate();
+        let data = vectors.map(|(index, mut values)| {
+            values.truncate(num_elements);
+            if body.normalize != Some(false) {
+                normalize(&mut values);
+            }
+            Embedding { object: "embedding", index, embedding: Vector::new(values, format) }
+        });
+        axum::Json(EmbeddingResponse { object: "list", data: data.collect(), model: &model, usage })
+            .into_response()
+    };
+    reply.send(write).await
 }
 
 fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiError> {
@@ -173,13 +176,16 @@ async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiErr
     let body: EmbedRequest = call.parse(&body, &[])?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
-    let inputs = body.inputs.0.into_iter().map(Input::Prompt).collect();
-    let (mut vectors, reply) = call.vectors(inputs, "inputs", Cut::of_flag(body.truncate)).await?;
-    for values in &mut vectors.vectors {
-        values.truncate(num_elements);
-        if body.normalize != Some(false) {
-            normalize(values);
+    let cut = Cut::of_flag(body.truncate);
+    let Answered { mut vectors, reply, .. } = call.vectors(Inputs::each(body.inputs), "inputs", cut).await?;
+    let write = move || {
+        for values in &mut vectors.vectors {
+            values.truncate(num_elements);
+            if body.normalize != Some(false) {
+                normalize(values);
+            }
         }
-    }
-    reply.send(vectors.vectors).await
+        axum::Json(vectors.vectors).into_response()
+    };
+    reply.send(write).await
 }

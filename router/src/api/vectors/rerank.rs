@@ -7,24 +7,38 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::{cosine, probabilities};
-use super::{Call, Cut, Input, Reply, VectorUsage};
+use super::{Answered, Call, Cut, Inputs, Reply, VectorUsage};
 use crate::api::app::App;
-use crate::api::openai::{self, Prompt};
+use crate::api::openai::{self, Prompt, Prompts};
 use crate::api::{respond, tgi};
 use crate::clock::unix_s;
 use crate::error::ApiError;
+use crate::generation::vectors::Vectors;
 use crate::http::Refused;
 
 /// The scores of pairs, in their order.
 struct Scores {
-    scores: Vec<f64>,
-    usage: VectorUsage,
+    vectors: Vectors,
+    kind: Kind,
+    /// The texts of the documents, if the answer repeats them.
+    documents: Vec<Prompt>,
     reply: Reply,
+}
+
+/// The way to the score of a pair.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// A vector of each pair has the logit of one class.
+    Logit,
+    /// The same; the score is the probability.
+    Probability,
+    /// There is a vector of each text. Those of so many queries come first.
+    Cosine { num_queries: usize },
 }
 
 /// The two sides of the pairs: one text for all, or one for each.
@@ -33,36 +47,45 @@ struct Sides {
     documents: Vec<String>,
     /// The name of the documents in errors.
     field: &'static str,
+    /// Set if the answer repeats the documents.
+    shows_documents: bool,
 }
 
 impl Sides {
-    /// Scores each document with its query. `raw` returns a class's logit instead of its probability.
+    /// Computes the vectors that score each document with its query. `raw` asks for a class's logit instead of its
+    /// probability.
     async fn scores(self, call: Call, cut: Cut, raw: bool) -> Result<Scores, ApiError> {
-        let Self { queries, documents, field } = self;
-        let is_classifier = match call.info.labels.len() {
-            0 => false,
-            1 => true,
-            num_labels => return Err(ApiError::NoScores { num_labels }),
-        };
-        let num_pairs = documents.len();
-        let query_of = |index: usize| if queries.len() == 1 { 0 } else { index };
-        if is_classifier {
-            let pair = |(index, document)| Input::Pair(queries[query_of(index)].clone(), document);
-            let inputs = documents.into_iter().enumerate().map(pair).collect();
-            let (vectors, reply) = call.vectors(inputs, field, cut).await?;
-            let score = |logits: &Vec<f32>| if raw { f64::from(logits[0]) } else { probabilities(logits)[0] };
-            let usage = VectorUsage::of(&vectors);
-            return Ok(Scores { scores: vectors.vectors.iter().map(score).collect(), usage, reply });
-        }
+        let Self { queries, documents, field, shows_documents } = self;
         let num_queries = queries.len();
-        let text = |text| Input::Prompt(Prompt::Text(text));
-        let inputs = queries.into_iter().chain(documents).map(text).collect();
-        let (vectors, reply) = call.vectors(inputs, field, cut).await?;
-        let usage = VectorUsage::of(&vectors);
-        let (queries, documents) = vectors.vectors.split_at(num_queries);
-        let query_of = |index: usize| if num_queries == 1 { 0 } else { index };
-        let scores = (0..num_pairs).map(|index| cosine(&queries[query_of(index)], &documents[index]));
-        Ok(Scores { scores: scores.collect(), usage, reply })
+        let kind = match (call.info.labels.len(), raw) {
+            (0, _) => Kind::Cosine { num_queries },
+            (1, true) => Kind::Logit,
+            (1, false) => Kind::Probability,
+            (num_labels, _) => return Err(ApiError::NoScores { num_labels }),
+        };
+        let pairs = Inputs { shows_texts: shows_documents, ..Inputs::pairs(queries, documents) };
+        let inputs = match kind {
+            Kind::Logit | Kind::Probability => pairs,
+            Kind::Cosine { .. } => {
+                Inputs { shows_texts: shows_documents, ..Inputs::each(Prompts(pairs.texts)) }
+            }
+        };
+        let Answered { vectors, reply, texts } = call.vectors(inputs, field, cut).await?;
+        let documents = texts.into_iter().skip(num_queries).collect();
+        Ok(Scores { vectors, kind, documents, reply })
+    }
+}
+
+/// Returns the score of each pair.
+fn scores(vectors: &[Vec<f32>], kind: Kind) -> Vec<f64> {
+    match kind {
+        Kind::Logit => vectors.iter().map(|logits| f64::from(logits[0])).collect(),
+        Kind::Probability => vectors.iter().map(|logits| probabilities(logits)[0]).collect(),
+        Kind::Cosine { num_queries } => {
+            let (queries, documents) = vectors.split_at(num_queries);
+            let query = |index: usize| &queries[if num_queries == 1 { 0 } else { index }];
+            documents.iter().enumerate().map(|(index, document)| cosine(query(index), document)).collect()
+        }
     }
 }
 
@@ -205,30 +228,34 @@ async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<R
         cut => cut,
     };
     let model = call.model().to_owned();
-    let shown = body.return_documents == Some(true) || body.return_text == Some(true);
-    let texts: Vec<Option<String>> =
-        documents.iter().map(|text: &String| shown.then(|| text.clone())).collect();
+    let shows_documents = body.return_documents == Some(true) || body.return_text == Some(true);
     let field = if is_tei { "texts" } else { "documents" };
-    let sides = Sides { queries: vec![body.query], documents, field };
-    let Scores { scores, usage, mut reply } = sides.scores(call, cut, body.raw_scores == Some(true)).await?;
-    let num_bytes = reply.memory.num_bytes() + 3 * texts.iter().flatten().map(String::len).sum::<usize>();
-    reply.memory.grow_to(num_bytes)?;
-    let mut ranked: Vec<_> = scores.into_iter().zip(texts).enumerate().collect();
-    // The sort is stable, so documents with equal scores keep their order.
-    ranked.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
-    ranked.truncate(top_n);
-    if is_tei {
-        let rank = |(index, (score, text))| TeiRank { index, text, score };
-        return reply.send(ranked.into_iter().map(rank).collect::<Vec<_>>()).await;
-    }
-    let rank = |(index, (relevance_score, text)): (usize, (f64, Option<String>))| Ranked {
-        index,
-        document: text.map(|text| RankedDocument { text }),
-        relevance_score,
+    let sides = Sides { queries: vec![body.query], documents, field, shows_documents };
+    let Scores { vectors, kind, documents, reply } =
+        sides.scores(call, cut, body.raw_scores == Some(true)).await?;
+    let write = move || {
+        let mut texts = documents.into_iter().filter_map(Prompt::into_text);
+        let scored = scores(&vectors.vectors, kind).into_iter();
+        let mut ranked: Vec<(usize, (f64, Option<String>))> =
+            scored.map(|score| (score, texts.next())).enumerate().collect();
+        // The sort is stable, so documents with equal scores keep their order.
+        ranked.sort_by(|(_, (a, _)), (_, (b, _))| b.total_cmp(a));
+        ranked.truncate(top_n);
+        let ranked = ranked.into_iter();
+        if is_tei {
+            let rank = |(index, (score, text))| TeiRank { index, text, score };
+            return axum::Json(ranked.map(rank).collect::<Vec<_>>()).into_response();
+        }
+        let rank = |(index, (relevance_score, text)): (usize, (f64, Option<String>))| Ranked {
+            index,
+            document: text.map(|text| RankedDocument { text }),
+            relevance_score,
+        };
+        let id = format!("rerank-{}", crate::random::id());
+        let usage = VectorUsage::of(&vectors);
+        axum::Json(RerankResponse { id, model, usage, results: ranked.map(rank).collect() }).into_response()
     };
-    let results = ranked.into_iter().map(rank).collect();
-    let id = format!("rerank-{}", crate::random::id());
-    reply.send(RerankResponse { id, model, usage, results }).await
+    reply.send(write).await
 }
 
 /// The body of a request to score pairs of texts.
@@ -313,10 +340,15 @@ async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiE
     }
     let model = call.model().to_owned();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
-    let sides = Sides { queries, documents, field: "text_2" };
-    let Scores { scores, usage, reply } = sides.scores(call, cut, false).await?;
-    let score = |(index, score)| Score { index, object: "score", score };
-    let data = scores.into_iter().enumerate().map(score).collect();
-    let id = format!("score-{}", crate::random::id());
-    reply.send(ScoreResponse { id, object: "list", created: unix_s(), model, data, usage }).await
+    let sides = Sides { queries, documents, field: "text_2", shows_documents: false };
+    let Scores { vectors, kind, reply, .. } = sides.scores(call, cut, false).await?;
+    let write = move || {
+        let usage = VectorUsage::of(&vectors);
+        let score = |(index, score)| Score { index, object: "score", score };
+        let data = scores(&vectors.vectors, kind).into_iter().enumerate().map(score).collect();
+        let id = format!("score-{}", crate::random::id());
+        axum::Json(ScoreResponse { id, object: "list", created: unix_s(), model, data, usage })
+            .into_response()
+    };
+    reply.send(write).await
 }

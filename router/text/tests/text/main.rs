@@ -8,6 +8,7 @@ mod chat_template;
 mod detokenize;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;
+mod framing;
 mod gguf;
 mod message;
 mod model_files;

@@ -15,7 +15,7 @@ const ROLES: &str =
     "<|im_start|>{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|im_end|>";
 
 fn asked(model: &ModelText, first: &str, second: &str, max_tokens: Option<usize>) -> (String, usize) {
-    let ids = model.question().unwrap().encode(first, second, max_tokens).unwrap().token_ids;
+    let ids = model.question().unwrap().encode(first, second, max_tokens).unwrap();
     (model.tokenizer.decode(&ids, DecodeSpecial::Keep, TextStart::Beginning), ids.len())
 }
 
@@ -63,6 +63,6 @@ fn a_long_prompt_loses_the_end_of_its_second_text() {
 fn texts_cannot_forge_control_tokens() {
     let model = model(&[("default", ROLES)]);
     let end = model.tokenizer.token_id("<|im_end|>").unwrap();
-    let framed = model.question().unwrap().encode("<|im_end|>", "x<|im_end|>", None).unwrap();
-    assert_eq!(framed.token_ids.iter().filter(|id| **id == end).count(), 1);
+    let ids = model.question().unwrap().encode("<|im_end|>", "x<|im_end|>", None).unwrap();
+    assert_eq!(ids.iter().filter(|id| **id == end).count(), 1);
 }
