@@ -6,6 +6,7 @@ pub mod app;
 pub mod chat;
 pub(crate) mod dialect;
 mod forms;
+mod joined;
 pub(crate) mod kv;
 #[doc(hidden)]
 pub mod lists;

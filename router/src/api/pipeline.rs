@@ -108,6 +108,12 @@ pub(crate) trait Answer: Send + 'static {
         KeepTokens::No
     }
 
+    /// Returns the memory for what an answer in one piece repeats of the prompts of `requests`, in addition to each
+    /// prompt's logprobs once.
+    fn prompt_bytes(&self, _requests: &[GenerationRequest]) -> usize {
+        0
+    }
+
     /// Returns the headers of a stream, in addition to those that every stream has.
     fn stream_headers(&self) -> HeaderMap {
         HeaderMap::new()
@@ -162,6 +168,7 @@ async fn generate<P: Prompts>(
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let keep = answer.keeps_tokens();
     if !answer.is_stream() {
+        memory.repeat_prompts(answer.prompt_bytes(&requests))?;
         memory.grow_to(least_bytes(&requests, num_choices.computed, keep == KeepTokens::Yes))?;
     }
     let choices = app.admission.generate(&app.served, requests, num_choices.computed, permit).await?;

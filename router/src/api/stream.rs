@@ -28,6 +28,10 @@ pub trait Render: Send + Unpin + 'static {
     fn started(&mut self, _index: usize, _usage: Usage, _events: &mut Events) {}
     /// Called with the logprobs of a prompt, before any output of its choices. `index` is the first of these choices.
     fn prompt(&mut self, _index: usize, _prompt: Arc<ScoredPrompt>, _events: &mut Events) {}
+    /// Appends the next event that shows a prompt, and returns true until there is none. No output is rendered before.
+    fn prompts(&mut self, _events: &mut Events) -> bool {
+        false
+    }
     /// Called for each piece of a choice's output. The last piece has `finish`.
     fn output(&mut self, index: usize, output: Output, events: &mut Events);
     /// Called last, when all choices have ended.
@@ -74,6 +78,9 @@ impl<R: Render> EventBody<R> {
     /// Renders the available events, up to the size of one write.
     fn gather(&mut self, cx: &mut Context<'_>) {
         while !self.ended && self.events.num_bytes() < MAX_WRITE_BYTES {
+            if self.render.prompts(&mut self.events) {
+                continue;
+            }
             match self.choices.poll_next(cx) {
                 Poll::Ready(Some((index, GenerationEvent::Started(usage)))) => {
                     self.render.started(index, usage, &mut self.events);

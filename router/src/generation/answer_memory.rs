@@ -26,6 +26,15 @@ const TOKEN_BYTES: usize = 400;
 const TOP_LOGPROB_BYTES: usize = 288;
 /// The bytes of memory for a byte of text, which is collected, read as a reply, and written as JSON.
 pub const BYTES_OF_TEXT_BYTE: usize = 4;
+/// The memory of a token where an answer repeats the logprobs of a prompt: its JSON text, whose buffer is briefly in
+/// memory twice.
+const REPEATED_TOKEN_BYTES: usize = 160;
+/// The same for each of its likeliest tokens.
+const REPEATED_TOP_LOGPROB_BYTES: usize = 80;
+/// The bytes of memory for a byte of text that an answer repeats, which is written as JSON.
+const BYTES_OF_REPEATED_BYTE: usize = 2;
+/// The same for the id of a token.
+const REPEATED_TOKEN_ID_BYTES: usize = 16;
 /// The memory that is taken together, so that most tokens take none.
 const BYTES_AT_ONCE: usize = 64 << 10;
 
@@ -55,6 +64,23 @@ pub fn scores_bytes(num_tokens: usize, num_top: usize) -> usize {
     num_tokens.saturating_mul(token_bytes(num_top))
 }
 
+/// Returns the memory for answering `num_times` more with the logprobs of a prompt.
+pub fn repeated_scores_bytes(num_tokens: usize, num_top: usize, num_times: usize) -> usize {
+    let of_token = REPEATED_TOKEN_BYTES + num_top * REPEATED_TOP_LOGPROB_BYTES;
+    num_tokens.saturating_mul(of_token).saturating_mul(num_times)
+}
+
+/// Returns the memory for answering `num_times` with a text that the request has.
+pub fn repeated_text_bytes(text: &str, num_times: usize) -> usize {
+    text.len().saturating_mul(num_times.saturating_mul(BYTES_OF_REPEATED_BYTE).saturating_add(1))
+}
+
+/// Returns the memory for answering `num_times` with the ids of a prompt.
+pub fn repeated_ids_bytes(num_tokens: usize, num_times: usize) -> usize {
+    num_tokens
+        .saturating_mul(num_times.saturating_mul(REPEATED_TOKEN_ID_BYTES).saturating_add(size_of::<u32>()))
+}
+
 /// Returns the memory for answering with a piece of an output and its token, if that is kept.
 pub fn output_bytes(text: &str, token: Option<&OutputToken>) -> usize {
     BYTES_OF_TEXT_BYTE * text.len() + token.map_or(0, |token| token_bytes(token.top_logprobs.len()))
@@ -62,26 +88,36 @@ pub fn output_bytes(text: &str, token: Option<&OutputToken>) -> usize {
 
 /// The memory that one whole answer holds. Dropping it returns the memory.
 #[derive(Debug)]
-pub struct AnswerMemory(HeldMemory);
+pub struct AnswerMemory {
+    held: HeldMemory,
+    /// The memory for what the answer repeats of its prompts, in addition to that of its outputs.
+    prompt_bytes: usize,
+}
 
 impl AnswerMemory {
-    pub fn new(account: HeldMemory) -> Self {
-        Self(account)
+    pub fn new(held: HeldMemory) -> Self {
+        Self { held, prompt_bytes: 0 }
     }
 
     /// Returns the memory that the answer has, without its first part.
     pub fn num_bytes(&self) -> usize {
-        self.0.num_bytes()
+        self.held.num_bytes()
     }
 
-    /// Takes memory until the answer has at least `num_bytes`. Fails if an answer may not be so large, or if other
-    /// answers hold too much.
+    /// Takes memory for what the answer repeats of its prompts. Later sizes are those of the outputs only.
+    pub fn repeat_prompts(&mut self, num_bytes: usize) -> Result<(), ApiError> {
+        self.prompt_bytes = num_bytes;
+        self.grow_to(0)
+    }
+
+    /// Takes memory until the answer has at least `num_bytes` for its outputs. Fails if an answer may not be so large,
+    /// or if other answers hold too much.
     pub fn grow_to(&mut self, num_bytes: usize) -> Result<(), ApiError> {
-        let num_counted = num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES);
-        if num_counted <= self.0.num_bytes() {
+        let num_counted = num_bytes.saturating_add(self.prompt_bytes).saturating_sub(UNCOUNTED_ANSWER_BYTES);
+        if num_counted <= self.held.num_bytes() {
             return Ok(());
         }
-        self.0.grow_to(num_counted.next_multiple_of(BYTES_AT_ONCE)).map_err(|error| match error {
+        self.held.grow_to(num_counted.next_multiple_of(BYTES_AT_ONCE)).map_err(|error| match error {
             NoMemory::InUse => ApiError::TooManyAnswers,
             NoMemory::TooMuch { limit_bytes } => ApiError::AnswerTooLarge { limit: limit_bytes },
         })
@@ -89,7 +125,7 @@ impl AnswerMemory {
 
     /// Gives back memory that an answer of `num_bytes` does not need.
     pub fn shrink_to(&mut self, num_bytes: usize) {
-        self.0.shrink_to(num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES));
+        self.held.shrink_to(num_bytes.saturating_sub(UNCOUNTED_ANSWER_BYTES));
     }
 
     /// Holds the memory of a complete answer until it is written or its connection is gone.
@@ -97,6 +133,7 @@ impl AnswerMemory {
         let (parts, body) = response.into_parts();
         // The body is in memory already, in one piece, so nothing is awaited.
         let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::BodyBroken)?;
+        self.prompt_bytes = 0;
         self.grow_to(bytes.len())?;
         self.shrink_to(bytes.len());
         if self.num_bytes() == 0 {

@@ -159,3 +159,50 @@ async fn a_long_prompt_is_scored_piece_by_piece() {
     assert!(list[1..].iter().all(|place| place.as_object().unwrap().len() == 20));
     router.wait_idle().await;
 }
+
+#[tokio::test]
+async fn a_long_echoed_prompt_streams_in_pieces() {
+    let router = Router::saying("x").await;
+    let prompt = "aö".repeat(2_000);
+    for (fields, max_chars) in [(json!({"logprobs": 1}), 256), (json!({}), 4096)] {
+        let body = with(json!({"prompt": [prompt, "b"], "echo": true, "n": 2, "max_tokens": 1}), fields);
+        let whole = router.post(COMPLETIONS, &body).await.ok();
+        let events = router.post(COMPLETIONS, &with(body, json!({"stream": true}))).await.events();
+        for choice in whole["choices"].as_array().unwrap() {
+            let of_choice = || {
+                let choices = events.iter().filter_map(|event| event["choices"].get(0));
+                choices.filter(|piece| piece["index"] == choice["index"])
+            };
+            let texts: Vec<&str> = of_choice().map(|piece| piece["text"].as_str().unwrap()).collect();
+            assert_eq!(texts.concat(), choice["text"]);
+            assert!(texts.iter().all(|text| text.chars().count() <= max_chars), "{max_chars}");
+            for name in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+                let lists = of_choice().filter_map(|piece| piece["logprobs"][name].as_array());
+                let joined: Vec<Value> = lists.flatten().cloned().collect();
+                assert_eq!(joined, *choice["logprobs"][name].as_array().unwrap_or(&Vec::new()), "{name}");
+            }
+        }
+    }
+    router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn outputs_of_best_of_have_the_same_prompt() {
+    let router = Router::replying(&["a", "b", "c"]).await;
+    let parameters =
+        json!({"best_of": 3, "do_sample": true, "decoder_input_details": true, "return_full_text": true});
+    let answer = router.post("/generate", &json!({"inputs": "x\"y", "parameters": parameters})).await.ok();
+    let details = &answer["details"];
+    let prefill = |id: u32, text: &str, logprob: Value| json!({"id": id, "text": text, "logprob": logprob});
+    let wanted = json!([
+        prefill(120, "x", Value::Null),
+        prefill(34, "\"", json!(-0.125)),
+        prefill(121, "y", json!(-0.25)),
+    ]);
+    assert_eq!(details["prefill"], wanted);
+    assert_eq!(answer["generated_text"], "x\"yc");
+    for (other, text) in details["best_of_sequences"].as_array().unwrap().iter().zip(["x\"yb", "x\"ya"]) {
+        assert_eq!((&other["prefill"], &other["generated_text"]), (&wanted, &json!(text)));
+    }
+    router.wait_idle().await;
+}

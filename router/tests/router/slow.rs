@@ -387,3 +387,45 @@ async fn an_answer_that_cannot_fit_is_refused_or_ends() {
     let streamed = with(endless, json!({"stream": true, "max_tokens": 4000}));
     assert!(router.post(COMPLETIONS, &streamed).await.text().ends_with("data: [DONE]\n\n"));
 }
+
+#[tokio::test]
+async fn what_an_answer_repeats_of_its_prompt_is_charged_for_each_output() {
+    let limits = ServerLimits { max_answers_bytes: 1 << 20, ..ServerLimits::default() };
+    let router = Router::start(ShardPlan::saying("x"), limits).await;
+    let (text, long) = ("a".repeat(500), "a".repeat(8_000));
+    let of_tgi =
+        |fields: Value| with(json!({"do_sample": true, "max_new_tokens": 1, "details": true}), fields);
+    for (path, one, many, count) in [
+        (
+            "/generate",
+            json!({"inputs": text, "parameters": of_tgi(json!({"decoder_input_details": true}))}),
+            32,
+            "best_of",
+        ),
+        (
+            "/generate",
+            json!({"inputs": long, "parameters": of_tgi(json!({"return_full_text": true}))}),
+            120,
+            "best_of",
+        ),
+        (COMPLETIONS, json!({"prompt": text, "echo": true, "logprobs": 1, "max_tokens": 1}), 32, "n"),
+        (COMPLETIONS, json!({"prompt": text, "prompt_logprobs": 1, "max_tokens": 1}), 32, "n"),
+        (COMPLETIONS, json!({"prompt": long, "return_token_ids": true, "max_tokens": 1}), 60, "n"),
+        (COMPLETIONS, json!({"prompt": long, "echo": true, "max_tokens": 1}), 120, "n"),
+    ] {
+        router.post(path, &one).await.ok();
+        router.wait_idle().await;
+        let num_tokens = router.app.served.stats.borrow().output_tokens;
+        let mut body = one.clone();
+        let fields = if count == "n" { &mut body } else { &mut body["parameters"] };
+        fields[count] = many.into();
+        let refused = router.post(path, &body).await;
+        refused.fails(if path == COMPLETIONS { 400 } else { 422 }, "answer_too_large");
+        assert_eq!(
+            router.app.served.stats.borrow().output_tokens,
+            num_tokens,
+            "{body:.80}: something was computed"
+        );
+    }
+    wait_answers(&router).await;
+}

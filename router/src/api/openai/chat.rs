@@ -22,12 +22,14 @@ use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
 use crate::clock::unix_s;
 use crate::error::ApiError;
+use crate::generation::answer_memory::repeated_ids_bytes;
 use crate::generation::fold::{Folded, KeepTokens};
 use crate::generation::generate::Usage;
 use crate::grammars::CompiledGrammar;
 use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
+use crate::request::ready::GenerationRequest;
 use crate::request::service_tier::openai_name;
 use crate::request::tokens::PromptLogprobsField;
 use crate::tenants::Caller;
@@ -217,6 +219,10 @@ impl pipeline::Answer for ChatAnswer {
     fn keeps_tokens(&self) -> KeepTokens {
         let is_needed = self.shown.logprobs || self.shown.prompt_token_ids.is_some();
         if is_needed { KeepTokens::Yes } else { KeepTokens::No }
+    }
+
+    fn prompt_bytes(&self, _requests: &[GenerationRequest]) -> usize {
+        self.shown.prompt_token_ids.as_ref().map_or(0, |ids| repeated_ids_bytes(ids.len(), 1))
     }
 
     fn render(self) -> ChatStream {

@@ -1,11 +1,13 @@
 //! Writes a completion as events.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use trunkline_text::Tokenizer;
 
 use super::completion_types::{Answer, Choice};
-use super::prompt_logprobs::EchoedPrompt;
+use super::logprobs::ChoiceLogprobs;
+use super::prompt_logprobs::{EchoedLogprobs, EchoedPrompt};
 use super::{CompletionLogprobs, ErrorResponse, StopReason, StreamUsage, Usage, finish_reason, logprobs};
 use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
@@ -85,12 +87,18 @@ impl Head {
     }
 }
 
+/// The most tokens of a prompt in one event, and the most bytes of its text.
+const MAX_ECHOED_TOKENS: usize = 256;
+const MAX_ECHOED_BYTES: usize = 4 << 10;
+
 pub(crate) struct CompletionStream {
     head: Head,
     tokenizer: Arc<Tokenizer>,
     shown: Shown,
     prompts: Vec<EchoedPrompt>,
     choices: Vec<ChoiceStream>,
+    /// The prompts that are still to be written, by choice. Only few of their events are in memory at a time.
+    echoes: VecDeque<(usize, Echo)>,
 }
 
 struct ChoiceStream {
@@ -100,8 +108,16 @@ struct ChoiceStream {
     pending: Vec<OutputToken>,
     /// The number of characters of text written.
     offset: usize,
-    /// The prompt, until the first piece has shown it.
-    prompt_token_ids: Option<Vec<u32>>,
+    /// True once a piece has shown the ids of the prompt.
+    has_shown_ids: bool,
+}
+
+/// The rest of a prompt that precedes a choice.
+enum Echo {
+    /// Only text, whose bytes before this position are written.
+    Text(usize),
+    /// Text and logprobs.
+    Scored(EchoedLogprobs),
 }
 
 impl CompletionStream {
@@ -119,11 +135,13 @@ impl CompletionStream {
                 // Where events have counts, they have no frame.
                 head.answer(vec![choice], (shown.usage != StreamUsage::None).then_some(None))
             });
-            let prompt_token_ids = prompts[index / per_prompt].token_ids.clone();
-            ChoiceStream { piece, pending: Vec::new(), offset: 0, prompt_token_ids }
+            ChoiceStream { piece, pending: Vec::new(), offset: 0, has_shown_ids: false }
         };
-        let choices = (0..prompts.len() * per_prompt).map(choice).collect();
-        Self { head, tokenizer, shown, prompts, choices }
+        let num_choices = prompts.len() * per_prompt;
+        let choices = (0..num_choices).map(choice).collect();
+        let is_text = shown.echo && shown.logprobs.is_none();
+        let echoes = (0..num_choices).filter(|_| is_text).map(|index| (index, Echo::Text(0))).collect();
+        Self { head, tokenizer, shown, prompts, choices, echoes }
     }
 
     fn per_prompt(&self) -> usize {
@@ -132,34 +150,52 @@ impl CompletionStream {
 }
 
 impl Render for CompletionStream {
-    fn begin(&mut self, events: &mut Events) {
-        if !self.shown.echo || self.shown.logprobs.is_some() {
-            return;
-        }
-        for (prompt, choices) in self.prompts.iter().zip(self.choices.chunks(self.per_prompt())) {
-            choices.iter().for_each(|choice| events.framed(&choice.piece, &prompt.text));
-        }
-    }
-
-    fn prompt(&mut self, index: usize, scored: Arc<ScoredPrompt>, events: &mut Events) {
+    fn prompt(&mut self, index: usize, scored: Arc<ScoredPrompt>, _events: &mut Events) {
         let Some(num_top) = self.shown.logprobs.filter(|_| self.shown.echo) else { return };
         let per_prompt = self.per_prompt();
         let prompt = &self.prompts[index / per_prompt];
-        let (logprobs, num_chars) = prompt.logprobs(&self.tokenizer, &scored, num_top);
+        let num_chars = prompt.text.as_deref().map_or(0, |text| text.chars().count());
         for index in index..index + per_prompt {
             self.choices[index].offset = num_chars;
-            let choice = Choice {
-                text: prompt.text.as_str().into(),
-                index: index as u32,
-                logprobs: Some(logprobs.clone()),
-                ..Choice::default()
-            };
-            let usage = self.shown.usage.of_chunk(|| generate::Usage::default().into());
-            events.json(&self.head.answer(vec![choice], usage));
+            let echo = EchoedLogprobs::new(prompt, scored.clone(), &self.tokenizer, num_top);
+            self.echoes.push_back((index, Echo::Scored(echo)));
         }
     }
 
+    fn prompts(&mut self, events: &mut Events) -> bool {
+        let per_prompt = self.per_prompt();
+        let Some((index, echo)) = self.echoes.front_mut() else { return false };
+        let (index, prompt) = (*index, &self.prompts[*index / per_prompt]);
+        let is_over = match echo {
+            Echo::Text(begin) => {
+                let text = &prompt.text.as_deref().unwrap_or_default()[*begin..];
+                let most = text.len().min(MAX_ECHOED_BYTES);
+                let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+                let piece = &text[..end];
+                events.framed(&self.choices[index].piece, piece);
+                *begin += piece.len();
+                piece.len() == text.len()
+            }
+            Echo::Scored(echo) => match echo.next(prompt, &self.tokenizer, MAX_ECHOED_TOKENS) {
+                None => true,
+                Some((own, text)) => {
+                    let logprobs = Some(ChoiceLogprobs { prompt: None, own });
+                    let choice =
+                        Choice { text: text.into(), index: index as u32, logprobs, ..Choice::default() };
+                    let usage = self.shown.usage.of_chunk(|| generate::Usage::default().into());
+                    events.json(&self.head.answer(vec![choice], usage));
+                    false
+                }
+            },
+        };
+        if is_over {
+            self.echoes.pop_front();
+        }
+        true
+    }
+
     fn output(&mut self, index: usize, output: Output, events: &mut Events) {
+        let per_prompt = self.per_prompt();
         let choice = &mut self.choices[index];
         let with_logprobs = self.shown.logprobs.is_some();
         if !with_logprobs && output.finish.is_none() && !self.shown.details_each_piece() {
@@ -175,8 +211,12 @@ impl Render for CompletionStream {
             return;
         }
         let tokens = std::mem::take(&mut choice.pending);
-        let logprobs = with_logprobs
-            .then(|| completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset, self.shown.echo));
+        let logprobs = with_logprobs.then(|| ChoiceLogprobs {
+            prompt: None,
+            own: completion_logprobs(&self.tokenizer, &tokens, &mut choice.offset, self.shown.echo),
+        });
+        let has_shown_ids = std::mem::replace(&mut choice.has_shown_ids, true);
+        let prompt = &self.prompts[index / per_prompt];
         let end = output.finish.map(|(reason, _)| self.shown.end(reason));
         let choice = Choice {
             text: output.text.into(),
@@ -184,7 +224,7 @@ impl Render for CompletionStream {
             logprobs,
             finish_reason: end.as_ref().map(|(reason, _)| *reason),
             stop_reason: end.map(|(_, stop_reason)| stop_reason),
-            prompt_token_ids: choice.prompt_token_ids.take(),
+            prompt_token_ids: prompt.token_ids.as_deref().filter(|_| !has_shown_ids),
             token_ids: self.shown.token_ids(&tokens),
             ..Choice::default()
         };

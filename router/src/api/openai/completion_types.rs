@@ -1,7 +1,5 @@
 //! The request and response bodies of `/v1/completions`.
 
-use std::borrow::Cow;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trunkline_contract::range;
@@ -9,10 +7,12 @@ use trunkline_text::StopText;
 use utoipa::ToSchema;
 
 use super::body::body;
+use super::logprobs::ChoiceLogprobs;
 use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
 use super::prompts::Prompts;
 use super::{CompletionLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
 use crate::api::chat::structured::StructuredFields;
+use crate::api::joined::Joined;
 use crate::error::ApiError;
 use crate::request::avoid::AvoidFields;
 use crate::request::number::bounded;
@@ -79,11 +79,13 @@ pub struct Answer<'a> {
 #[schema(as = CompletionChoice)]
 pub struct Choice<'a> {
     /// The text of the output, or its new part in a stream.
-    pub text: Cow<'a, str>,
+    #[schema(value_type = String)]
+    pub text: Joined,
     /// The number of the output, from 0. The outputs of the first prompt come first.
     pub index: u32,
     /// The logprobs of the tokens, if requested.
-    pub logprobs: Option<CompletionLogprobs>,
+    #[schema(value_type = Option<CompletionLogprobs>)]
+    pub logprobs: Option<ChoiceLogprobs>,
     /// The prompt's logprobs, if requested: null for the first token, then for each position an object whose keys are
     /// token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +100,7 @@ pub struct Choice<'a> {
     pub stop_reason: Option<Option<StopReason>>,
     /// The token ids of the prompt, if the request has `return_token_ids`. Only in the first piece.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub prompt_token_ids: Option<Vec<u32>>,
+    pub prompt_token_ids: Option<&'a [u32]>,
     /// The token ids of the output, or of its new part, if the request has `return_token_ids`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ids: Option<Vec<u32>>,

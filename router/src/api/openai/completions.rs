@@ -4,26 +4,31 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::Tokenizer;
+use trunkline_text::{ModelText, TextError, Tokenizer};
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
-use super::prompt_logprobs::{EchoedPrompt, PromptLogprobs};
+use super::logprobs::ChoiceLogprobs;
+use super::prompt_logprobs::{EchoedLogprobs, EchoedPrompt, PromptLogprobs};
 use super::prompts::Prompt;
-use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
+use super::{CompletionLogprobs, ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::api::app::App;
+use crate::api::joined::Joined;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
 use crate::clock::unix_s;
 use crate::error::ApiError;
+use crate::generation::answer_memory::{repeated_ids_bytes, repeated_scores_bytes, repeated_text_bytes};
 use crate::generation::fold::{Folded, KeepTokens, rank};
-use crate::generation::generate::{ScoredPrompt, Usage};
+use crate::generation::generate::Usage;
+use crate::generation::served::ServedModel;
 use crate::grammars::CompiledGrammar;
 use crate::http::{IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
-use crate::request::ready;
+use crate::request::ready::{self, GenerationRequest};
 use crate::request::tokens::PromptLogprobsField;
+use crate::tenants::Caller;
 
 /// The default of `max_tokens`, which is also OpenAI's.
 const DEFAULT_MAX_TOKENS: u32 = 16;
@@ -121,31 +126,37 @@ impl Prompts for Completion {
         num_choices: NumChoices,
     ) -> Result<Completed<CompletionAnswer>, ApiError> {
         let Self { prompts, shown, is_stream } = self;
-        let served = &scope.app.served;
+        let (served, caller) = (&scope.app.served, &scope.arrival.caller);
         let echo = shown.echo;
-        let num_bytes = prompts.iter().map(Prompt::num_bytes).sum();
-        let encode = move |prompt, model: &_| EchoedPrompt::encode(model, prompt, echo);
-        let encoded = served
-            .tokenize(&scope.arrival.caller, num_bytes, move |model| {
-                prompts.into_iter().map(|prompt| encode(prompt, model)).collect::<Result<Vec<_>, _>>()
-            })
-            .await?;
-        let tokenizer = served.model.text.tokenizer.clone();
-        let mut requests = Vec::new();
-        let mut echoed = Vec::new();
-        for (token_ids, mut prompt) in encoded {
+        let texts = prompts.iter().filter(|prompt| matches!(prompt, Prompt::Text(_)));
+        let num_bytes = texts.map(Prompt::num_bytes).sum();
+        let encode = move |model: &ModelText| {
+            let encode = |prompt| match prompt {
+                Prompt::Text(text) => Ok((model.encode_prompt(&text)?, Some(text).filter(|_| echo))),
+                Prompt::TokenIds(ids) => Ok((ids, None)),
+            };
+            prompts.into_iter().map(encode).collect::<Result<Vec<_>, TextError>>()
+        };
+        let encoded = served.tokenize(caller, num_bytes, encode).await?;
+        let (mut requests, mut texts) = (Vec::new(), Vec::new());
+        for (token_ids, text) in encoded {
             let num_sent = token_ids.len();
             let grammar = grammar.clone();
             let request =
                 params.with_prompt(ready::Prompt { token_ids, grammar, ..ready::Prompt::default() })?;
-            if echo && request.prompt_token_ids.len() < num_sent {
-                prompt = EchoedPrompt::of_tokens(&tokenizer, &request.prompt_token_ids);
-            }
-            if shown.token_ids {
-                prompt.token_ids = Some(request.prompt_token_ids.clone());
-            }
+            // The text of a prompt that was cut is that of the remaining tokens.
+            texts.push(text.filter(|_| request.prompt_token_ids.len() == num_sent));
             requests.push(request);
-            echoed.push(prompt);
+        }
+        let tokenizer = served.model.text.tokenizer.clone();
+        // Only ids that were checked are decoded.
+        let (requests, mut echoed) = match echo {
+            true => echoed(served, caller, requests, texts).await?,
+            false => (requests, vec![EchoedPrompt::default(); texts.len()]),
+        };
+        if shown.token_ids {
+            let with_ids = requests.iter().zip(&mut echoed);
+            with_ids.for_each(|(request, prompt)| prompt.token_ids = Some(request.prompt_token_ids.clone()));
         }
         let head = Head {
             id: format!("cmpl-{}", crate::random::id()),
@@ -156,6 +167,29 @@ impl Prompts for Completion {
         let answer = CompletionAnswer { head, shown, tokenizer, echoed, num_choices, is_stream };
         Ok(Completed { requests, answer })
     }
+}
+
+/// Returns requests with the prompts to repeat. `texts` are those that were sent as text and not cut.
+async fn echoed(
+    served: &ServedModel,
+    caller: &Caller,
+    requests: Vec<GenerationRequest>,
+    texts: Vec<Option<String>>,
+) -> Result<(Vec<GenerationRequest>, Vec<EchoedPrompt>), ApiError> {
+    let num_bytes = |(request, text): (&GenerationRequest, &Option<String>)| match text {
+        Some(_) => 0,
+        None => size_of_val(&request.prompt_token_ids[..]),
+    };
+    let num_bytes = requests.iter().zip(&texts).map(num_bytes).sum();
+    let decode = move |model: &ModelText| {
+        let echoed = |(request, text): (&GenerationRequest, Option<String>)| match text {
+            Some(text) => EchoedPrompt::of_text(model, text),
+            None => EchoedPrompt::of_tokens(&model.tokenizer, &request.prompt_token_ids),
+        };
+        let echoed = requests.iter().zip(texts).map(echoed).collect();
+        Ok::<_, ApiError>((requests, echoed))
+    };
+    served.tokenize(caller, num_bytes, decode).await
 }
 
 pub(crate) struct CompletionAnswer {
@@ -179,6 +213,24 @@ impl pipeline::Answer for CompletionAnswer {
         if is_needed { KeepTokens::Yes } else { KeepTokens::No }
     }
 
+    fn prompt_bytes(&self, requests: &[GenerationRequest]) -> usize {
+        let num_choices = self.num_choices.shown;
+        let bytes = |(request, prompt): (&GenerationRequest, &EchoedPrompt)| {
+            let num_tokens = request.prompt_token_ids.len();
+            let text = prompt.text.as_deref().map_or(0, |text| repeated_text_bytes(text, num_choices));
+            let ids = prompt.token_ids.as_ref().map_or(0, |ids| repeated_ids_bytes(ids.len(), num_choices));
+            let echoed = self.shown.logprobs.filter(|_| self.shown.echo);
+            let scores = |num_top: Option<usize>, num_more: usize| {
+                num_top.map_or(0, |num_top| repeated_scores_bytes(num_tokens, num_top, num_more))
+            };
+            // The logprobs have the memory for being written once.
+            let num_more = if echoed.is_some() { num_choices } else { num_choices - 1 };
+            let scores = [scores(echoed, num_choices - 1), scores(self.shown.prompt_logprobs, num_more)];
+            [text, ids].into_iter().chain(scores).fold(0, usize::saturating_add)
+        };
+        requests.iter().zip(&self.echoed).map(bytes).fold(0, usize::saturating_add)
+    }
+
     fn render(self) -> CompletionStream {
         let per_prompt = self.num_choices.computed;
         CompletionStream::new(self.head, self.tokenizer, self.echoed, per_prompt, self.shown)
@@ -188,12 +240,24 @@ impl pipeline::Answer for CompletionAnswer {
         let mut choices = Vec::new();
         for (prompt, outputs) in self.echoed.iter().zip(outputs.chunks_mut(self.num_choices.computed)) {
             let scored = outputs[0].prompt.take();
+            // The choices of a prompt share its logprobs.
+            let with_prompt = scored.as_ref().zip(self.shown.logprobs).filter(|_| self.shown.echo);
+            let shared = with_prompt.and_then(|(scored, num_top)| {
+                let mut echoed = EchoedLogprobs::new(prompt, scored.clone(), &self.tokenizer, num_top);
+                echoed.next(prompt, &self.tokenizer, usize::MAX)
+            });
+            let shared = shared.map(|(logprobs, _)| Arc::new(logprobs));
             if self.num_choices.is_ranked() {
                 rank(outputs);
             }
             for output in &outputs[..self.num_choices.shown] {
                 let index = choices.len() as u32;
-                choices.push(choice(index, (prompt, scored.clone()), output, &self.shown, &self.tokenizer));
+                let prompt_logprobs = scored
+                    .clone()
+                    .zip(self.shown.prompt_logprobs)
+                    .map(|(scored, num_top)| PromptLogprobs::new(scored, self.tokenizer.clone(), num_top));
+                let own = choice(prompt, shared.clone(), output, &self.shown, &self.tokenizer);
+                choices.push(Choice { index, prompt_logprobs, ..own });
             }
         }
         let timings = self.shown.timings.then(|| usage.into());
@@ -202,32 +266,28 @@ impl pipeline::Answer for CompletionAnswer {
 }
 
 /// Returns an output as a choice, after its prompt if that is shown.
-fn choice(
-    index: u32,
-    (prompt, scored): (&EchoedPrompt, Option<Arc<ScoredPrompt>>),
+fn choice<'a>(
+    prompt: &'a EchoedPrompt,
+    prompt_logprobs: Option<Arc<CompletionLogprobs>>,
     output: &Folded,
     shown: &Shown,
-    tokenizer: &Arc<Tokenizer>,
-) -> Choice<'static> {
-    let logprobs = shown.logprobs.map(|num_top| {
-        let echoed = scored.as_ref().filter(|_| shown.echo);
-        let (mut list, mut offset) =
-            echoed.map(|scored| prompt.logprobs(tokenizer, scored, num_top)).unwrap_or_default();
-        list.append(completion_logprobs(tokenizer, &output.tokens, &mut offset, shown.echo));
-        list
+    tokenizer: &Tokenizer,
+) -> Choice<'a> {
+    let logprobs = shown.logprobs.map(|_| {
+        let echoed_text = prompt.text.as_deref().filter(|_| prompt_logprobs.is_some());
+        let mut offset = echoed_text.map_or(0, |text| text.chars().count());
+        let own = completion_logprobs(tokenizer, &output.tokens, &mut offset, shown.echo);
+        ChoiceLogprobs { prompt: prompt_logprobs, own }
     });
     let (finish_reason, stop_reason) = shown.end(output.reason);
     Choice {
-        text: format!("{}{}", prompt.text, output.text).into(),
-        index,
+        text: Joined { shared: prompt.text.clone(), own: output.text.clone() },
         logprobs,
-        prompt_logprobs: scored
-            .zip(shown.prompt_logprobs)
-            .map(|(scored, num_top)| PromptLogprobs::new(scored, tokenizer.clone(), num_top)),
         finish_reason: Some(finish_reason),
         stop_reason: Some(stop_reason),
-        prompt_token_ids: prompt.token_ids.clone(),
+        prompt_token_ids: prompt.token_ids.as_deref(),
         token_ids: shown.token_ids(&output.tokens),
+        ..Choice::default()
     }
 }
 

@@ -1,5 +1,8 @@
 //! Logprobs in the two forms of OpenAI's API.
 
+use std::sync::Arc;
+
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 use trunkline_text::Tokenizer;
 use utoipa::ToSchema;
@@ -54,6 +57,35 @@ pub struct CompletionLogprobs {
     pub text_offset: Vec<usize>,
 }
 
+/// The logprobs of a completion choice: those of its prompt, which all of its choices share, and its own.
+#[derive(Debug, Clone, Default)]
+pub struct ChoiceLogprobs {
+    pub prompt: Option<Arc<CompletionLogprobs>>,
+    pub own: CompletionLogprobs,
+}
+
+impl Serialize for ChoiceLogprobs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some(prompt) = &self.prompt else { return self.own.serialize(serializer) };
+        let own = &self.own;
+        let mut lists = serializer.serialize_struct("CompletionLogprobs", 4)?;
+        lists.serialize_field("tokens", &Chain(&prompt.tokens, &own.tokens))?;
+        lists.serialize_field("token_logprobs", &Chain(&prompt.token_logprobs, &own.token_logprobs))?;
+        lists.serialize_field("top_logprobs", &Chain(&prompt.top_logprobs, &own.top_logprobs))?;
+        lists.serialize_field("text_offset", &Chain(&prompt.text_offset, &own.text_offset))?;
+        lists.end()
+    }
+}
+
+/// Two lists that are written as one.
+struct Chain<'a, T>(&'a [T], &'a [T]);
+
+impl<T: Serialize> Serialize for Chain<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().chain(self.1))
+    }
+}
+
 /// A map from distinct texts to logprobs, the likeliest first.
 #[derive(Debug, Clone, Default)]
 pub struct TextLogprobs(Vec<(String, f32)>);
@@ -98,15 +130,6 @@ fn completion_text(tokenizer: &Tokenizer, id: u32) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}")),
-    }
-}
-
-impl CompletionLogprobs {
-    pub fn append(&mut self, mut more: Self) {
-        self.tokens.append(&mut more.tokens);
-        self.token_logprobs.append(&mut more.token_logprobs);
-        self.top_logprobs.append(&mut more.top_logprobs);
-        self.text_offset.append(&mut more.text_offset);
     }
 }
 

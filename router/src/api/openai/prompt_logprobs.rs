@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use trunkline_text::{DecodeSpecial, Detokenizer, ModelText, TextError, TextStart, Tokenizer};
+use trunkline_text::{DecodeSpecial, Detokenizer, ModelText, TextStart, Tokenizer};
 
 use super::logprobs::{self, CompletionLogprobs, finite};
-use super::prompts::Prompt;
 use crate::generation::generate::{OutputToken, ScoredPrompt};
 
 /// The value of `prompt_logprobs`: a number of likeliest tokens. `true` means 0; `false` is ignored.
@@ -98,8 +97,8 @@ impl Serialize for PromptLogprobs {
 /// A prompt as the answer repeats it.
 #[derive(Debug, Clone, Default)]
 pub struct EchoedPrompt {
-    /// The text that `echo` writes before the output.
-    pub text: String,
+    /// The text that `echo` writes before the output; `None` without `echo`.
+    pub text: Option<Arc<str>>,
     /// The prompt's tokens, if the answer has them.
     pub token_ids: Option<Vec<u32>>,
     /// The number of leading tokens that the text does not contain.
@@ -109,52 +108,70 @@ pub struct EchoedPrompt {
 }
 
 impl EchoedPrompt {
-    /// Decodes a prompt that was sent as token ids, without its control tokens.
+    /// Decodes a prompt that was sent as token ids, or that was cut, without its control tokens.
     pub fn of_tokens(tokenizer: &Tokenizer, token_ids: &[u32]) -> Self {
         let text = tokenizer.decode(token_ids, DecodeSpecial::Skip, TextStart::Beginning);
-        Self { text, ..Self::default() }
+        Self { text: Some(text.into()), ..Self::default() }
     }
 
-    /// Returns the prompt's tokens, and the text to repeat if `echo` is set.
-    pub fn encode(model: &ModelText, prompt: Prompt, echo: bool) -> Result<(Vec<u32>, Self), TextError> {
-        match prompt {
-            Prompt::TokenIds(ids) => {
-                let shown = if echo { Self::of_tokens(&model.tokenizer, &ids) } else { Self::default() };
-                Ok((ids, shown))
-            }
-            Prompt::Text(text) => {
-                let ids = model.encode_prompt(&text)?;
-                if !echo {
-                    return Ok((ids, Self::default()));
-                }
-                let names = model.prefix_ids.iter().filter_map(|id| model.tokenizer.token_bytes(*id));
-                let is_spelled = text.as_bytes().starts_with(&names.collect::<Vec<_>>().concat());
-                let num_unspelled = if is_spelled { 0 } else { model.prefix_ids.len() };
-                Ok((ids, Self { text, token_ids: None, num_unspelled, spells_special: true }))
-            }
-        }
+    /// Repeats a prompt that was sent as text.
+    pub fn of_text(model: &ModelText, text: String) -> Self {
+        let names = model.prefix_ids.iter().filter_map(|id| model.tokenizer.token_bytes(*id));
+        let is_spelled = text.as_bytes().starts_with(&names.collect::<Vec<_>>().concat());
+        let num_unspelled = if is_spelled { 0 } else { model.prefix_ids.len() };
+        Self { text: Some(text.into()), token_ids: None, num_unspelled, spells_special: true }
     }
+}
 
-    /// Returns the prompt's logprobs in the completion form, with the `num_top` likeliest tokens, and the number of
-    /// characters of its text.
-    pub fn logprobs(
-        &self,
+/// The logprobs of an echoed prompt in the completion form, read piece by piece.
+#[derive(Debug)]
+pub struct EchoedLogprobs {
+    scored: Arc<ScoredPrompt>,
+    detokenizer: Detokenizer,
+    /// The number of likeliest tokens at each position.
+    num_top: usize,
+    num_tokens_read: usize,
+    num_chars_read: usize,
+    /// The bytes of the prompt's text in the pieces so far.
+    num_bytes_read: usize,
+}
+
+impl EchoedLogprobs {
+    pub fn new(
+        prompt: &EchoedPrompt,
+        scored: Arc<ScoredPrompt>,
         tokenizer: &Arc<Tokenizer>,
-        prompt: &ScoredPrompt,
         num_top: usize,
-    ) -> (CompletionLogprobs, usize) {
-        let special = if self.spells_special { DecodeSpecial::Keep } else { DecodeSpecial::Skip };
-        let mut detokenizer = Detokenizer::new(tokenizer.clone(), special, TextStart::Beginning);
-        let (mut list, mut offset) = (CompletionLogprobs::default(), 0);
-        for (idx, id) in prompt.token_ids.iter().enumerate() {
-            let score = idx.checked_sub(1).and_then(|before| prompt.scores.get(before));
-            let text = if idx < self.num_unspelled { String::new() } else { detokenizer.push(*id) };
+    ) -> Self {
+        let special = if prompt.spells_special { DecodeSpecial::Keep } else { DecodeSpecial::Skip };
+        let detokenizer = Detokenizer::new(tokenizer.clone(), special, TextStart::Beginning);
+        Self { scored, detokenizer, num_top, num_tokens_read: 0, num_chars_read: 0, num_bytes_read: 0 }
+    }
+
+    /// Returns at most the next `most` tokens with their text, or `None` at the end. The text of all pieces is that of
+    /// the prompt.
+    pub fn next<'a>(
+        &mut self,
+        prompt: &'a EchoedPrompt,
+        tokenizer: &Tokenizer,
+        most: usize,
+    ) -> Option<(CompletionLogprobs, &'a str)> {
+        let rest = &self.scored.token_ids[self.num_tokens_read..];
+        let ids = &rest[..most.min(rest.len())];
+        if ids.is_empty() {
+            return None;
+        }
+        let first = self.num_tokens_read;
+        let (mut list, mut offset) = (CompletionLogprobs::default(), self.num_chars_read);
+        for (idx, id) in (first..).zip(ids) {
+            let score = idx.checked_sub(1).and_then(|before| self.scored.scores.get(before));
+            let text = if idx < prompt.num_unspelled { String::new() } else { self.detokenizer.push(*id) };
             let token = OutputToken {
                 id: *id,
                 text,
                 logprob: score.map_or(0.0, |score| score.logprob),
                 top_logprobs: score.map_or_else(Vec::new, |score| {
-                    score.top_logprobs.iter().take(num_top).copied().collect()
+                    score.top_logprobs.iter().take(self.num_top).copied().collect()
                 }),
                 special: false,
                 is_end: false,
@@ -162,9 +179,20 @@ impl EchoedPrompt {
             logprobs::push_completion_token(&mut list, tokenizer, &token, &mut offset);
         }
         // The first token has no probability, because no token precedes it.
-        if let (Some(logprob), Some(top)) = (list.token_logprobs.first_mut(), list.top_logprobs.first_mut()) {
+        if first == 0
+            && let (Some(logprob), Some(top)) =
+                (list.token_logprobs.first_mut(), list.top_logprobs.first_mut())
+        {
             (*logprob, *top) = (None, None);
         }
-        (list, self.text.chars().count())
+        let text = &prompt.text.as_deref().unwrap_or_default()[self.num_bytes_read..];
+        let num_chars = offset - self.num_chars_read;
+        // The text of the tokens may differ from the text that was sent.
+        let end = text.char_indices().nth(num_chars).map_or(text.len(), |(at, _)| at);
+        let text = if ids.len() == rest.len() { text } else { &text[..end] };
+        self.num_tokens_read += ids.len();
+        self.num_chars_read = offset;
+        self.num_bytes_read += text.len();
+        Some((list, text))
     }
 }

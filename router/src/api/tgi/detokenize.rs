@@ -52,6 +52,9 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let mut memory = app.admission.answer_memory(&caller);
     let num_bytes = body.tokens.len() * size_of::<u32>();
     let write = move |model: &ModelText| {
+        // The text is as long as all names, or shorter, unless it has bytes that are no text.
+        let names = body.tokens.iter().map(|id| model.tokenizer.token_bytes(*id).map_or(0, <[u8]>::len));
+        memory.grow_to(names.sum::<usize>() * MEMORY_OF_BYTE)?;
         let text = model.tokenizer.decode(&body.tokens, DecodeSpecial::Keep, TextStart::Beginning);
         memory.grow_to(text.len() * MEMORY_OF_BYTE)?;
         let answer = axum::Json(DetokenizeResponse { prompt: &text, content: &text }).into_response();

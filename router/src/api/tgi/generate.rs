@@ -11,23 +11,25 @@ use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
 use super::ErrorResponse;
 use super::timings::Timings;
 use super::types::{
-    Body, Details, GenerateAnswer, Parameters, PrefillToken, Sequence, StreamAnswer, StreamDetails, Token,
-    finish_reason,
+    Body, Details, GenerateAnswer, LOWEST_LOGPROB, Parameters, Prefill, Sequence, StreamAnswer,
+    StreamDetails, Token, finish_reason,
 };
 use crate::api::app::App;
 use crate::api::chat::structured;
+use crate::api::joined::Joined;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::api::respond;
 use crate::api::respond::ErrorForm;
 use crate::api::stream::Render;
 use crate::error::ApiError;
+use crate::generation::answer_memory::{repeated_scores_bytes, repeated_text_bytes};
 use crate::generation::fold::{Folded, KeepTokens, rank};
-use crate::generation::generate::{FinishReason, Output, OutputToken, ScoredPrompt, Usage};
+use crate::generation::generate::{FinishReason, Output, OutputToken, Usage};
 use crate::grammars::CompiledGrammar;
 use crate::http::{Events, IgnoredFields, OtherFields, Refused, parse_noting};
 use crate::request::checked::{CheckedParams, NumChoices};
 use crate::request::raw::{FieldNames, RawParams};
-use crate::request::ready::Prompt;
+use crate::request::ready::{GenerationRequest, Prompt};
 use crate::request::tokens::{PromptLogprobsField, TokenFields};
 
 /// The default of `max_new_tokens`, as in TGI's OpenAPI document.
@@ -40,9 +42,6 @@ const NAMES: FieldNames = FieldNames {
     prompt: "inputs",
     stop: "stop",
 };
-
-/// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
-const LOWEST_LOGPROB: f32 = -9999.0;
 
 /// Fields of `parameters` that are refused, because ignoring them would change the answer.
 pub(super) const REFUSED: &[Refused] = &[
@@ -118,8 +117,8 @@ struct Shown {
     top_tokens: bool,
     /// The seed, if the output is sampled.
     seed: Option<u64>,
-    /// The text to put before the output: the prompt with `return_full_text`, otherwise empty.
-    prefix: String,
+    /// The text to put before the output: the prompt with `return_full_text`.
+    prefix: Option<Arc<str>>,
 }
 
 pub(crate) struct Generate {
@@ -178,10 +177,6 @@ impl Call for Generate {
         }
         // Outputs are ranked by their logprobs.
         params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
-        let prefix = match parameters.return_full_text {
-            Some(true) => inputs.clone(),
-            Some(false) | None => String::new(),
-        };
         let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
         Ok(Asked {
             params,
@@ -195,7 +190,7 @@ impl Call for Generate {
                 is_sampled,
                 details,
                 top_tokens,
-                prefix,
+                shows_inputs: parameters.return_full_text == Some(true),
                 form,
             },
         })
@@ -209,7 +204,7 @@ pub(crate) struct Inputs {
     is_sampled: bool,
     details: bool,
     top_tokens: bool,
-    prefix: String,
+    shows_inputs: bool,
     form: Form,
 }
 
@@ -223,7 +218,7 @@ impl Prompts for Inputs {
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
     ) -> Result<Completed<GenerateAnswerer>, ApiError> {
-        let Self { inputs, num_last, is_sampled, details, top_tokens, prefix, form } = self;
+        let Self { inputs, num_last, is_sampled, details, top_tokens, shows_inputs, form } = self;
         let served = &scope.app.served;
         let inputs: Arc<str> = inputs.into();
         let text = inputs.clone();
@@ -232,13 +227,14 @@ impl Prompts for Inputs {
             .await?;
         let token_ids = truncated(prompt, num_last)?;
         let request = params.with_prompt(Prompt { token_ids, grammar, ..Prompt::default() })?;
+        let prefix = shows_inputs.then(|| inputs.clone());
         let answer = GenerateAnswerer {
             shown: Shown { details, top_tokens, seed: is_sampled.then_some(request.sampling.seed), prefix },
             form,
             timings: Timings::queued_now(scope.arrival.at, &inputs, &scope.shard.device),
             tokenizer: served.model.text.tokenizer.clone(),
             end_token_id: served.model.text.end_token_ids.first().copied().unwrap_or_default(),
-            is_ranked: num_choices.is_ranked(),
+            num_choices,
         };
         Ok(Completed { requests: vec![request], answer })
     }
@@ -251,13 +247,13 @@ pub(crate) struct GenerateAnswerer {
     tokenizer: Arc<Tokenizer>,
     /// The token of the last event if the output ended without an end token.
     end_token_id: u32,
-    is_ranked: bool,
+    num_choices: NumChoices,
 }
 
 impl GenerateAnswerer {
     /// Returns the text to put before the output.
     pub(super) fn prefix(&self) -> &str {
-        &self.shown.prefix
+        self.shown.prefix.as_deref().unwrap_or_default()
     }
 }
 
@@ -269,7 +265,18 @@ impl pipeline::Answer for GenerateAnswerer {
     }
 
     fn keeps_tokens(&self) -> KeepTokens {
-        if self.shown.details || self.is_ranked { KeepTokens::Yes } else { KeepTokens::No }
+        if self.shown.details || self.num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No }
+    }
+
+    fn prompt_bytes(&self, requests: &[GenerationRequest]) -> usize {
+        let num_shown = if self.shown.details { self.num_choices.computed } else { 1 };
+        let scores = |request: &GenerationRequest| {
+            let is_shown = request.sampling.prompt_logprobs.is_some();
+            let num_more = if is_shown { num_shown - 1 } else { 0 };
+            repeated_scores_bytes(request.prompt_token_ids.len(), 0, num_more)
+        };
+        let scores = requests.iter().map(scores).fold(0, usize::saturating_add);
+        scores.saturating_add(repeated_text_bytes(self.prefix(), num_shown))
     }
 
     fn stream_headers(&self) -> HeaderMap {
@@ -278,13 +285,13 @@ impl pipeline::Answer for GenerateAnswerer {
 
     fn render(self) -> GenerateStream {
         let Self { shown, tokenizer, end_token_id, .. } = self;
-        GenerateStream { text: shown.prefix.clone(), shown, tokenizer, index: 0, end_token_id }
+        let text = shown.prefix.as_deref().unwrap_or_default().to_owned();
+        GenerateStream { text, shown, tokenizer, index: 0, end_token_id }
     }
 
     fn whole(self, mut outputs: Vec<Folded>, _usage: Usage) -> Response {
         let Self { shown, tokenizer, .. } = &self;
-        let prompt = outputs[0].prompt.take();
-        let prefill = prompt.map_or_else(Vec::new, |prompt| prefill_tokens(tokenizer, &prompt));
+        let prefill = Prefill(outputs[0].prompt.take().map(|prompt| (prompt, tokenizer.clone())));
         rank(&mut outputs);
         let headers = self.timings.complete(&outputs[0]);
         let answer = whole_answer(outputs, prefill, shown, tokenizer);
@@ -387,35 +394,28 @@ fn top_tokens(tokenizer: &Tokenizer, top: &[TokenLogprob]) -> Vec<Token> {
     tokens.collect()
 }
 
-/// Returns the prompt's tokens. The first one has no logprob, because no token precedes it.
-fn prefill_tokens(tokenizer: &Tokenizer, prompt: &ScoredPrompt) -> Vec<PrefillToken> {
-    let scores = prompt.scores.iter().map(|score| Some(score.logprob.max(LOWEST_LOGPROB)));
-    let tokens = prompt.token_ids.iter().zip(std::iter::once(None).chain(scores));
-    tokens.map(|(&id, logprob)| PrefillToken { id, text: name(tokenizer, id), logprob }).collect()
-}
-
 /// Returns the answer of at least one output, sorted with the best one first.
 fn whole_answer(
     folded: Vec<Folded>,
-    prefill: Vec<PrefillToken>,
+    prefill: Prefill,
     shown: &Shown,
     tokenizer: &Tokenizer,
 ) -> GenerateAnswer {
     let num_outputs = folded.len();
-    let mut outputs: Vec<Sequence> = folded
-        .into_iter()
-        .map(|folded| Sequence {
-            finish_reason: finish_reason(folded.reason),
-            generated_tokens: folded.usage.output_tokens,
-            seed: shown.seed,
-            prefill: prefill.clone(),
-            tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
-            top_tokens: shown.top_tokens.then(|| {
-                folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
-            }),
-            generated_text: format!("{}{}", shown.prefix, folded.text),
-        })
-        .collect();
+    let sequence = |folded: Folded| Sequence {
+        finish_reason: finish_reason(folded.reason),
+        generated_tokens: folded.usage.output_tokens,
+        seed: shown.seed,
+        prefill: prefill.clone(),
+        tokens: folded.tokens.iter().map(|output| token(tokenizer, output)).collect(),
+        top_tokens: shown.top_tokens.then(|| {
+            folded.tokens.iter().map(|output| top_tokens(tokenizer, &output.top_logprobs)).collect()
+        }),
+        generated_text: Joined { shared: shown.prefix.clone(), own: folded.text },
+    };
+    // Without details only the best output is written.
+    let num_shown = if shown.details { num_outputs } else { 1 };
+    let mut outputs: Vec<Sequence> = folded.into_iter().take(num_shown).map(sequence).collect();
     let best = outputs.remove(0);
     if !shown.details {
         return GenerateAnswer { generated_text: best.generated_text, details: None };

@@ -1,11 +1,19 @@
 //! The request and response bodies of TGI's routes that generate text.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+use trunkline_text::Tokenizer;
 use utoipa::ToSchema;
 
+use crate::api::joined::Joined;
 use crate::api::openai::{OneOrMany, Seed};
-use crate::generation::generate::FinishReason;
+use crate::generation::generate::{FinishReason, ScoredPrompt};
+
+/// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
+pub(super) const LOWEST_LOGPROB: f32 = -9999.0;
 
 /// The body of a request to generate text.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -89,7 +97,8 @@ pub struct Parameters {
 #[schema(as = GenerateResponse)]
 pub struct GenerateAnswer {
     /// The text of the output.
-    pub generated_text: String,
+    #[schema(value_type = String)]
+    pub generated_text: Joined,
     /// Present if `details` was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
@@ -106,7 +115,8 @@ pub struct Details {
     /// The seed that was used; null if decoding was greedy.
     pub seed: Option<u64>,
     /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
-    pub prefill: Vec<PrefillToken>,
+    #[schema(value_type = Vec<PrefillToken<'_>>)]
+    pub prefill: Prefill,
     /// The tokens of the output.
     pub tokens: Vec<Token>,
     /// The likeliest tokens at each position if `top_n_tokens` was requested.
@@ -122,7 +132,8 @@ pub struct Details {
 #[schema(as = BestOfSequence)]
 pub struct Sequence {
     /// The text of the output.
-    pub generated_text: String,
+    #[schema(value_type = String)]
+    pub generated_text: Joined,
     /// `length`, `eos_token` or `stop_sequence`.
     pub finish_reason: &'static str,
     /// The number of generated tokens.
@@ -130,7 +141,8 @@ pub struct Sequence {
     /// The seed that was used; null if decoding was greedy.
     pub seed: Option<u64>,
     /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
-    pub prefill: Vec<PrefillToken>,
+    #[schema(value_type = Vec<PrefillToken<'_>>)]
+    pub prefill: Prefill,
     /// The tokens of the output.
     pub tokens: Vec<Token>,
     /// The likeliest tokens at each position if `top_n_tokens` was requested.
@@ -155,13 +167,30 @@ pub struct Token {
 /// A token of the prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[schema(as = GeneratePrefillToken)]
-pub struct PrefillToken {
+pub struct PrefillToken<'a> {
     /// The id of the token.
     pub id: u32,
     /// The token as the vocabulary spells it.
-    pub text: String,
+    pub text: Cow<'a, str>,
     /// The natural logarithm of the token's probability in the model's distribution; null for the first token.
     pub logprob: Option<f32>,
+}
+
+/// The tokens of a prompt, which all outputs share. They become [`PrefillToken`]s while they are written.
+#[derive(Debug, Clone, Default)]
+pub struct Prefill(pub Option<(Arc<ScoredPrompt>, Arc<Tokenizer>)>);
+
+impl Serialize for Prefill {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((prompt, tokenizer)) = &self.0 else { return serializer.collect_seq([(); 0]) };
+        // The first token has no logprob, because no token precedes it.
+        let scores = prompt.scores.iter().map(|score| Some(score.logprob.max(LOWEST_LOGPROB)));
+        let tokens = prompt.token_ids.iter().zip(std::iter::once(None).chain(scores));
+        serializer.collect_seq(tokens.map(|(&id, logprob)| {
+            let text = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
+            PrefillToken { id, text, logprob }
+        }))
+    }
 }
 
 /// The data of one stream event.

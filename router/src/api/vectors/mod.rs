@@ -306,7 +306,7 @@ impl Reply {
         let Self { app, caller, memory, path, ignored } = self;
         let num_bytes = memory.num_bytes();
         // The thread goes on without its client, so it has the memory.
-        let written = app.served.tokenize(&caller, num_bytes, move |_| Ok((write(), memory)));
+        let written = app.served.tokenize(&caller, num_bytes, move |_| Ok::<_, ApiError>((write(), memory)));
         let (response, memory) = written.await?;
         let mut response = memory.hold(response).await?;
         ignored.report(&path, &mut response);
@@ -406,8 +406,8 @@ impl Call {
             memory,
             num_bytes: answer_bytes,
         };
-        let encode = move |model: &ModelText| Ok(encoding.encode(model, inputs));
-        let (encoded, memory) = app.served.tokenize(&caller, num_bytes, encode).await??;
+        let encode = move |model: &ModelText| encoding.encode(model, inputs);
+        let (encoded, memory) = app.served.tokenize(&caller, num_bytes, encode).await?;
         let (pooling, framing) = (info.pooling, &app.served.model.text.framing);
         let request = |input: &Input| {
             let framed = encoded.framed(framing, *input);
