@@ -46,6 +46,7 @@ mod stored;
 mod stores;
 mod streams;
 mod structured;
+mod system_messages;
 mod tgi;
 mod tls;
 mod token_fields;

@@ -12,7 +12,7 @@ use std::io;
 
 use minijinja::value::{Kwargs, Value as Variable};
 use minijinja::{Environment, ErrorKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::TextError;
 pub use message::ChatMessage;
@@ -59,11 +59,24 @@ pub struct ChatTemplates {
     has_text_arguments: bool,
     /// Set if the templates expect the tools in the system message, as that of Phi-4-mini does.
     has_message_tools: bool,
+    /// Set if the templates write system messages that are not the first message.
+    takes_later_system_messages: bool,
 }
 
 impl ChatTemplates {
-    /// Compiles templates, given as names and sources. `variables`, such as `bos_token`, are available in each.
+    /// Compiles a model's templates, given as names and sources, and tries what they take. `variables`, such as
+    /// `bos_token`, are available in each.
     pub fn new(sources: Vec<(String, String)>, variables: Map<String, Value>) -> Result<Self, TextError> {
+        let templates = Self::compile(sources, variables)?;
+        let takes_later_system_messages = templates.writes_later_system_messages();
+        Ok(Self { takes_later_system_messages, ..templates })
+    }
+
+    /// Compiles templates for chats of which none is a client's.
+    pub(crate) fn compile(
+        sources: Vec<(String, String)>,
+        variables: Map<String, Value>,
+    ) -> Result<Self, TextError> {
         let mut environment = environment();
         for (name, source) in &sources {
             environment.add_template_owned(name.clone(), python::without_generation_tags(source)).map_err(
@@ -75,7 +88,43 @@ impl ChatTemplates {
         let appends = ["'arguments'] +", "'arguments']+", "\"arguments\"] +", ".arguments +"];
         let has_text_arguments = appends.into_iter().any(mentions);
         let has_message_tools = ["message['tools']", "message[\"tools\"]"].into_iter().any(mentions);
-        Ok(Self { environment, sources, variables, has_thinking, has_text_arguments, has_message_tools })
+        Ok(Self {
+            environment,
+            sources,
+            variables,
+            has_thinking,
+            has_text_arguments,
+            has_message_tools,
+            takes_later_system_messages: true,
+        })
+    }
+
+    /// Returns false if the templates refuse system messages that are not the first message, as that of Qwen3.5 does,
+    /// or leave them out.
+    pub fn takes_later_system_messages(&self) -> bool {
+        self.takes_later_system_messages
+    }
+
+    /// Tries whether a system message is written behind another one, and in the middle of a conversation. A template
+    /// that refuses the conversation without that message does not tell.
+    fn writes_later_system_messages(&self) -> bool {
+        let text = "later-system-message-3f0a";
+        let chat = |messages: &[(&str, &str)], tools: &[Value]| ChatRequest {
+            messages: messages.iter().map(|(role, text)| ChatMessage::new(*role, *text)).collect(),
+            tools: tools.to_vec(),
+            add_generation_prompt: true,
+            ..ChatRequest::default()
+        };
+        let begun = [("user", "a"), ("assistant", "b"), ("system", text), ("user", "c")];
+        let doubled = [("system", "a"), ("system", text), ("user", "b")];
+        let tool = json!({"type": "function", "function": {"name": "f", "description": "", "parameters": {
+            "type": "object", "properties": {}}}});
+        let is_written = |messages: &[(&str, &str)], tools: &[Value]| {
+            let without: Vec<_> = messages.iter().copied().filter(|(_, other)| *other != text).collect();
+            let written = self.render(&chat(messages, tools)).is_ok_and(|prompt| prompt.contains(text));
+            written || self.render(&chat(&without, tools)).is_err()
+        };
+        [&[][..], &[tool]].into_iter().all(|tools| is_written(&begun, tools) && is_written(&doubled, tools))
     }
 
     /// Renders a conversation with `tool_use` if there are tools and the model has that template, else with `default`,

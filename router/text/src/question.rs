@@ -102,5 +102,5 @@ fn templates_of(prompt: &str) -> Result<ChatTemplates, TextError> {
     let source = format!(
         "{{{{ {before} }}}}{{{{ messages[0].content }}}}{{{{ {between} }}}}{{{{ messages[1].content }}}}{{{{ {after} }}}}"
     );
-    ChatTemplates::new(vec![("default".to_owned(), source)], Map::new())
+    ChatTemplates::compile(vec![("default".to_owned(), source)], Map::new())
 }

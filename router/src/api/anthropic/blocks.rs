@@ -9,6 +9,7 @@ use super::block::{Block, Content, required};
 use super::texts::Place;
 use crate::api::chat::conversation::add_reasoning;
 use crate::api::chat::prompt::Mark;
+use crate::api::chat::system_messages;
 use crate::api::lists::{Listed, TextOrList};
 use crate::error::ApiError;
 use crate::limits::MAX_MESSAGES;
@@ -71,6 +72,8 @@ impl Chat {
         if let (Some(control), None) = (whole, chat.mark) {
             chat.set_mark(control, "cache_control")?;
         }
+        // Whatever the template takes, so that a conversation has one prompt with all models.
+        system_messages::merge(&mut chat.messages, &mut chat.mark);
         Ok(chat)
     }
 
@@ -85,10 +88,12 @@ impl Chat {
             "user" => "user",
             "assistant" => "assistant",
             "system" => {
-                // Many templates refuse a system message that is not the first.
-                let is_begun = self.messages.iter().any(|message| message.role != "system");
-                let role = if is_begun { "user" } else { "system" };
-                return self.push_texts(role, message.content, Place::System, &format!("{field}.content"));
+                return self.push_texts(
+                    "system",
+                    message.content,
+                    Place::System,
+                    &format!("{field}.content"),
+                );
             }
             _ => {
                 let problem = "must be `user`, `assistant` or `system`";

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value};
 use trunkline_text::{ChatMessage, ChatRequest, EncodeSpecial, ModelText};
 
-use super::call_ids;
 use super::prompt::{self, EncodedChat, Mark};
 use super::reply::ReplyPlan;
 use super::tools::Tools;
+use super::{call_ids, system_messages};
 use crate::api::pipeline::Scope;
 use crate::error::ApiError;
 use crate::generation::served::ServedModel;
@@ -126,6 +126,7 @@ pub async fn encode_with<T: Send + 'static>(
     let encode = move |text: &ModelText| {
         let added = add(&mut chat)?;
         call_ids::fit(&mut chat.messages, style.call_ids);
+        fit_system_messages(text, &mut chat, &mut mark);
         tools.describe(&mut chat, style.knows_tools(), &mut mark);
         Ok::<_, ApiError>((prompt::encode(text, &chat, mark, style.marks)?, tools, added))
     };
@@ -138,6 +139,13 @@ pub fn add_reasoning(message: &mut ChatMessage, text: &str) {
     if let Value::String(reasoning) = reasoning {
         reasoning.push_str(if reasoning.is_empty() || text.is_empty() { "" } else { "\n" });
         reasoning.push_str(text);
+    }
+}
+
+/// Merges system messages if the template takes only a first one.
+pub fn fit_system_messages(text: &ModelText, chat: &mut ChatRequest, mark: &mut Option<Mark>) {
+    if text.chat_templates.as_ref().is_some_and(|templates| !templates.takes_later_system_messages()) {
+        system_messages::merge(&mut chat.messages, mark);
     }
 }
 

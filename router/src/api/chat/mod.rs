@@ -7,4 +7,5 @@ pub(crate) mod conversation;
 pub mod prompt;
 pub mod reply;
 pub mod structured;
+pub mod system_messages;
 pub mod tools;

@@ -15,7 +15,7 @@ use super::reasoning::budget;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::api::app::App;
-use crate::api::chat::conversation::{Conversation, reasoning_kwargs};
+use crate::api::chat::conversation::{Conversation, fit_system_messages, reasoning_kwargs};
 use crate::api::chat::prompt as chat_prompt;
 use crate::api::chat::reply::Reply;
 use crate::api::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
@@ -279,6 +279,7 @@ pub(crate) fn read_template(app: &App, body: &[u8]) -> Result<ChatRequest, ApiEr
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;
+    fit_system_messages(&app.served.model.text, &mut chat, &mut None);
     tools.describe(&mut chat, app.served.model.reply.knows_tools(), &mut None);
     Ok(chat)
 }

@@ -20,7 +20,7 @@ use trunkline_router::api::app::App;
 use trunkline_router::engine::driver::NewSequence;
 use trunkline_router::engine::shard::proto;
 use trunkline_router::limits::ServerLimits;
-use trunkline_router::model::{Model, ReplyStyle};
+use trunkline_router::model::{Choice, Model, ReplyStyle};
 use trunkline_router::server::{DriverEnded, Front, Server};
 use trunkline_router::shutdown::Phase;
 use trunkline_router::tenants::Access;
@@ -90,6 +90,8 @@ struct Setup {
     remote: Option<Remote>,
     front: Front,
     replies: Option<ReplyStyle>,
+    /// A chat template in place of the mock's.
+    template: Option<&'static str>,
     accepts_when_ready: bool,
 }
 
@@ -102,6 +104,7 @@ impl Setup {
             remote: None,
             front: Front::default(),
             replies: None,
+            template: None,
             accepts_when_ready: false,
         }
     }
@@ -113,10 +116,14 @@ impl Setup {
     }
 
     fn start_without_shard(self) -> Router {
-        let Self { folder, limits, access, remote, front, replies, accepts_when_ready } = self;
+        let Self { folder, limits, access, remote, front, replies, template, accepts_when_ready } = self;
         write_model(folder.path());
         let socket = folder.path().join("shard.sock");
-        let mut model = Model::load(folder.path(), "test/model".into()).unwrap();
+        let path = folder.path().join("template.jinja");
+        template.iter().for_each(|template| std::fs::write(&path, template).unwrap());
+        let own = template.map(|_| path.as_path());
+        let name = "test/model".to_owned();
+        let mut model = Model::load_with(folder.path(), name, own, Choice::Auto, Choice::Auto).unwrap();
         model.reply = replies.unwrap_or(model.reply);
         if model.reply.marks == ReasoningMarks::Harmony {
             // `<|end|>` ends only a message.
@@ -216,6 +223,11 @@ impl Router {
     /// Starts a router with a model whose replies are parsed in this style.
     pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
         Setup { replies: Some(replies), ..Setup::new(ServerLimits::default()) }.start(plan).await
+    }
+
+    /// Starts a router with a model whose chat template is `template`.
+    pub async fn start_with_template(plan: ShardPlan, template: &'static str) -> Self {
+        Setup { template: Some(template), ..Setup::new(ServerLimits::default()) }.start(plan).await
     }
 
     /// Starts a shard on the socket and waits until the router is ready.

@@ -153,6 +153,44 @@ fn a_templates_message_is_passed_on() {
     assert!(matches!(render(nested, &hi()), Err(TextError::TemplateRefused { message }) if message == "no"));
 }
 
+/// The part of Qwen3.5's template that writes messages.
+const FIRST_SYSTEM_ONLY: &str = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+    {{ raise_exception('System message must be at the beginning.') }}{% endif %}\
+    <|{{ m.role }}|>{{ m.content }}{% endfor %}";
+
+#[test]
+fn templates_tell_whether_they_take_later_system_messages() {
+    let takes = |source: &str| templates(&[("default", source)]).unwrap().takes_later_system_messages();
+    for (source, expected) in [
+        (FIRST_SYSTEM_ONLY, false),
+        ("{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}", true),
+        // The system message is written once, and later ones are left out.
+        (
+            "{% if messages[0].role == 'system' %}{{ messages[0].content }}{% endif %}\
+             {% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}",
+            false,
+        ),
+        // Users and assistants must alternate.
+        (
+            "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}\
+             {{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}",
+            false,
+        ),
+        // It takes no conversation at all, so nothing is known.
+        ("{{ raise_exception('no') }}", true),
+    ] {
+        assert_eq!(takes(source), expected, "{source}");
+    }
+    // The template for tools counts, too.
+    let of_tools = templates(&[("default", "{{ messages }}"), ("tool_use", FIRST_SYSTEM_ONLY)]).unwrap();
+    assert!(!of_tools.takes_later_system_messages());
+    for (name, expected) in
+        [("llama3", true), ("qwen2.5", true), ("qwen3", true), ("mistral", false), ("smollm3", false)]
+    {
+        assert_eq!(model_template(name).takes_later_system_messages(), expected, "{name}");
+    }
+}
+
 #[test]
 fn failures_name_their_position() {
     let error = render("line\n{{ messages[0].content + 5 }}", &hi()).unwrap_err();
