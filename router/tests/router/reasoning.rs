@@ -272,3 +272,69 @@ async fn several_thinking_blocks_are_joined() {
         assert!(prompt.contains(&format!("[reasoning {reasoning}]")), "{prompt}");
     }
 }
+
+const CALL: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+
+fn with_tool(fields: Value) -> Value {
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    chat(with(json!({"tools": [tool]}), fields))
+}
+
+/// Returns reasoning, content and the arguments of calls of a chat's answer, whole or streamed.
+async fn parts(router: &Router, body: Value, is_streamed: bool) -> (String, String, String) {
+    let answers = match is_streamed {
+        false => vec![router.post(CHAT, &body).await.ok()["choices"][0]["message"].clone()],
+        true => {
+            let events = router.post(CHAT, &with(body, json!({"stream": true}))).await.events();
+            events.iter().filter_map(|event| event["choices"][0].get("delta").cloned()).collect()
+        }
+    };
+    let joined = |name: &str| answers.iter().filter_map(|part| part[name].as_str()).collect();
+    let calls = answers.iter().filter_map(|part| part["tool_calls"].as_array()).flatten();
+    let arguments = calls.filter_map(|call| call["function"]["arguments"].as_str()).collect();
+    (joined("reasoning_content"), joined("content"), arguments)
+}
+
+#[tokio::test]
+async fn a_call_before_the_end_of_reasoning_is_a_call_in_every_dialect() {
+    for end in ["\n</think>\n\n", ""] {
+        let plan = ShardPlan::saying(&format!("<think>{THOUGHT}\n{CALL}{end}"));
+        let style = ReplyStyle { reasons: true, ..ReplyStyle::default() };
+        let router = Router::start_with_replies(plan, style).await;
+        for is_streamed in [false, true] {
+            let found = parts(&router, with_tool(json!({})), is_streamed).await;
+            assert_eq!(found, (THOUGHT.into(), String::new(), "{\"a\": 1}".into()), "{is_streamed} {end:?}");
+        }
+        let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+        let thinking = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}, "tools": tools});
+        let events = router.post(MESSAGES, &message(with(thinking.clone(), json!({"stream": true})))).await;
+        let events = events.named_events();
+        let blocks: Vec<&Value> =
+            events.iter().filter_map(|(_, event)| event["content_block"].get("type")).collect();
+        assert_eq!(blocks, ["thinking", "tool_use"]);
+        let content = router.post(MESSAGES, &message(thinking)).await.ok()["content"].clone();
+        assert_eq!(content[0]["thinking"], THOUGHT);
+        assert_eq!((&content[1]["type"], &content[1]["input"]), (&json!("tool_use"), &json!({"a": 1})));
+        let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
+        let output =
+            router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok()["output"].clone();
+        assert_eq!((&output[0]["type"], &output[1]["type"]), (&json!("reasoning"), &json!("function_call")));
+        assert_eq!(output[1]["arguments"], "{\"a\": 1}");
+        router.wait_idle().await;
+    }
+}
+
+#[tokio::test]
+async fn a_reply_under_a_grammar_has_no_calls_in_its_reasoning() {
+    // The prompt opens reasoning, because the mock's vocabulary has no token for the mark.
+    let template = "{{ messages[0].content }}<think>{# up to </think> #}";
+    let plan = ShardPlan::saying(&format!("{THOUGHT}{CALL}</think>{{}}"));
+    let router = Router::start_with_template(plan, template).await;
+    let format = json!({"response_format": {"type": "json_object"}});
+    for is_streamed in [false, true] {
+        let (thought, content, calls) = parts(&router, with_tool(format.clone()), is_streamed).await;
+        assert_eq!((thought, calls), (format!("{THOUGHT}{CALL}"), String::new()), "{is_streamed}");
+        assert_eq!(serde_json::from_str::<Value>(&content).unwrap(), json!({}), "{is_streamed}");
+    }
+    router.wait_idle().await;
+}
