@@ -53,6 +53,9 @@ MACHINE = re.compile(
 TODO = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 MARKDOWN_CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
+MARKDOWN_NAME = re.compile(r"\[`(\w+)`\]\(([^)\s#]+)\)")
+SECURITY_PAGE = ROOT / "docs/security.md"
+SECURITY_TESTS = ROOT / "integration-tests/test_advisories.py"
 
 
 def tracked() -> list[Path]:
@@ -129,6 +132,23 @@ def check_links(path: Path, text: str) -> list[str]:
             found.append(f"{path.relative_to(ROOT)}: `{link}` leads nowhere")
         elif fragment and file.suffix == ".md" and fragment not in anchors(file.read_text()):
             found.append(f"{path.relative_to(ROOT)}: `{link}` names no heading of {file.name}")
+    return found
+
+
+def check_named_tests(path: Path, text: str) -> list[str]:
+    """Checks that each test exists that a Markdown page names, and that the page on security names all of its file."""
+    found = []
+    named = MARKDOWN_NAME.findall(text)
+    for test, target in named:
+        file = (path.parent / target).resolve()
+        if not file.is_file() or file.suffix not in SOURCE or not is_test(file):
+            continue
+        if not re.search(rf"\b(?:fn|def) {test}\b", file.read_text()):
+            found.append(f"{path.relative_to(ROOT)}: there is no `{test}` in {file.relative_to(ROOT)}")
+    if path == SECURITY_PAGE:
+        tests = set(re.findall(r"^def (test_\w+)", SECURITY_TESTS.read_text(), re.MULTILINE))
+        missing = sorted(tests - {test for test, _ in named})
+        found += [f"{path.relative_to(ROOT)}: `{test}` of {SECURITY_TESTS.name} is missing" for test in missing]
     return found
 
 
@@ -220,7 +240,7 @@ def main() -> int:
         if path.suffix == ".py" and not generated(path):
             found += check_python(path, text)
         if path.suffix == ".md":
-            found += check_links(path, text)
+            found += check_links(path, text) + check_named_tests(path, text)
         found += check_pure(path, text)
     for line in [*found, *rust_imports.counts()]:
         print(line)
