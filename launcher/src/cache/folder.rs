@@ -41,6 +41,7 @@ impl Stores {
                 Ok(records) => stores.readable.push(OneStore { dir, records }),
                 Err(OpenError::System { source, .. })
                     if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+                Err(error @ OpenError::Exposed { .. }) => stores.unreadable.push(CacheError::Open(error)),
                 Err(error) => stores.unreadable.push(CacheError::Unreadable(error)),
             }
         }
