@@ -169,18 +169,20 @@ impl Poisons {
 #[derive(Debug)]
 struct Remembered<T> {
     facts: BTreeMap<RequestDigest, (Millis, T)>,
+    /// When the last fact was noted.
+    noted_at: Millis,
 }
 
 impl<T> Default for Remembered<T> {
     fn default() -> Self {
-        Self { facts: BTreeMap::new() }
+        Self { facts: BTreeMap::new(), noted_at: Millis(0) }
     }
 }
 
 impl<T: Copy> Remembered<T> {
-    /// Returns a fact and when it was noted. As long as there are no facts, no digest is computed.
+    /// Returns a fact and when it was noted. While there is no fact that holds, no digest is computed.
     fn get(&self, digest: impl FnOnce() -> RequestDigest, now: Millis) -> Option<(Millis, T)> {
-        if self.facts.is_empty() {
+        if self.facts.is_empty() || now.since(self.noted_at) >= POISON_MS {
             return None;
         }
         self.facts.get(&digest()).copied().filter(|&(at, _)| now.since(at) < POISON_MS)
@@ -194,6 +196,7 @@ impl<T: Copy> Remembered<T> {
     fn insert(&mut self, digest: RequestDigest, now: Millis, fact: T) {
         self.facts.retain(|_, (at, _)| now.since(*at) < POISON_MS);
         self.facts.insert(digest, (now, fact));
+        self.noted_at = now;
         if self.facts.len() > MAX_POISONS {
             let oldest = self.facts.iter().min_by_key(|&(_, (at, _))| *at).map(|(&digest, _)| digest);
             oldest.map(|digest| self.facts.remove(&digest));
