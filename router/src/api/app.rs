@@ -42,8 +42,8 @@ pub struct App {
 }
 
 impl App {
-    /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large one is parsed
-    /// on the blocking pool.
+    /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large body is
+    /// parsed on the blocking pool.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         request: Request,

@@ -1,7 +1,7 @@
 //! Measures how long a request holds a thread of the HTTP runtime at a time.
 //!
-//! A thread that runs a handler polls nothing else, so one long poll delays every other client. The time is the thread's
-//! CPU time, which does not grow when other processes take the cores.
+//! A thread that runs a handler polls nothing else, so one long poll delays every other client. The time is the CPU
+//! time of the thread, which does not grow when other processes take the cores.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

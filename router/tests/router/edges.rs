@@ -1,5 +1,5 @@
-//! Every number of every dialect, in lists and nested objects too, at the edges of its type. No value may reach the shard that the contract
-//! excludes.
+//! Every number of every dialect, in lists and nested objects too, at the edges of its type. No value may reach the
+//! shard that the contract excludes.
 
 use std::collections::BTreeSet;
 

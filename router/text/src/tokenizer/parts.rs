@@ -1,10 +1,10 @@
 //! Finds where a long text can be cut so that its parts have the same tokens as the whole.
 //!
-//! The `tokenizers` library keeps every piece of a text with its alignment, which takes up to 200 times the memory of the
-//! text. A long text is therefore encoded part by part. A part ends where the library ends a piece although the text
-//! goes on, so no token and no merge crosses the cut. What follows has the same pieces as in the whole text, because a
-//! pre-tokenizer reads from left to right and looks at nothing before a piece. [`Cuts::of_pipeline`] finds the
-//! pre-tokenizers for which that holds; texts of others stay whole.
+//! The `tokenizers` library keeps every piece of a text with its alignment, which takes up to 200 times the memory of
+//! the text. A long text is therefore encoded part by part. A part ends where the library ends a piece although the
+//! text goes on, so no token and no merge crosses the cut. What follows has the same pieces as in the whole text,
+//! because a pre-tokenizer reads from left to right and looks at nothing before a piece. [`Cuts::of_pipeline`] finds
+//! the pre-tokenizers for which that holds; texts of others stay whole.
 
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString};

@@ -1,0 +1,119 @@
+"""No request costs much more than its own bytes, and none holds up the others.
+
+Sends the most expensive bodies to every route, and looks at the router's memory, at the longest time that a request
+held a thread of the HTTP runtime, and at how long `/livez` took meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from amplifiers import MAX_BODY_BYTES, Amplifier, generating, pooling
+from harness import Trunkline, http, serving
+from vector_models import write_bert
+
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
+
+# The most bytes of memory for a byte of a body.
+MAX_AMPLIFICATION = 64
+# What small requests may take: `UNCOUNTED_ANSWER_BYTES`, logprobs, and pages that the allocator keeps.
+SMALL_REQUEST_BYTES = 64 << 20
+# The most CPU time for which a request may hold a thread of the HTTP runtime, one of the histogram's bounds.
+MAX_POLL_S = 0.02
+MAX_LIVEZ_S = 0.1
+
+# Makes the allocator give freed memory back, so that a request does not find what an earlier one has left.
+ENVIRONMENT = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_TOP_PAD_": "0",
+}
+
+# Prints how long `/livez` took, as the 99th percentile and the maximum, once its input ends. It has its own process,
+# because this one makes bodies.
+PROBE = """
+import http.client, sys, threading, time
+over = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+longest = []
+while not over.wait(0.005):
+    begin = time.perf_counter()
+    connection.request("GET", "/livez")
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == 200, answer.status
+    longest.append(time.perf_counter() - begin)
+longest.sort()
+print(longest[len(longest) * 99 // 100], longest[-1])
+"""
+
+
+def memory(pid: int, name: str) -> int:
+    """Returns a size from the status of a process, such as `VmHWM`, in bytes."""
+    found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1]) << 10
+
+
+def drive(server: Trunkline, amplifiers: Iterator[Amplifier]) -> list[str]:
+    """Sends all requests and returns a line for each one that costs too much. Prints a table of all."""
+    router = server.router_pid()
+    excess = []
+    probe = subprocess.Popen(
+        [sys.executable, "-c", PROBE, str(server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    print(f"\n{'route':30} {'request':28} {'body':>9} {'grew':>9} {'ratio':>6}  status")
+    for amplifier in amplifiers:
+        content = amplifier.content()
+        before = memory(router, "VmRSS")
+        # Sets the peak to the current size.
+        Path(f"/proc/{router}/clear_refs").write_text("5")
+        fields = {"content-type": "application/json"}
+        answer = http.post(server.base_url + amplifier.path, content=content, headers=fields, timeout=120)
+        grown = max(0, memory(router, "VmHWM") - before)
+        ratio = grown / len(content)
+        row = f"{amplifier.path:30} {amplifier.name:28} {len(content):9} {grown:9} {ratio:6.1f}  {answer.status_code}"
+        print(row)
+        if grown > MAX_AMPLIFICATION * len(content) + SMALL_REQUEST_BYTES or answer.status_code >= 500:
+            excess.append(f"{row} {answer.text[:200]}")
+    out, _ = probe.communicate("")
+    assert probe.returncode == 0
+    usual, longest = (float(seconds) for seconds in out.split())
+    print(f"/livez: 99 % within {usual * 1000:.1f} ms, all within {longest * 1000:.1f} ms")
+    if usual > MAX_LIVEZ_S:
+        excess.append(f"/livez took {usual} s")
+    return excess + long_polls(server)
+
+
+def long_polls(server: Trunkline) -> list[str]:
+    """Returns the routes whose requests held a thread of the HTTP runtime for too long, with the counts by time."""
+    routes: dict[str, dict[float, float]] = {}
+    for name, count in server.metrics().items():
+        found = re.fullmatch(r'trunkline_http_longest_poll_seconds_bucket\{le="([^"]+)",route="([^"]+)"\}', name)
+        if found:
+            routes.setdefault(found[2], {})[float(found[1].replace("+Inf", "inf"))] = count
+    assert routes
+    for route, counts in sorted(routes.items()):
+        longest = min(bound for bound, count in counts.items() if count == counts[float("inf")])
+        print(f"{route:30} longest poll ≤ {longest * 1000:g} ms")
+    return [f"{route} {counts}" for route, counts in routes.items() if counts[MAX_POLL_S] < counts[float("inf")]]
+
+
+def test_no_request_to_a_generating_model_costs_more_than_its_bytes() -> None:
+    with serving("--max-body-bytes", str(MAX_BODY_BYTES), env=ENVIRONMENT) as server:
+        excess = drive(server, generating())
+        assert not excess, "\n".join(excess)
+
+
+def test_no_request_to_a_model_of_vectors_costs_more_than_its_bytes(tmp_path: Path) -> None:
+    model = write_bert(tmp_path, "BertForSequenceClassification", num_labels=1)
+    with serving("--max-body-bytes", str(MAX_BODY_BYTES), env=ENVIRONMENT, model=model) as server:
+        excess = drive(server, pooling())
+        assert not excess, "\n".join(excess)
