@@ -21,7 +21,7 @@ use crate::generation::answer_memory::least_bytes;
 use crate::generation::fold::{Folded, KeepTokens, fold};
 use crate::generation::generate::Usage;
 use crate::generation::place::Place;
-use crate::grammars::{AskedGrammar, CompiledGrammar};
+use crate::grammars::{AskedGrammar, CompiledGrammar, KeyedGrammar};
 use crate::http::{IgnoredFields, RelaxedKeywords};
 use crate::limits::INLINE_ANSWER_BYTES;
 use crate::request::arrival::Arrival;
@@ -248,7 +248,7 @@ pub(crate) async fn tokenize<P: Prompts>(
 /// A call that passed all checks that need neither tokens nor a compiled grammar.
 pub(crate) struct Checked<P> {
     params: CheckedParams,
-    grammar: Option<AskedGrammar>,
+    grammar: Option<KeyedGrammar>,
     num_choices: NumChoices,
     prompts: P,
 }
@@ -259,5 +259,6 @@ pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompt
     let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
     let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
+    let grammar = grammar.map(|grammar| grammar.keyed(&scope.arrival.caller));
     Ok(Checked { params, grammar, num_choices, prompts })
 }

@@ -28,6 +28,20 @@ pub struct AskedGrammar {
     pub grammar: Grammar,
 }
 
+impl AskedGrammar {
+    /// Adds the grammar's key in the cache. Takes time in proportion to the grammar.
+    pub fn keyed(self, caller: &Caller) -> KeyedGrammar {
+        KeyedGrammar { key: GrammarKey::new(caller.name(), &self.grammar), asked: self }
+    }
+}
+
+/// A grammar that a caller asks for, with its key in the cache.
+#[derive(Debug)]
+pub struct KeyedGrammar {
+    key: GrammarKey,
+    asked: AskedGrammar,
+}
+
 /// The most tokens of reasoning, as a client sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AskedBudget {
@@ -128,9 +142,8 @@ impl Grammars {
     pub async fn get(
         self: &Arc<Self>,
         caller: &Caller,
-        asked: AskedGrammar,
+        KeyedGrammar { key, asked }: KeyedGrammar,
     ) -> Result<CompiledGrammar, ApiError> {
-        let key = GrammarKey::new(caller.name(), &asked.grammar);
         // No panic can leave the cache half changed.
         if let Some(compiled) = self.cache.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             self.metrics.grammar_hits.inc();

@@ -170,7 +170,7 @@ fn read_instances(scope: &Scope, body: &[u8]) -> Result<Vec<CheckedInstance>, Ap
         );
         return Err(ApiError::value("instances", problem));
     }
-    let read = |(idx, instance): (usize, &Box<RawValue>)| {
+    let read = |(idx, instance): (usize, &RawValue)| {
         let instance = instance.get().as_bytes();
         // An instance that is not an object is refused as a prompt.
         let is_chat = serde_json::from_slice::<Kind<'_>>(instance).is_ok_and(|kind| kind.messages.is_some());
@@ -179,7 +179,7 @@ fn read_instances(scope: &Scope, body: &[u8]) -> Result<Vec<CheckedInstance>, Ap
             false => CheckedInstance::Prompt(Box::new(check(scope, prompt(idx, instance)?)?)),
         })
     };
-    body.instances.iter().enumerate().map(read).collect()
+    body.instances.iter().map(AsRef::as_ref).enumerate().map(read).collect()
 }
 
 fn prompt(idx: usize, instance: &[u8]) -> Result<Generate, ApiError> {

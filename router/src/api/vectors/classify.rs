@@ -69,7 +69,7 @@ pub async fn classify(State(app): State<Arc<App>>, request: Request) -> Response
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: ClassifyRequest = call.parse(&body, &[])?;
+    let body: ClassifyRequest = call.parse(body, &[]).await?;
     app.served.model.check_name(body.model.as_deref())?;
     let labels = call.labels()?.to_vec();
     let model = call.model().to_owned();
@@ -153,7 +153,7 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Response 
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: PredictRequest = call.parse(&body, &[])?;
+    let body: PredictRequest = call.parse(body, &[]).await?;
     let labels = call.labels()?.to_vec();
     let (mut inputs, mut is_list) = (Inputs::default(), false);
     match body.inputs {

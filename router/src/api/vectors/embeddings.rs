@@ -110,7 +110,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: EmbeddingRequest = call.parse(&body, REFUSED_FOR_EMBEDDINGS)?;
+    let body: EmbeddingRequest = call.parse(body, REFUSED_FOR_EMBEDDINGS).await?;
     app.served.model.check_name(body.model.as_deref())?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
@@ -173,7 +173,7 @@ pub async fn embed(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn answer_tei(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: EmbedRequest = call.parse(&body, &[])?;
+    let body: EmbedRequest = call.parse(body, &[]).await?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let cut = Cut::of_flag(body.truncate);

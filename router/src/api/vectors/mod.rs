@@ -338,9 +338,20 @@ impl Call {
     }
 
     /// Parses the body. `refused` are fields of the route besides those of all routes.
-    fn parse<T: DeserializeOwned>(&mut self, body: &[u8], refused: &[Refused]) -> Result<T, ApiError> {
-        let refused = &[REFUSED, refused].concat();
-        parse_noting(body, OtherFields { refused, harmless: HARMLESS }, "", &mut self.ignored)
+    async fn parse<T: DeserializeOwned + Send + 'static>(
+        &mut self,
+        body: Bytes,
+        refused: &'static [Refused],
+    ) -> Result<T, ApiError> {
+        let parse = move |body: &[u8]| {
+            let refused = &[REFUSED, refused].concat();
+            let mut ignored = IgnoredFields::default();
+            let parsed = parse_noting(body, OtherFields { refused, harmless: HARMLESS }, "", &mut ignored)?;
+            Ok((parsed, ignored))
+        };
+        let (parsed, ignored) = self.scope.app.served.parse(&self.scope.arrival.caller, body, parse).await?;
+        self.ignored = ignored;
+        Ok(parsed)
     }
 
     /// Refuses a model with classes, whose vectors mean something else.

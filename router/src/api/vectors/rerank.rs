@@ -203,7 +203,7 @@ pub async fn rerank_tei(State(app): State<Arc<App>>, request: Request) -> Respon
 
 async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: RerankRequest = call.parse(&body, REFUSED_FOR_RANKS)?;
+    let body: RerankRequest = call.parse(body, REFUSED_FOR_RANKS).await?;
     app.served.model.check_name(body.model.as_deref())?;
     let (documents, is_tei) = match (body.documents, body.texts) {
         (Some(documents), None) => (documents.into_iter().map(Document::into_text).collect(), false),
@@ -330,7 +330,7 @@ pub async fn score(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
-    let body: ScoreRequest = call.parse(&body, &[])?;
+    let body: ScoreRequest = call.parse(body, &[]).await?;
     app.served.model.check_name(body.model.as_deref())?;
     let (queries, documents) = (body.text_1.into_list(), body.text_2.into_list());
     if queries.len() != 1 && queries.len() != documents.len() {
