@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -241,6 +242,8 @@ def test_a_long_error_is_cut(client: Client, backend: FakeBackend, monkeypatch: 
         raise RuntimeError("\udcff" + "ä" * MAX_ERROR_MESSAGE_BYTES)
 
     monkeypatch.setattr(backend, "start", refuse)
+    # The processes of pytest cannot exchange a log that is no valid text.
+    monkeypatch.setattr(logging.getLogger("trunkline_server.engine"), "disabled", True)
     message = client.open().step(first_plan()).sequences[0].error.message
     assert message.startswith("the backend refused the sequence: ?ää")
     assert MAX_ERROR_MESSAGE_BYTES - 1 <= len(message.encode()) <= MAX_ERROR_MESSAGE_BYTES
