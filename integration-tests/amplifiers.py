@@ -11,7 +11,7 @@ from harness import ALL_TIERS
 
 # The value of `--max-body-bytes`; in the second tier it is the default.
 MAX_BODY_BYTES = (8 if ALL_TIERS else 1) << 20
-# What fills a body, with room for the rest of it.
+# The text that fills a body; it leaves room for the rest of it.
 NUM_BYTES = MAX_BODY_BYTES - 4096
 # Just below `MAX_JSON_VALUES` in router/src/limits.rs.
 NUM_VALUES = 131_000

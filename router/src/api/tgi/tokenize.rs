@@ -219,7 +219,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     memory.hold(response).await
 }
 
-/// What is tokenized.
+/// The text or the chat that a request asks to tokenize.
 enum Asked {
     Text(String),
     Chat(ChatRequest),

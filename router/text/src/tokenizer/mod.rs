@@ -70,7 +70,7 @@ pub struct EncodedToken {
 pub struct Tokenizer {
     /// The library's tokenizer, of which the model is used.
     pipeline: tokenizers::Tokenizer,
-    /// What precedes the model.
+    /// The normalizers and pre-tokenizers, which are applied before the model.
     steps: Steps,
     /// The normalizer of a `tokenizer.model`, which the library has only in part. The pipeline has none then.
     sentence_piece: Option<SentencePieceNormalizer>,

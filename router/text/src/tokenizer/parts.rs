@@ -15,7 +15,7 @@ use super::added::AddedTokens;
 pub const PART_BYTES: usize = 64 << 10;
 /// The text after a part that is split with it, in bytes. The pieces at the end of a part depend on it.
 const CONTEXT_BYTES: usize = 1 << 10;
-/// What an expression must not contain: looking behind, and anchors.
+/// Parts of expressions that look behind or are anchors, which make a piece depend on the text before it.
 const LEFT_CONTEXT: [&str; 7] = ["(?<", r"\b", r"\B", r"\A", r"\G", r"\K", "(^"];
 
 /// The places where a text may be cut.
