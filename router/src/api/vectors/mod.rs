@@ -282,6 +282,16 @@ impl Cut {
     }
 }
 
+/// Checks the number of texts in a field. Routes check it before they convert the texts, which takes time for each.
+pub(crate) fn check_count(field: &str, num_inputs: usize) -> Result<(), ApiError> {
+    if num_inputs <= MAX_VECTOR_INPUTS {
+        return Ok(());
+    }
+    let problem =
+        format!("has {num_inputs} entries, the limit is {MAX_VECTOR_INPUTS}; hint: send several requests");
+    Err(ApiError::value(field, problem))
+}
+
 /// An admitted request for vectors.
 pub(crate) struct Call {
     scope: Scope,
@@ -380,12 +390,7 @@ impl Call {
         if num_inputs == 0 {
             return Err(ApiError::value(field, "is empty; hint: send at least one text"));
         }
-        if num_inputs > MAX_VECTOR_INPUTS {
-            let problem = format!(
-                "has {num_inputs} entries, the limit is {MAX_VECTOR_INPUTS}; hint: send several requests"
-            );
-            return Err(ApiError::value(field, problem));
-        }
+        check_count(field, num_inputs)?;
         let num_bytes = if info.asks_about_pairs { inputs.num_bytes_of_pairs() } else { inputs.num_bytes() };
         if info.asks_about_pairs && num_bytes > MAX_QUESTION_BYTES {
             let problem = format!(

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::scoring::{cosine, probabilities};
-use super::{Answered, Call, Cut, Inputs, Reply, VectorUsage};
+use super::{Answered, Call, Cut, Inputs, Reply, VectorUsage, check_count};
 use crate::api::app::App;
 use crate::api::openai::{self, Prompt, Prompts};
 use crate::api::{respond, tgi};
@@ -205,6 +205,8 @@ async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<R
     let (mut call, body) = Call::admit(app, request).await?;
     let body: RerankRequest = call.parse(body, REFUSED_FOR_RANKS).await?;
     app.served.model.check_name(body.model.as_deref())?;
+    check_count("documents", body.documents.as_ref().map_or(0, Vec::len))?;
+    check_count("texts", body.texts.as_ref().map_or(0, Vec::len))?;
     let (documents, is_tei) = match (body.documents, body.texts) {
         (Some(documents), None) => (documents.into_iter().map(Document::into_text).collect(), false),
         (_, Some(_)) if !takes_texts => {
@@ -338,6 +340,7 @@ async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiE
             format!("has {} texts, must have one or the {} of `text_2`", queries.len(), documents.len());
         return Err(ApiError::value("text_1", problem));
     }
+    check_count("text_2", documents.len())?;
     let model = call.model().to_owned();
     let cut = Cut::of_field(body.truncate_prompt_tokens);
     let sides = Sides { queries, documents, field: "text_2", shows_documents: false };
