@@ -37,7 +37,7 @@ BODIES: dict[str, dict[str, Any]] = {
     GENERATE: {"inputs": "x", "parameters": {"max_new_tokens": 4}},
     "/chat_tokenize": {"messages": USER},
 }
-# What no error may show: addresses, places in the source, and paths, unless the request itself has them.
+# Texts that no error may show: addresses, places in the source, and paths, unless the request itself has them.
 LEAK = re.compile(r"0x[0-9a-f]{6,}|Traceback|panick|\.(?:rs|py)\b|/(?:etc|home|opt|proc|root|run|tmp|usr|var|work)/")
 # A tenth of what the attacks below took where they succeeded, and many times what they take here.
 PROMPT_S = 5.0
@@ -144,7 +144,7 @@ def test_a_request_id_gives_no_hold_on_a_request(target: Target) -> None:
         next(sse_events(first.iter_lines()))
         with ThreadPoolExecutor() as pool:
             beside = [pool.submit(target.send, COMPLETIONS, body, "calm", **shared) for _ in range(2)]
-            # Leaving in the middle aborts this request alone.
+            # Leaving in the middle aborts only this request.
             first.close()
             texts = [answer.result().json()["choices"][0]["text"] for answer in beside]
     assert texts == [alone, alone]
@@ -510,7 +510,7 @@ def test_no_request_makes_the_server_fetch_an_address(target: Target) -> None:
         target.send(CHAT, BODIES[CHAT], referer=url, forwarded=f"host={site}", **{"x-forwarded-host": site})
         with pytest.raises(BlockingIOError):
             listener.accept()
-    # What is only text, or names a schema that is not needed, is no reason to refuse.
+    # An address that is only text, or names a schema that is not needed, is no reason to refuse.
     assert {case for case, code in codes.items() if code == 200} == {"text", "TGI's image", "schema"}, codes
 
 

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 
 # The most bytes of memory for a byte of a body.
 MAX_AMPLIFICATION = 64
-# What small requests may take: `UNCOUNTED_ANSWER_BYTES`, logprobs, and pages that the allocator keeps.
+# The memory that small requests may take: `UNCOUNTED_ANSWER_BYTES`, logprobs, and pages that the allocator keeps.
 SMALL_REQUEST_BYTES = 64 << 20
 # The most CPU time for which a request may hold a thread of the HTTP runtime, one of the histogram's bounds.
 MAX_POLL_S = 0.02

@@ -1,4 +1,4 @@
-"""What costly requests take of the router: memory and CPU time that their bytes must not multiply."""
+"""Costly requests take only so much of the router's memory and CPU time as their bytes justify."""
 
 from __future__ import annotations
 

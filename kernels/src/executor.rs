@@ -82,7 +82,7 @@ struct ThreadScratch {
     attention: Scratch,
     routing: Routing,
     sampler: Sampler,
-    /// Of the last step with rows of logits.
+    /// The sampling times of the last step with rows of logits.
     sampling: SamplingTime,
     profile: Option<ThreadProfile>,
 }

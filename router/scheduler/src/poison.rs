@@ -108,7 +108,7 @@ fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<P
     words
 }
 
-/// What is known about a request that was in flight when shards were lost.
+/// The history of a request that was in flight when shards were lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
     /// How often a sequence of it left as a suspect.

@@ -71,7 +71,7 @@ pub struct Sequence {
     /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
     pub losses: VecDeque<Loss>,
     pub cell: CellId,
-    /// How often the sequence was separated from others of its cell.
+    /// The number of times that the sequence was separated from others of its cell.
     pub num_separations: u8,
     /// Set once it ended by itself.
     pub is_answered: bool,

@@ -18,7 +18,7 @@ pub struct Size {
     pub num_messages: usize,
     /// The approximate size of the text that a template renders.
     pub num_text_bytes: usize,
-    /// The approximate memory.
+    /// The approximate memory of the messages, their JSON values included.
     pub num_bytes: usize,
 }
 

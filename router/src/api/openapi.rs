@@ -108,7 +108,7 @@ pub struct ApiDoc;
 
 /// The document, built once.
 static DOCUMENT: LazyLock<utoipa::openapi::OpenApi> = LazyLock::new(ApiDoc::openapi);
-/// Its text, which all answers share. Parts of it are schemas that are always JSON.
+/// The document as JSON text, which all answers share. Serializing it cannot fail, because its parts are JSON.
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| serde_json::to_vec(&*DOCUMENT).unwrap_or_default().into());
 
 /// Answers `/openapi.json`.

@@ -1,7 +1,7 @@
 //! The time in which a body must arrive.
 //!
-//! What arrives pays for time at [`MIN_BODY_RATE`], but never for more than the grace. A client that sends all but the
-//! last byte at once does not hold its memory any longer for that.
+//! Bytes that arrive pay for time at [`MIN_BODY_RATE`], but never for more than the grace. A client that sends all but
+//! the last byte at once therefore does not hold its memory any longer.
 
 use std::time::Duration;
 

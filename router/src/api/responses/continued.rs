@@ -29,7 +29,7 @@ pub struct Continued {
     memory: AnswerMemory,
 }
 
-/// What a request adds to a stored conversation.
+/// The part of a conversation that a request adds to the stored turns.
 pub struct Added {
     pub store: Arc<ResponseStore>,
     /// The name of the tenant; `None` without API keys.
