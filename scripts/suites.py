@@ -2,24 +2,42 @@
 """Runs test suites, each a make target, and skips those whose inputs have not changed since they last passed.
 
     scripts/suites.py [--force] SUITE...
+    scripts/suites.py --budgets
 
 A suite's inputs are all files of the repository except those that cannot affect it. Their digest is saved in
 `target/passed/` when the suite passes, so a change reruns only the suites that it can affect. A new clone runs
-everything.
+everything. At its end the slowest tests of all suites are printed. Each suite has a budget of CPU seconds; `make lint`
+fails if the last run of a suite exceeded it.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import os
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / "target" / "passed"
 REPORTS = ROOT / "target" / "reports"
+# What each suite that passed has cost, as `{suite: {"seconds": …, "cpu_seconds": …}}`.
+COSTS = REPORTS / "costs.json"
+# Suite → the most CPU seconds that it may take, builds included: twice what it takes on two cores of a Sapphire Rapids
+# machine, because machines differ by a factor of two. Wall time would depend on other load.
+BUDGETS = {
+    "lint": 900,
+    "test-rust": 900,
+    "test-server": 900,
+    "test-deploy": 30,
+    "test-system": 1200,
+    "test-clients": 400,
+}
+NUM_SLOWEST = 20
 # Suites that use one core, and so run concurrently with others.
 CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
@@ -89,22 +107,61 @@ class Run:
 
     def wait(self) -> int:
         """Waits for the end, saves the digest if the suite passed, and returns the exit status."""
-        status = self._process.wait()
+        # `wait4` also tells the CPU time of all descendants that have ended.
+        _, encoded, usage = os.wait4(self._process.pid, 0)
+        status = self._process.returncode = os.waitstatus_to_exitcode(encoded)
         if self._log is not None:
             print(self._log.read_text(errors="replace"), end="")
         seconds = time.monotonic() - self._begin
-        print(f"==== {self.suite} {'failed' if status else 'passed'} after {seconds:.0f} s", flush=True)
+        cpu_seconds = usage.ru_utime + usage.ru_stime
+        verdict = "failed" if status else "passed"
+        print(f"==== {self.suite} {verdict} after {seconds:.0f} s, {cpu_seconds:.0f} CPU s", flush=True)
         if status == 0:
+            costs = recorded_costs() | {self.suite: {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}}
+            REPORTS.mkdir(parents=True, exist_ok=True)
+            COSTS.write_text(json.dumps(costs, indent=2))
             PASSED.mkdir(parents=True, exist_ok=True)
             (PASSED / self.suite).write_text(self._wanted)
         return status
 
 
+def recorded_costs() -> dict[str, dict[str, int]]:
+    return json.loads(COSTS.read_text()) if COSTS.exists() else {}
+
+
+def exceeded_budgets() -> list[str]:
+    """Returns a line for each suite whose last run took more CPU time than its budget."""
+    return [
+        f"the last run of {suite} took {cost['cpu_seconds']} CPU s, but its budget is {BUDGETS[suite]}; hint: make its "
+        "slowest tests faster, or raise its budget in scripts/suites.py and say why"
+        for suite, cost in recorded_costs().items()
+        if suite in BUDGETS and cost["cpu_seconds"] > BUDGETS[suite]
+    ]
+
+
+def slowest_tests() -> list[str]:
+    """Returns a line for each of the slowest tests that pytest has reported, whichever suite they belong to."""
+    tests = [
+        (float(case.get("time", 0)), report.stem, f"{case.get('classname')}::{case.get('name')}")
+        for report in REPORTS.glob("*.xml")
+        for case in ET.parse(report).getroot().iter("testcase")
+    ]
+    slowest = sorted(tests, reverse=True)[:NUM_SLOWEST]
+    return [f"{seconds:7.1f} s  {suite:13} {name[:140]}" for seconds, suite, name in slowest]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="run every suite")
-    parser.add_argument("suites", nargs="+", choices=UNRELATED, metavar="SUITE")
+    parser.add_argument("--budgets", action="store_true", help="only check what the last run of each suite has cost")
+    parser.add_argument("suites", nargs="*", metavar="SUITE")
     args = parser.parse_args()
+    for unknown in set(args.suites) - UNRELATED.keys():
+        parser.error(f"no suite `{unknown}`; hint: the suites are {', '.join(UNRELATED)}")
+    if args.budgets:
+        problems = exceeded_budgets()
+        print(*problems, sep="\n", end="\n" if problems else "", file=sys.stderr)
+        return bool(problems)
     names = files()
     wanted = {suite: digest(suite, names) for suite in args.suites}
     due = [suite for suite in args.suites if args.force or not is_unchanged(suite, wanted[suite])]
@@ -124,6 +181,8 @@ def main() -> int:
             break
     while concurrent:
         status = concurrent.pop().wait() or status
+    if due:
+        print("==== slowest tests of Python suites", *slowest_tests(), sep="\n")
     return status
 
 
