@@ -17,6 +17,7 @@ RUST_TYPES = ROOT / "router/src/engine/shard/generated/trunkline.shard.v1.rs"
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
+MAX_RELEASE_LINES = 60
 SOURCE = {".rs", ".py"}
 
 # The imports allowed between the server's packages, which go in one direction: service → engine → models → Ops.
@@ -229,8 +230,19 @@ def check_pure(path: Path, text: str) -> list[str]:
     ]
 
 
+def check_releases() -> list[str]:
+    """Checks that the section of each release in the changelog is short enough to be read."""
+    sections = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    lengths = {section.partition("\n")[0]: len(section.rstrip().splitlines()) for section in sections}
+    return [
+        f"CHANGELOG.md: {name} has {lines} lines, at most {MAX_RELEASE_LINES}"
+        for name, lines in lengths.items()
+        if lines > MAX_RELEASE_LINES
+    ]
+
+
 def main() -> int:
-    found = check_generated() + rust_imports.check()
+    found = check_generated() + check_releases() + rust_imports.check()
     for path in tracked():
         try:
             text = path.read_text()
