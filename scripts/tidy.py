@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import limits
 import rust_imports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,7 +243,7 @@ def check_releases() -> list[str]:
 
 
 def main() -> int:
-    found = check_generated() + check_releases() + rust_imports.check()
+    found = [*check_generated(), *check_releases(), *limits.check(ROOT, tracked()), *rust_imports.check()]
     for path in tracked():
         try:
             text = path.read_text()
