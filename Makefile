@@ -50,7 +50,9 @@ help:
 serve: build ## build and serve: MODEL=org/name PORT=3000 ARGS="--threads 2"
 	@exec .venv/bin/trunkline serve $(MODEL) --port $(PORT) $(ARGS)
 
-setup: .venv/.stamp ##- create the serving environment in .venv
+setup: .venv/.stamp ##- create the serving environment in .venv; HOOKS=1: also check the subjects of commits
+	@[ -z "$(HOOKS)" ] || exec git config core.hooksPath scripts/hooks
+	[ -n "$$(git config core.hooksPath)" ] || echo "\`make setup HOOKS=1\` makes git check the subjects of your commits"
 
 # A single cargo call keeps all cores busy. The environment is created at the same time.
 build: ## build .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
@@ -109,6 +111,7 @@ lint: .venv-test/.stamp ## run rustfmt, clippy, ruff, mypy, buf, hadolint and ti
 	@scripts/require.sh cargo cc
 	cargo fmt --all --check
 	$(TEST_PYTHON) scripts/tidy.py
+	$(TEST_PYTHON) scripts/suites.py --budgets
 	.venv-test/bin/ruff check --no-cache --quiet .
 	.venv-test/bin/ruff format --check --quiet .
 	.venv-test/bin/buf lint proto
@@ -199,7 +202,29 @@ soak: build .venv-test/.stamp ## serve a steady load and look for growth: HOURS=
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
 
+audit: .tools/.stamp ##- check licences and known vulnerabilities of everything in the lock files (needs the network)
+	@scripts/audit.sh
+
+# Everything is rebuilt with the compiler's counters, hence the own folder. Needs `rustup component add llvm-tools`.
+coverage: ##- measure which lines of the pure crates their tests reach; writes target/coverage/index.html
+	@tools=$$(rustc --print target-libdir)/../bin
+	[ -x $$tools/llvm-cov ] || { echo "error: llvm-cov is missing; hint: rustup component add llvm-tools" >&2; exit 1; }
+	export RUSTFLAGS="-C instrument-coverage" CARGO_TARGET_DIR=target/coverage PROPTEST_RNG_SEED=1
+	export LLVM_PROFILE_FILE=$(CURDIR)/target/coverage/raw/%p-%m.profraw
+	rm -rf target/coverage/raw
+	run="cargo test --release -p trunkline-draft -p trunkline-kv-tests -p trunkline-scheduler-tests --tests"
+	$$run --quiet
+	$$tools/llvm-profdata merge -sparse target/coverage/raw/*.profraw -o target/coverage/merged.profdata
+	objects=$$($$run --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/-object \1/p')
+	sources="contract/src router/draft/src router/kv/src router/scheduler/src"
+	$$tools/llvm-cov show $$objects --instr-profile=target/coverage/merged.profdata --format=html \
+	    --output-dir=target/coverage $$sources
+	$$tools/llvm-cov report $$objects --instr-profile=target/coverage/merged.profdata $$sources
+
 ##@ Measure
+lines: ##- count lines of code by folder, or those added and removed since BASE
+	@$(PYTHON) scripts/lines.py $(BASE)
+
 bench-%: export SHIP = 1
 # The benchmark to run. The environment does not set it, because some systems define NAME for other purposes.
 NAME = http
@@ -276,6 +301,11 @@ gpu-bundle: .tools/.stamp ##- collect in .gpu/ what `make gpu-check` needs elsew
 	scripts/gpu-bundle.sh $(BIN) $(GPU_PYTHON)
 
 ##@ Regenerate
+release-notes: ##- print the changelog's section of VERSION, by default that of the newest release
+	@awk -v version='$(VERSION)' '/^## / {found = /^## .[0-9]/ && (version ? index($$0, "[" version "]") : !any)}
+	    found {any = 1; print}
+	    END {exit !any}' CHANGELOG.md || { echo "error: CHANGELOG.md has no release \`$(VERSION)\`" >&2; exit 1; }
+
 proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from proto/
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
 	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/engine/shard/generated
