@@ -216,7 +216,7 @@ coverage: ##- measure which lines of the pure crates their tests reach; writes t
 	$$run --quiet
 	$$tools/llvm-profdata merge -sparse target/coverage/raw/*.profraw -o target/coverage/merged.profdata
 	objects=$$($$run --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/-object \1/p')
-	sources="contract/src router/draft/src router/kv/src router/scheduler/src"
+	sources="--sources contract/src router/draft/src router/kv/src router/scheduler/src"
 	$$tools/llvm-cov show $$objects --instr-profile=target/coverage/merged.profdata --format=html \
 	    --output-dir=target/coverage $$sources
 	$$tools/llvm-cov report $$objects --instr-profile=target/coverage/merged.profdata $$sources
