@@ -1,4 +1,4 @@
-"""Sample values, within the documented ranges, for every field that docs/api.md lists as supported."""
+"""Sample values, within the documented ranges, for every field that docs/api lists as supported."""
 
 from __future__ import annotations
 

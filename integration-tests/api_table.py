@@ -1,14 +1,15 @@
-"""Parser for the tables of request fields in docs/api.md."""
+"""Parser for the tables of request fields in docs/api."""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 STATUSES = ("supported", "refused", "ignored")
 VECTORS = "## Embeddings, scores and classes"
-# Name of a table → its section in docs/api.md and the first cell of its header.
+# Name of a table → its section in docs/api and the first cell of its header.
 TABLES = {
     "chat": ("## `POST /v1/chat/completions`", "field"),
     "message": ("## `POST /v1/chat/completions`", "field of `messages[]`"),
@@ -32,6 +33,12 @@ TABLES = {
 }
 FIELD = re.compile(r"`([a-z][a-z0-9_]*(?:\[\])?(?:\.[a-z][a-z0-9_]*(?:\[\])?)*)`")
 RANGE = re.compile(r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?P<other>,? or from -?\d+)?(?:,? to (?P<high>-?[\d.]*\d))?\b")
+
+
+def api_pages(root: Path) -> str:
+    """Returns the text of all pages in docs/api, OpenAI's first, to whose rows the others refer."""
+    pages = sorted((root / "docs/api").glob("*.md"), key=lambda page: (page.stem != "openai", page.stem))
+    return "\n".join(page.read_text() for page in pages)
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,7 @@ def step(text: str) -> float:
 def parse_rows(table: str, line: str, known: dict[tuple[str, str], Row]) -> list[Row]:
     """Returns the rows of a line, one for each field that it names.
 
-    `known` holds the rows that "as above" refers to. Raises ValueError if the line is not a valid row.
+    `known` holds the rows to which "as above" and "as for chats" refer. Raises ValueError for an invalid row.
     """
     cells = [cell.strip() for cell in line.strip().split("|")]
     if len(cells) != 6 or cells[0] or cells[-1]:
@@ -90,7 +97,7 @@ def parse_rows(table: str, line: str, known: dict[tuple[str, str], Row]) -> list
         raise ValueError(f"an ignored field accepts any value, so its third cell must be empty: {line}")
     found = []
     for field in fields:
-        if allowed in ("as above", "neutral values as above"):
+        if allowed.removeprefix("neutral values ") in ("as above", "as for chats"):
             if (field, status) not in known:
                 raise ValueError(f"no earlier row lists {field} as {status}: {line}")
             found.append(replace(known[field, status], table=table))

@@ -1,4 +1,4 @@
-"""Sends the field of each row in docs/api.md to a server, on every route that accepts the field."""
+"""Sends the field of each row in docs/api to a server, on every route that accepts the field."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
-from api_table import Row, neutral_values, parse_rows, read_rows
+from api_table import Row, api_pages, neutral_values, parse_rows, read_rows
 from harness import ROOT, Trunkline, serving
 from vector_models import write_bert
 
-ROWS = read_rows((ROOT / "docs/api.md").read_text())
+ROWS = read_rows(api_pages(ROOT))
 CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
 COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
 PAIRS = {"query": PROMPT, "documents": [PROMPT, "A rose is"]}

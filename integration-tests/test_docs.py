@@ -7,6 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from api_table import api_pages
 from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
@@ -40,7 +41,7 @@ LATE = {
     "required": ["a", "b"],
     "additionalProperties": False,
 }
-# Source file with a table of refused fields → the sections of api.md that list them.
+# Source file with a table of refused fields → the sections of docs/api that list them.
 REFUSED = {
     "openai/foreign.rs": ["## `POST /v1/chat/completions`", "## `POST /v1/completions`"],
     "openai/chat.rs": ["## `POST /v1/chat/completions`"],
@@ -72,8 +73,8 @@ def section(text: str, header: str) -> str:
 
 
 def section_rows(header: str) -> list[str]:
-    """Returns the table rows of a section of api.md."""
-    return [line for line in section(page("api.md"), header).splitlines() if line.startswith("|")]
+    """Returns the table rows of a section of docs/api."""
+    return [line for line in section(api_pages(ROOT), header).splitlines() if line.startswith("|")]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def openapi(server: Trunkline) -> dict[str, Any]:
 
 def test_documented_routes_are_those_of_the_server(server: Trunkline, openapi: dict[str, Any]) -> None:
     listed = {(method.upper(), path) for path, methods in openapi["paths"].items() for method in methods}
-    documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", page("api.md"), re.MULTILINE))
+    documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", api_pages(ROOT), re.MULTILINE))
     assert documented == listed | set(UNLISTED_ROUTES)
     for (method, path), status in UNLISTED_ROUTES.items():
         assert http.request(method, server.base_url + path).status_code == status, path
@@ -96,7 +97,7 @@ def test_every_refused_field_is_in_its_table(source: str) -> None:
     fields = set(re.findall(r'(?:Refused \{\s*field: |refused\()"(\w+)"', text))
     assert fields, "no refused fields found in the source"
     for header in REFUSED[source]:
-        rows = [line for line in section(page("api.md"), header).splitlines() if "| refused |" in line]
+        rows = [line for line in section(api_pages(ROOT), header).splitlines() if "| refused |" in line]
         assert not fields - named([row.split("|")[1] for row in rows])
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from api_table import read_rows
+from api_table import api_pages, read_rows
 from harness import ROOT, Trunkline, http
 
 NUM_TOKENS = 12
@@ -303,9 +303,7 @@ OTHERS = {
     *("messages[].content[].cache_control", "prediction", "speculation", "timings_per_token", "context_management"),
 }
 SUPPORTED = [
-    (row.table, row.field)
-    for row in read_rows((ROOT / "docs/api.md").read_text())
-    if row.table in ROUTES and row.status == "supported"
+    (row.table, row.field) for row in read_rows(api_pages(ROOT)) if row.table in ROUTES and row.status == "supported"
 ]
 CASES = [(table, name) for table, name in SUPPORTED if name in EFFECTS]
 

@@ -28,7 +28,7 @@ STRIDE = 36
 NUM_STREAMS = 16
 # Outputs for each schema in `OURS`.
 NUM_OUTPUTS = 4 if ALL_TIERS else 2
-# Rows of supported keywords in the table of docs/api.md.
+# Rows of supported keywords in the table of the page on structured output.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined", "Conditions"]
 TAGS = {
     "type": "structural_tag",
@@ -96,7 +96,7 @@ def test_finished_outputs_validate(answers: dict[str, httpx.Response], name: str
 
 
 def test_ours_use_every_documented_keyword_and_format() -> None:
-    text = (ROOT / "docs/api.md").read_text()
+    text = (ROOT / "docs/api/structured-output.md").read_text()
     lines = [line.split("|") for line in text[text.index("\n## Structured output") :].splitlines() if line[:2] == "| "]
     cells = {line[1].strip(): set(re.findall(r"`([^`]+)`", line[2])) for line in reversed(lines)}
     used = [each for schema in OURS.values() for each in subschemas(schema)]

@@ -44,7 +44,7 @@ fn the_defaults_bound_every_wait() {
         health_interval: seconds(1),
         health: seconds(2),
     };
-    assert_eq!(ServerLimits::default().timeouts, wanted, "docs/api.md has the same numbers");
+    assert_eq!(ServerLimits::default().timeouts, wanted, "docs/api/README.md has the same numbers");
 }
 
 #[tokio::test]

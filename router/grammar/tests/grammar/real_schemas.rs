@@ -104,7 +104,7 @@ impl Sample {
         }
     }
 
-    // The figures are for docs/api.md.
+    // The figures are for docs/api/structured-output.md.
     #[allow(clippy::print_stdout)]
     fn check(&self, title: &str, min_accepted_percent: usize) {
         let Self { num_schemas, num_accepted, num_finished, faults, notes } = self;
