@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use axum::http::{HeaderMap, Method};
+use axum::http::HeaderMap;
 use futures::future::BoxFuture;
 
 /// The target of the lines of which each request has one.
@@ -126,20 +126,6 @@ pub struct Exporter {
     pub telemetry: Arc<dyn Telemetry>,
     /// Sends what is left, for a few seconds at most.
     pub stop: BoxFuture<'static, ()>,
-}
-
-/// Returns the operation of a route that generates, and `None` for the others, which have no record.
-pub fn operation(method: &Method, route: &str) -> Option<&'static str> {
-    match route {
-        _ if method != Method::POST => None,
-        "/v1/chat/completions" | "/v1/messages" | "/v1/responses" => Some("chat"),
-        "/v1/completions" | "/" | "/generate" | "/generate_stream" | "/invocations" | "/vertex" => {
-            Some("text_completion")
-        }
-        "/v1/embeddings" | "/embed" | "/v1/rerank" | "/v2/rerank" | "/rerank" | "/v1/score" | "/score"
-        | "/v1/classify" | "/classify" | "/predict" => Some("embeddings"),
-        _ => None,
-    }
 }
 
 /// The record of a running request. It ends when it is dropped, which is when the answer was handed over.

@@ -19,6 +19,7 @@ mod pipeline;
 pub mod respond;
 pub mod response_store;
 pub mod responses;
+pub mod route;
 pub(crate) mod stream;
 pub mod tgi;
 pub(crate) mod usage;

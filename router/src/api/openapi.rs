@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use axum::http::header;
-use axum::response::IntoResponse;
+use axum::http::{Method, header};
+use axum::response::{Html, IntoResponse, Redirect};
 use bytes::Bytes;
 use trunkline_contract::range;
 use utoipa::openapi::path::Operation;
@@ -12,28 +12,9 @@ use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
-use super::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
-use crate::tenants;
+use super::route::{Events, Kind, ModelField, Paths, Route};
+use super::{models, openai, tgi};
 
-/// Routes that can stream, with the schema of an event's data if it is one type.
-const STREAMING: [(&str, Option<&str>); 7] = [
-    ("/v1/chat/completions", Some("ChatCompletionChunk")),
-    ("/v1/completions", Some("CompletionResponse")),
-    ("/v1/responses", None),
-    ("/v1/messages", None),
-    ("/generate", Some("StreamResponse")),
-    ("/", Some("StreamResponse")),
-    ("/invocations", None),
-];
-/// Routes that compute steps but do not appear in [`STREAMING`].
-const COMPUTING: [&str; 6] =
-    ["/generate_stream", "/vertex", "/v1/embeddings", "/v1/rerank", "/v1/score", "/v1/classify"];
-/// Routes that need the model's limits, but no step.
-const WITHOUT_STEPS: [&str; 2] = ["/v1/chat/completions/render", "/v1/completions/render"];
-/// Routes that take no place and are charged to the rate of requests, as are those below the first.
-const CHARGED: [&str; 2] = ["/v1/kv", "/v1/usage"];
-/// Routes of TGI's dialect whose body may name a model.
-const WITH_MODEL: [&str; 5] = ["/chat_tokenize", "/detokenize", "/invocations", "/rerank", "/vertex"];
 /// The errors that any route with a body may return.
 const WITH_BODY: [(&str, &str); 4] = [
     ("400", "The body is not JSON, or the request is invalid"),
@@ -50,51 +31,6 @@ const WITH_BODY: [(&str, &str); 4] = [
         description = "Large language models over the HTTP APIs of OpenAI, Anthropic and TGI.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    paths(
-        openai::chat::chat_completions,
-        openai::completions::completions,
-        openai::render::render_chat,
-        openai::render::render_completion,
-        models::list_models,
-        models::get_model,
-        responses::route::create,
-        responses::route::get,
-        responses::route::delete,
-        responses::route::input_tokens,
-        responses::route::cancel,
-        responses::items::input_items,
-        anthropic::messages::create,
-        anthropic::messages::count_tokens,
-        tgi::generate::generate,
-        tgi::generate::generate_stream,
-        tgi::generate::root,
-        tgi::info::info,
-        tgi::tokenize::tokenize,
-        tgi::tokenize::chat_tokenize,
-        tgi::detokenize::detokenize,
-        tgi::platforms::invocations,
-        tgi::platforms::vertex,
-        vectors::embeddings::embeddings,
-        vectors::embeddings::embed,
-        vectors::rerank::rerank,
-        vectors::rerank::rerank_tei,
-        vectors::rerank::score,
-        vectors::classify::classify,
-        vectors::classify::predict,
-        kv::tree::totals,
-        kv::tree::tree,
-        kv::tree::remove,
-        kv::node::show,
-        kv::node::pin,
-        kv::node::unpin,
-        kv::events::events,
-        operate::health,
-        operate::ping,
-        operate::livez,
-        operate::readyz,
-        operate::metrics,
-        usage::usage,
-    ),
     components(schemas(
         openai::Chunk<'_>,
         openai::StopReason,
@@ -102,7 +38,7 @@ const WITH_BODY: [(&str, &str); 4] = [
         models::anthropic::ModelInfo,
         models::anthropic::ModelPage
     )),
-    modifiers(&CommonAnswers, &SamplingRanges)
+    modifiers(&AllPaths, &CommonAnswers, &SamplingRanges)
 )]
 pub struct ApiDoc;
 
@@ -116,20 +52,23 @@ pub async fn document() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
 }
 
-/// Returns the path that a client may have meant whose base URL lacks `/v1` or has it twice, or whose path ends with a
-/// slash.
-pub fn similar_path(path: &str) -> Option<String> {
-    let path = path.trim_end_matches('/');
-    let meant =
-        [Some(path.to_owned()), Some(format!("/v1{path}")), path.strip_prefix("/v1").map(str::to_owned)];
-    meant.into_iter().flatten().find(|meant| DOCUMENT.paths.paths.contains_key(meant))
+/// Answers `/docs`, a page that shows the document.
+pub async fn page() -> impl IntoResponse {
+    Html(include_str!("docs.html"))
 }
 
-/// Returns the methods of a route; none if the document does not list it.
-pub fn methods_of(route: &str) -> Vec<&'static str> {
-    let item = DOCUMENT.paths.paths.get(&route.replace("{*", "{"));
-    let methods = item.map(|item| [("GET", &item.get), ("POST", &item.post), ("DELETE", &item.delete)]);
-    methods.into_iter().flatten().filter_map(|(name, operation)| operation.as_ref().map(|_| name)).collect()
+/// Redirects a browser from `/` to the page.
+pub async fn to_page() -> impl IntoResponse {
+    Redirect::temporary("/docs")
+}
+
+/// Adds what the handlers of the table of routes say.
+struct AllPaths;
+
+impl Modify for AllPaths {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        document.merge(Paths::openapi());
+    }
 }
 
 /// Adds the responses that do not depend on the handler: event streams, and errors of keys, bodies and models.
@@ -138,8 +77,15 @@ struct CommonAnswers;
 impl Modify for CommonAnswers {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         for (path, item) in &mut document.paths.paths {
-            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten() {
-                complete(path, operation);
+            let operations = [
+                (Method::GET, &mut item.get),
+                (Method::POST, &mut item.post),
+                (Method::DELETE, &mut item.delete),
+            ];
+            for (method, operation) in operations {
+                if let (Some(operation), Some(route)) = (operation, Route::documented(path, &method)) {
+                    complete(route, operation);
+                }
             }
         }
     }
@@ -174,24 +120,23 @@ fn number(bound: f32) -> Number {
     Number::Float(bound.to_string().parse().expect("a number's own digits"))
 }
 
-fn complete(path: &str, operation: &mut Operation) {
-    let dialect = Dialect::of_path(path);
-    if !tenants::PUBLIC.contains(&path) {
+fn complete(route: &Route, operation: &mut Operation) {
+    let dialect = route.dialect;
+    if route.needs_key() {
         add(operation, dialect, "401", "API keys are configured, and the request has no valid one");
     }
     if operation.request_body.is_some() {
         for (status, description) in WITH_BODY {
             add(operation, dialect, status, description);
         }
-        if dialect != Dialect::Tgi || WITH_MODEL.contains(&path) {
+        if route.model == ModelField::Named {
             add(operation, dialect, "404", "The model is not served");
         }
     }
-    if CHARGED.iter().any(|charged| path.starts_with(charged)) {
+    if route.kind == Kind::Looks {
         add(operation, dialect, "429", "The tenant has reached its rate of requests");
     }
-    let streaming = STREAMING.iter().find(|(streaming, _)| *streaming == path);
-    if streaming.is_some() || COMPUTING.contains(&path) {
+    if matches!(route.kind, Kind::Chats(_) | Kind::Completes(_) | Kind::MakesVectors) {
         add(operation, dialect, "503", "The server is not ready or is draining");
     }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
@@ -199,12 +144,15 @@ fn complete(path: &str, operation: &mut Operation) {
         let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
         add(operation, dialect, lost, "The shard disconnected or failed the request");
     }
-    if WITHOUT_STEPS.contains(&path) {
+    if route.kind == Kind::Renders {
         add(operation, dialect, "503", "The model is loading, or the server is draining");
     }
-    if let Some((_, schema)) = streaming
-        && let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200")
-    {
+    let schema = match route.events() {
+        Events::Never => return,
+        Events::Mixed => None,
+        Events::Of(schema) => Some(schema),
+    };
+    if let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200") {
         let content = Content::new(schema.map(Ref::from_schema_name));
         answer.content.insert("text/event-stream".to_owned(), content);
     }

@@ -15,32 +15,32 @@ use tracing::Instrument;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
 use crate::api::respond::Failure;
+use crate::api::route::{Kind, Route};
 use crate::error::{ApiError, ErrorClass};
 use crate::http::LongestPoll;
 use crate::metrics::{RouteLabel, RouteLabels};
 use crate::request_id::RequestId;
 use crate::tenants::Caller;
-use crate::trace::{self, ACCESS_LOG, Record, RequestTrace};
+use crate::trace::{ACCESS_LOG, Record, RequestTrace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// Routes that machines poll. Refusals of these are not counted as rejected requests.
-const PROBES: [&str; 5] = ["/readyz", "/livez", "/health", "/ping", "/metrics"];
 
 /// Runs a request and records its outcome.
 pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let arrived = Instant::now();
     let id = sent_id(&request).unwrap_or_else(RequestId::random);
+    let row = Route::of(&request);
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();
-    let id = match begin_trace(&app, &request, &route, &id) {
+    let operation = row.filter(|row| row.method == method).and_then(Route::operation);
+    let id = match operation.map(|operation| begin_trace(&app, &request, operation, &route, &id)) {
         Some(trace) => id.with_trace(trace),
         None => id,
     };
     request.extensions_mut().insert(id.clone());
     let request_id = id.as_str();
-    let dialect = Dialect::of_path(request.uri().path());
+    let dialect = Dialect::of(&request);
     let span = tracing::info_span!("request", id = request_id);
     let polls =
         app.metrics.http_longest_poll_seconds.get_or_create_owned(&RouteLabel { route: route.clone() });
@@ -69,7 +69,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
             // What follows a field's name may be a key that the client made up, and no text of a request is logged.
             let field = field.as_deref().and_then(|field| field.split(['.', '[']).next());
             let is_refused = id.trace().is_none_or(|trace| trace.update(|record| record.fail(code)));
-            let is_probe = PROBES.contains(&route.as_str());
+            let is_probe = row.is_some_and(|row| matches!(row.kind, Kind::Probes(_)));
             if !is_probe {
                 app.metrics.observe_failure(class, code);
             }
@@ -106,10 +106,16 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
 }
 
 /// Begins the record of a request that generates, and its span if there is an exporter.
-fn begin_trace(app: &App, request: &Request, route: &str, id: &RequestId) -> Option<RequestTrace> {
+fn begin_trace(
+    app: &App,
+    request: &Request,
+    operation: &'static str,
+    route: &str,
+    id: &RequestId,
+) -> RequestTrace {
     let record = Record {
         request_id: id.to_string(),
-        operation: trace::operation(request.method(), route)?,
+        operation,
         route: route.to_owned(),
         model: app.served.model.served_name.clone(),
         arrived: SystemTime::now(),
@@ -122,7 +128,7 @@ fn begin_trace(app: &App, request: &Request, route: &str, id: &RequestId) -> Opt
         grammar: None,
         sequences: Vec::new(),
     };
-    Some(RequestTrace::begin(record, request.headers(), app.telemetry.clone()))
+    RequestTrace::begin(record, request.headers(), app.telemetry.clone())
 }
 
 /// Returns the id that the client or a proxy sent, if it is valid.

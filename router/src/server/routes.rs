@@ -4,73 +4,25 @@ use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::{Html, Redirect, Response};
-use axum::routing::{get, post};
+use axum::response::Response;
+use axum::routing::get;
 use axum::{Extension, Router};
 
 use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
-use crate::api::openapi;
-use crate::api::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
+use crate::api::operate;
+use crate::api::route::{self, Kind, Route};
 use crate::error::ApiError;
 use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
 use crate::http::cors::{self, Origin};
 use crate::limits::MAX_HEADER_FIELDS;
-use crate::tenants::{Caller, ClientNetwork, PUBLIC, RateSlot};
-
-const DOCS_PAGE: &str = include_str!("../api/docs.html");
+use crate::tenants::{Caller, ClientNetwork, RateSlot};
 
 pub fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/kv", get(kv::tree::totals))
-        .route("/v1/kv/events", get(kv::events::events))
-        .route("/v1/kv/tree", get(kv::tree::tree))
-        .route("/v1/kv/tree/{id}", get(kv::node::show).delete(kv::tree::remove))
-        .route("/v1/kv/tree/{id}/pin", post(kv::node::pin).delete(kv::node::unpin))
-        .route("/v1/usage", get(usage::usage))
-        // Only for the routes above, whose requests take no place.
+    route::router()
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
-        .route("/v1/chat/completions", post(openai::chat::chat_completions))
-        .route("/v1/chat/completions/render", post(openai::render::render_chat))
-        .route("/v1/completions", post(openai::completions::completions))
-        .route("/v1/completions/render", post(openai::render::render_completion))
-        .route("/v1/models", get(models::list_models))
-        .route("/v1/models/{*id}", get(models::get_model))
-        .route("/v1/responses", post(responses::route::create))
-        .route("/v1/responses/input_tokens", post(responses::route::input_tokens))
-        .route("/v1/responses/{id}", get(responses::route::get).delete(responses::route::delete))
-        .route("/v1/responses/{id}/input_items", get(responses::items::input_items))
-        .route("/v1/responses/{id}/cancel", post(responses::route::cancel))
-        .route("/v1/messages", post(anthropic::messages::create))
-        .route("/v1/messages/count_tokens", post(anthropic::messages::count_tokens))
-        .route("/", post(tgi::generate::root).get(|| async { Redirect::temporary("/docs") }))
-        .route("/generate", post(tgi::generate::generate))
-        .route("/generate_stream", post(tgi::generate::generate_stream))
-        .route("/info", get(tgi::info::info))
-        .route("/tokenize", post(tgi::tokenize::tokenize))
-        .route("/chat_tokenize", post(tgi::tokenize::chat_tokenize))
-        .route("/detokenize", post(tgi::detokenize::detokenize))
-        .route("/invocations", post(tgi::platforms::invocations))
-        .route("/vertex", post(tgi::platforms::vertex))
-        .route("/v1/embeddings", post(vectors::embeddings::embeddings))
-        .route("/embed", post(vectors::embeddings::embed))
-        .route("/v1/rerank", post(vectors::rerank::rerank))
-        .route("/v2/rerank", post(vectors::rerank::rerank))
-        .route("/rerank", post(vectors::rerank::rerank_tei))
-        .route("/v1/score", post(vectors::rerank::score))
-        .route("/score", post(vectors::rerank::score))
-        .route("/v1/classify", post(vectors::classify::classify))
-        .route("/classify", post(vectors::classify::classify))
-        .route("/predict", post(vectors::classify::predict))
-        .route("/health", get(operate::health))
-        .route("/ping", get(operate::ping))
-        .route("/livez", get(operate::livez))
-        .route("/readyz", get(operate::readyz))
-        .route("/metrics", get(operate::metrics))
-        .route("/openapi.json", get(openapi::document))
-        .route("/docs", get(|| async { Html(DOCS_PAGE) }))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
         // Bodies are limited where they are read, with an error that names the flag.
@@ -127,38 +79,42 @@ async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next)
     let num_fields = request.headers().len();
     if num_fields > MAX_HEADER_FIELDS {
         let error = ApiError::HeaderFields { num_fields, limit: MAX_HEADER_FIELDS };
-        return Dialect::of_path(request.uri().path()).error_response(&error);
+        return Dialect::of(&request).error_response(&error);
     }
     let limit = app.limits.max_header_bytes;
     if uri + fields.sum::<usize>() > limit {
-        return Dialect::of_path(request.uri().path()).error_response(&ApiError::HeaderTooLarge { limit });
+        return Dialect::of(&request).error_response(&ApiError::HeaderTooLarge { limit });
     }
     next.run(request).await
 }
 
 /// Refuses requests without a valid key, and stores the caller of the others in their extensions.
 async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    match app.admission.access.caller(request.uri().path(), request.headers()) {
+    let dialect = Dialect::of(&request);
+    let needs_key = Route::of(&request).is_none_or(Route::needs_key);
+    match app.admission.access.caller(needs_key, request.headers()) {
         Ok(caller) => {
             let caller = caller.from_network(request.extensions().get::<ClientNetwork>().copied());
             let slot = RateSlot::default();
             request.extensions_mut().insert(caller.clone());
             request.extensions_mut().insert(slot.clone());
-            let dialect = Dialect::of_path(request.uri().path());
             let mut response = next.run(request).await;
             response.extensions_mut().insert(caller);
             slot.write(dialect.rate_headers(), response.headers_mut());
             response
         }
-        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+        Err(error) => dialect.error_response(&error),
     }
 }
 
-/// Charges a request to its tenant's rate of requests.
+/// Charges a request that takes no place to its tenant's rate of requests.
 async fn charge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(Route { kind: Kind::Looks, dialect, .. }) = Route::of(&request) else {
+        return next.run(request).await;
+    };
     match app.admission.charge(&app.served, &request) {
         Ok(()) => next.run(request).await,
-        Err(error) => Dialect::of_path(request.uri().path()).error_response(&error),
+        Err(error) => dialect.error_response(&error),
     }
 }
 
@@ -168,11 +124,10 @@ async fn refuse_foreign_pages(
     request: Request,
     next: Next,
 ) -> Response {
-    let path = request.uri().path();
     match guard.check(request.uri(), request.headers()) {
-        Err(Foreign { header, value }) if !PUBLIC.contains(&path) => {
+        Err(Foreign { header, value }) if Route::of(&request).is_none_or(Route::needs_key) => {
             let value = value.chars().take(128).collect();
-            Dialect::of_path(path).error_response(&ApiError::ForeignPage { header, value })
+            Dialect::of(&request).error_response(&ApiError::ForeignPage { header, value })
         }
         _ => next.run(request).await,
     }
@@ -180,7 +135,7 @@ async fn refuse_foreign_pages(
 
 async fn unknown_route(State(_): State<Arc<App>>, request: Request) -> Response {
     let path: String = request.uri().path().chars().take(128).collect();
-    let similar = openapi::similar_path(&path);
+    let similar = Route::similar_path(&path);
     Dialect::of_path(&path).error_response(&ApiError::UnknownRoute { path, similar })
 }
 
@@ -188,6 +143,6 @@ async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response
     let path: String = request.uri().path().chars().take(128).collect();
     let method: String = request.method().as_str().chars().take(32).collect();
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-    let allowed = route.map(openapi::methods_of).unwrap_or_default();
-    Dialect::of_path(&path).error_response(&ApiError::UnknownMethod { path, method, allowed })
+    let allowed = route.map(Route::methods_of).unwrap_or_default();
+    Dialect::of(&request).error_response(&ApiError::UnknownMethod { path, method, allowed })
 }

@@ -17,8 +17,6 @@ use super::key_ring::{DuplicateKey, KeyRing, Tenant, digest, key_problem};
 use super::limiter::{Limiter, TenantLimits};
 use crate::error::ApiError;
 
-/// The routes that never require a key.
-pub const PUBLIC: [&str; 2] = ["/livez", "/readyz"];
 /// OpenAI's text. LiteLLM recognizes a refused key only by these words.
 const INCORRECT_KEY: &str = "Incorrect API key provided";
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -149,8 +147,8 @@ impl Access {
         ring.tenants().iter().map(weight).collect()
     }
 
-    /// Returns the caller that the headers identify, or an error if `path` requires a key and none is valid.
-    pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    /// Returns the caller that the headers identify, or an error if the route needs a key and none is valid.
+    pub fn caller(&self, needs_key: bool, headers: &HeaderMap) -> Result<Caller, ApiError> {
         let Some(ring) = self.ring() else {
             return Ok(if self.is_exposed { Caller::stranger() } else { Caller::anybody() });
         };
@@ -160,7 +158,7 @@ impl Access {
         match tenant {
             Some(tenant) => Ok(Caller::of_tenant(tenant)),
             // A probe is answered even with an unknown key.
-            None if PUBLIC.contains(&path) => Ok(Caller::stranger()),
+            None if !needs_key => Ok(Caller::stranger()),
             None if keys == [None; 2] => Err(ApiError::InvalidApiKey { problem: "no API key was sent" }),
             None => Err(ApiError::InvalidApiKey { problem: INCORRECT_KEY }),
         }

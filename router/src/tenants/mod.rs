@@ -19,7 +19,7 @@ mod places;
 #[doc(hidden)]
 pub mod rate_headers;
 
-pub use access::{Access, AccessError, PUBLIC};
+pub use access::{Access, AccessError};
 pub use caller::Caller;
 pub use key_file::read as read_key_file;
 pub use key_ring::{KeyRing, Tenant};

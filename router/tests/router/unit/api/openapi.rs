@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 use trunkline_router::api::openapi::ApiDoc;
-use trunkline_router::tenants;
+use trunkline_router::api::route::{Events, ModelField, ROUTES, Route};
 use utoipa::OpenApi as _;
 
 fn document() -> Value {
@@ -35,12 +35,40 @@ fn every_referenced_schema_is_defined() {
     }
 }
 
+/// Returns the documented rows of the table with their operations in the document.
+fn rows(document: &Value) -> impl Iterator<Item = (&'static Route, &Value)> {
+    ROUTES.iter().filter(|route| route.is_documented).map(|route| {
+        let method = route.method.as_str().to_lowercase();
+        (route, &document["paths"][route.path.replace("{*", "{")][method])
+    })
+}
+
+#[test]
+fn the_document_has_the_operations_of_the_table() {
+    let document = document();
+    let paths = document["paths"].as_object().unwrap();
+    let num_operations: usize = paths.values().map(|item| item.as_object().unwrap().len()).sum();
+    assert_eq!(rows(&document).filter(|(_, operation)| operation.is_object()).count(), num_operations);
+    assert_eq!(rows(&document).count(), num_operations);
+}
+
 #[test]
 fn exactly_the_routes_that_need_a_key_document_401() {
-    for (path, item) in document()["paths"].as_object().unwrap() {
-        for operation in item.as_object().unwrap().values() {
-            let told = operation["responses"].get("401").is_some();
-            assert_eq!(told, !tenants::PUBLIC.contains(&path.as_str()), "{path}");
+    for (route, operation) in rows(&document()) {
+        assert_eq!(operation["responses"].get("401").is_some(), route.needs_key(), "{}", route.path);
+    }
+}
+
+#[test]
+fn exactly_the_routes_whose_body_may_name_a_model_have_the_field() {
+    let document = document();
+    for (route, operation) in rows(&document) {
+        let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) else { continue };
+        let has_field = document["components"]["schemas"][name]["properties"].get("model").is_some();
+        // The bodies of platforms contain one of several requests.
+        if !["/invocations", "/vertex"].contains(&route.path) {
+            assert_eq!(route.model == ModelField::Named, has_field, "{}", route.path);
         }
     }
 }
@@ -48,17 +76,11 @@ fn exactly_the_routes_that_need_a_key_document_401() {
 #[test]
 fn streams_are_documented() {
     let document = document();
-    for path in [
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/messages",
-        "/generate",
-        "/",
-        "/invocations",
-    ] {
-        let content = &document["paths"][path]["post"]["responses"]["200"]["content"];
-        assert!(content.get("text/event-stream").is_some(), "{path}");
-        assert!(content.get("application/json").is_some(), "{path}");
+    let mut streams = rows(&document).filter(|(route, _)| route.events() != Events::Never).peekable();
+    assert!(streams.peek().is_some());
+    for (route, operation) in streams {
+        let content = &operation["responses"]["200"]["content"];
+        assert!(content.get("text/event-stream").is_some(), "{}", route.path);
+        assert!(content.get("application/json").is_some(), "{}", route.path);
     }
 }

@@ -12,7 +12,7 @@ fn headers(name: &str, value: &str) -> HeaderMap {
 #[test]
 fn a_key_is_found_in_either_header() {
     let access = Access::new(None, Some(KEY)).unwrap();
-    let problem = |headers: &HeaderMap| match access.caller("/v1/models", headers) {
+    let problem = |headers: &HeaderMap| match access.caller(true, headers) {
         Ok(caller) => {
             assert_eq!(caller.name(), Some("default"));
             None
@@ -37,21 +37,21 @@ fn a_key_is_found_in_either_header() {
 #[test]
 fn a_key_is_required_once_one_is_configured() {
     let open = Access::open();
-    assert_eq!(open.caller("/v1/models", &HeaderMap::new()).unwrap(), Caller::anybody());
+    assert_eq!(open.caller(true, &HeaderMap::new()).unwrap(), Caller::anybody());
     let access = Access::new(None, Some(KEY)).unwrap();
-    let caller =
-        |path, headers| access.caller(path, &headers).ok().map(|caller| caller.name().map(str::to_owned));
-    assert_eq!(caller("/v1/models", HeaderMap::new()), None);
-    assert_eq!(caller("/v1/models", headers("x-api-key", "sk-0123456789abcdeX")), None);
-    assert_eq!(caller("/livez/", HeaderMap::new()), None);
-    assert_eq!(caller("/livez", HeaderMap::new()), Some(None));
-    assert_eq!(caller("/readyz", headers("x-api-key", "wrong")), Some(None));
+    let caller = |needs_key, headers| {
+        access.caller(needs_key, &headers).ok().map(|caller| caller.name().map(str::to_owned))
+    };
+    assert_eq!(caller(true, HeaderMap::new()), None);
+    assert_eq!(caller(true, headers("x-api-key", "sk-0123456789abcdeX")), None);
+    assert_eq!(caller(false, HeaderMap::new()), Some(None));
+    assert_eq!(caller(false, headers("x-api-key", "wrong")), Some(None));
     let bearer = headers("authorization", &format!("Bearer {KEY}"));
-    assert_eq!(caller("/v1/models", bearer), Some(Some("default".into())));
+    assert_eq!(caller(true, bearer), Some(Some("default".into())));
     // One of the two headers may be meant for another service.
     let mut both = headers("authorization", "Bearer sk-of-another-service");
     both.extend(headers("x-api-key", KEY));
-    assert_eq!(caller("/v1/models", both), Some(Some("default".into())));
+    assert_eq!(caller(true, both), Some(Some("default".into())));
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn caller(name: &str, is_admin: bool) -> Caller {
 /// Returns the caller of `/livez` without a key on a server with keys.
 fn probe() -> Caller {
     let access = Access::new(None, Some("sk-0123456789abcdef")).unwrap();
-    access.caller("/livez", &HeaderMap::new()).unwrap()
+    access.caller(false, &HeaderMap::new()).unwrap()
 }
 
 #[test]
