@@ -1,4 +1,5 @@
-//! The table of routes. The router, the OpenAPI document, access, metrics and traces read it.
+//! The table of routes. The router, the OpenAPI document, access, metrics and traces read it. It lacks only the routes
+//! that show the document itself.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use axum::routing::{MethodFilter, on};
 
 use super::app::App;
 use super::dialect::Dialect;
-use super::{anthropic, kv, models, openai, openapi, operate, responses, tgi, usage, vectors};
+use super::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
 
 /// A row of the table.
 #[derive(Debug)]
@@ -75,8 +76,8 @@ use Key::{NotRequired, Required};
 use Kind::{Chats, Completes, Looks, MakesVectors, Probes, Reads, Renders, Tokenizes};
 use ModelField::{Named, Unnamed};
 
-/// Declares the table [`ROUTES`], the function [`router`] and the paths of the OpenAPI document. A row has method, path,
-/// dialect, whether the body may name a model, kind and handler.
+/// Declares the table [`ROUTES`], the function [`router`] and the paths of the OpenAPI document. A row has method,
+/// path, dialect, whether the body may name a model, kind and handler.
 macro_rules! routes {
     (
         documented { $($method:ident $path:literal $dialect:ident $model:ident ($kind:expr) $($handler:ident)::+;)* }
@@ -158,9 +159,6 @@ routes! {
         POST "/v2/rerank" OpenAi Named (MakesVectors) vectors::rerank::rerank;
         POST "/score" OpenAi Named (MakesVectors) vectors::rerank::score;
         POST "/classify" OpenAi Named (MakesVectors) vectors::classify::classify;
-        GET "/" Tgi Unnamed (Reads) openapi::to_page;
-        GET "/docs" Tgi Unnamed (Reads) openapi::page;
-        GET "/openapi.json" Tgi Unnamed (Reads) openapi::document;
     }
 }
 
@@ -180,8 +178,8 @@ impl Route {
         })
     }
 
-    /// Returns the path that a client may have meant whose base URL lacks `/v1` or has it twice, or whose path ends with
-    /// a slash.
+    /// Returns the path that a client may have meant whose base URL lacks `/v1` or has it twice, or whose path ends
+    /// with a slash.
     pub fn similar_path(path: &str) -> Option<String> {
         let path = path.trim_end_matches('/');
         let meant =

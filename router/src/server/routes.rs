@@ -1,4 +1,4 @@
-//! The table of routes, and the middleware around them.
+//! The middleware around the routes.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use axum::{Extension, Router};
 use super::observe::observe;
 use crate::api::app::App;
 use crate::api::dialect::Dialect;
-use crate::api::operate;
 use crate::api::route::{self, Kind, Route};
+use crate::api::{openapi, operate};
 use crate::error::ApiError;
 use crate::http::announce_close;
 use crate::http::browser::{BrowserGuard, Foreign};
@@ -22,6 +22,9 @@ use crate::tenants::{Caller, ClientNetwork, RateSlot};
 
 pub fn routes(app: Arc<App>) -> Router {
     route::router()
+        .route("/", get(openapi::to_page))
+        .route("/docs", get(openapi::page))
+        .route("/openapi.json", get(openapi::document))
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
