@@ -93,24 +93,10 @@ pub fn read_settings(path: &Path) -> anyhow::Result<RouterSettings> {
 }
 
 pub fn tool_format(parser: ToolCallParser) -> Choice<ToolFormat> {
-    match parser {
-        ToolCallParser::Auto => Choice::Auto,
-        ToolCallParser::Hermes => Choice::Is(ToolFormat::HERMES),
-        ToolCallParser::Llama3 => Choice::Is(ToolFormat::LLAMA3),
-        ToolCallParser::Mistral => Choice::Is(ToolFormat::MISTRAL),
-        ToolCallParser::Pythonic => Choice::Is(ToolFormat::PYTHONIC),
-        ToolCallParser::Harmony => Choice::Is(ToolFormat::HARMONY),
-        ToolCallParser::Deepseek => Choice::Is(ToolFormat::DEEPSEEK),
-        ToolCallParser::Kimi => Choice::Is(ToolFormat::KIMI),
-        ToolCallParser::Glm => Choice::Is(ToolFormat::GLM),
-        ToolCallParser::Qwen3Coder => Choice::Is(ToolFormat::QWEN3_CODER),
-        ToolCallParser::Command => Choice::Is(ToolFormat::COMMAND),
-        ToolCallParser::Phi4 => Choice::Is(ToolFormat::PHI4),
-        ToolCallParser::Granite => Choice::Is(ToolFormat::GRANITE),
-        ToolCallParser::Olmo3 => Choice::Is(ToolFormat::OLMO3),
-        ToolCallParser::Xlam => Choice::Is(ToolFormat::XLAM),
-        ToolCallParser::Json => Choice::Is(ToolFormat::JSON),
-        ToolCallParser::Off => Choice::Off,
+    match (ToolFormat::of(parser), parser) {
+        (Some(format), _) => Choice::Is(format),
+        (None, ToolCallParser::Off) => Choice::Off,
+        (None, _) => Choice::Auto,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The types of settings whose value is one of a few names.
 
 use crate::macros::choices;
+use crate::with_tool_formats;
 
 choices! {
     /// The implementation of the model's operations.
@@ -103,44 +104,6 @@ choices! {
         Adaptive = "adaptive";
     }
 
-    /// The format of the model's tool calls.
-    ToolCallParser {
-        /// The format that the chat template shows.
-        Auto = "auto";
-        /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`
-        Hermes = "hermes";
-        /// `{"name": ..., "parameters": {...}}`
-        Llama3 = "llama3" | "llama3_json";
-        /// `[TOOL_CALLS]` and a list, or a name and `[ARGS]`.
-        Mistral = "mistral";
-        /// `[name(key=value, ...), ...]`
-        Pythonic = "pythonic" | "llama4_pythonic";
-        /// `<|channel|>commentary to=functions.NAME <|message|>{...}`, of GPT-OSS.
-        Harmony = "harmony" | "openai";
-        /// `<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}`
-        Deepseek = "deepseek" | "deepseek_v3" | "deepseek_v31";
-        /// `<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}`
-        Kimi = "kimi" | "kimi_k2";
-        /// `<tool_call>NAME` and `<arg_key>`, `<arg_value>` for each argument.
-        Glm = "glm" | "glm45" | "glm47";
-        /// `<function=NAME>` and `<parameter=KEY>` for each argument.
-        Qwen3Coder = "qwen3_coder" | "qwen3_xml";
-        /// `<|START_ACTION|>` and a list.
-        Command = "command" | "cohere_command3";
-        /// `functools` or `<|tool_call|>` and a list.
-        Phi4 = "phi4" | "phi4_mini_json";
-        /// `<|tool_call|>` and a list.
-        Granite = "granite" | "granite-20b-fc";
-        /// Calls in Python's syntax in `<function_calls>`.
-        Olmo3 = "olmo3";
-        /// A list, perhaps as a block of code.
-        Xlam = "xlam";
-        /// A JSON object or a list of them.
-        Json = "json";
-        /// Replies are plain text, whatever they look like.
-        Off = "off";
-    }
-
     /// The format of the model's reasoning.
     ReasoningParser {
         /// The format that the chat template shows.
@@ -175,3 +138,21 @@ choices! {
         Trace = "trace";
     }
 }
+
+macro_rules! tool_call_parser {
+    ($($(#[doc = $help:literal])+
+       $module:ident $variant:ident $constant:ident = $name:literal $(| $alias:literal)*, of $models:literal;)*) => {
+        choices! {
+            /// The format of the model's tool calls.
+            ToolCallParser {
+                /// The format that the chat template shows.
+                Auto = "auto";
+                $($(#[doc = $help])+ $variant = $name $(| $alias)*;)*
+                /// Replies are plain text, whatever they look like.
+                Off = "off";
+            }
+        }
+    };
+}
+
+with_tool_formats!(tool_call_parser);

@@ -20,6 +20,7 @@ mod groups;
 mod macros;
 mod quantity;
 mod setting;
+mod tool_formats;
 mod value;
 
 use std::path::PathBuf;

@@ -12,7 +12,7 @@
 //!
 //! GPT-OSS writes a reply as several messages, whose channels tell what they are (`channels.rs`).
 //!
-//! Each tool format is a file in `formats/`, registered in [`ToolFormat::ALL`].
+//! Each tool format is a file in `formats/` and a row of the table in `settings/src/tool_formats.rs`.
 
 // The hidden modules are public only for `tests/reply`, so that the library is not compiled a second time for tests.
 mod channels;

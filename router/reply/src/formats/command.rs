@@ -1,20 +1,17 @@
 //! A JSON list of actions.
 
-use super::format::{CallBody, CallForm, Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, Syntax, read_json_start};
 
-impl ToolFormat {
-    /// `<|START_ACTION|>[{"tool_name": ..., "parameters": {...}}, ...]<|END_ACTION|>`, written by Command A and R7B.
-    /// Command R and R+ write `Action:` and the list as a block of code.
-    pub const COMMAND: Self = Self(&Syntax {
-        name: "command",
-        template_marks: &["<|START_ACTION|>", "title of the tool in the specification"],
-        opening_marks: &["<|START_ACTION|>", "Action: ```json", "Action:```json"],
-        marks_in_reasoning: &["<|START_ACTION|>"],
-        inner_marks: &["<|END_ACTION|>"],
-        closing_marks: &["<|END_ACTION|>", "```"],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: Some("<|END_ACTION|>") }),
-        read_start: read_json_start,
-    });
-}
+/// `<|START_ACTION|>[{"tool_name": ..., "parameters": {...}}, ...]<|END_ACTION|>`, written by Command A and R7B.
+/// Command R and R+ write `Action:` and the list as a block of code.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["<|START_ACTION|>", "title of the tool in the specification"],
+    opening_marks: &["<|START_ACTION|>", "Action: ```json", "Action:```json"],
+    marks_in_reasoning: &["<|START_ACTION|>"],
+    inner_marks: &["<|END_ACTION|>"],
+    closing_marks: &["<|END_ACTION|>", "```"],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: Some("<|END_ACTION|>") }),
+    read_start: read_json_start,
+};

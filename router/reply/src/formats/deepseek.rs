@@ -1,8 +1,6 @@
 //! JSON arguments after a name, in a section of calls, each between marks of its own.
 
-use super::format::{
-    CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header,
-};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, read_named, skip_mark, split_header};
 use crate::signature::Signature;
 
 const SECTION: &str = "<｜tool▁calls▁begin｜>";
@@ -12,25 +10,22 @@ const SEPARATOR: &str = "<｜tool▁sep｜>";
 const KIND: &str = "function";
 const FENCE: &str = "```json";
 
-impl ToolFormat {
-    /// `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`, written by
-    /// DeepSeek V3.1. DeepSeek V3 and R1 write `function<｜tool▁sep｜>NAME` and the arguments as a block of code.
-    pub const DEEPSEEK: Self = Self(&Syntax {
-        name: "deepseek",
-        template_marks: &[CALL],
-        opening_marks: &[SECTION, CALL],
-        marks_in_reasoning: &[SECTION, CALL],
-        inner_marks: &[SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
-        closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm {
-            body: CallBody::Named { before_name: CALL, after_name: SEPARATOR },
-            closing_mark: Some("<｜tool▁call▁end｜>"),
-        }),
-        read_start,
-    });
-}
+/// `<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{...}<｜tool▁call▁end｜><｜tool▁calls▁end｜>`, written by
+/// DeepSeek V3.1. DeepSeek V3 and R1 write `function<｜tool▁sep｜>NAME` and the arguments as a block of code.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &[CALL],
+    opening_marks: &[SECTION, CALL],
+    marks_in_reasoning: &[SECTION, CALL],
+    inner_marks: &[SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
+    closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm {
+        body: CallBody::Named { before_name: CALL, after_name: SEPARATOR },
+        closing_mark: Some("<｜tool▁call▁end｜>"),
+    }),
+    read_start,
+};
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     let Some(call) = skip_mark(text, CALL) else { return CallStart::Undecided };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use trunkline_settings::{Choice as _, ToolCallParser};
+
 use crate::channels::MAX_HEADER_BYTES;
 use crate::signature::{self, Signature};
 use crate::tagged_arguments::Tags;
@@ -9,11 +11,13 @@ use crate::tagged_call::TaggedCall;
 
 /// A format in which models write tool calls.
 #[derive(Clone, Copy)]
-pub struct ToolFormat(pub(super) &'static Syntax);
+pub struct ToolFormat {
+    pub(super) parser: ToolCallParser,
+    pub(super) syntax: &'static Syntax,
+}
 
 /// The properties in which the formats differ.
 pub(super) struct Syntax {
-    pub name: &'static str,
     /// Texts that only the chat templates of this format contain.
     pub template_marks: &'static [&'static str],
     pub opening_marks: &'static [&'static str],
@@ -81,27 +85,27 @@ pub(crate) enum CallStart {
 impl ToolFormat {
     /// Returns the value of `--tool-call-parser` that selects the format.
     pub fn name(self) -> &'static str {
-        self.0.name
+        self.parser.name()
     }
 
     /// Returns the marks that begin calls anywhere in a reply. Where a mark is a control token, the detokenizer must
     /// write it out.
     pub fn opening_marks(self) -> &'static [&'static str] {
-        self.0.opening_marks
+        self.syntax.opening_marks
     }
 
     /// Returns the marks that begin calls in reasoning, if such calls are no part of the reasoning.
     pub(crate) fn marks_in_reasoning(self) -> &'static [&'static str] {
-        self.0.marks_in_reasoning
+        self.syntax.marks_in_reasoning
     }
 
     /// Returns the other marks that belong to calls.
     pub fn inner_marks(self) -> &'static [&'static str] {
-        self.0.inner_marks
+        self.syntax.inner_marks
     }
 
     pub(crate) fn closing_marks(self) -> &'static [&'static str] {
-        self.0.closing_marks
+        self.syntax.closing_marks
     }
 
     /// Returns the form in which a grammar can hold calls.
@@ -109,28 +113,28 @@ impl ToolFormat {
     /// There is none where calls need no mark, because only a mark tells a call from other text. There is none for
     /// Python's syntax either.
     pub fn call_form(self) -> Option<CallForm> {
-        self.0.call_form
+        self.syntax.call_form
     }
 
     /// Returns the characters that may separate two call objects that are not in a list.
     pub(crate) fn separators(self) -> &'static [char] {
-        self.0.separators
+        self.syntax.separators
     }
 
     /// Returns whether a reply may begin with a call that has no opening mark.
     pub(crate) fn allows_unmarked_calls(self) -> bool {
-        self.0.allows_unmarked_calls
+        self.syntax.allows_unmarked_calls
     }
 
     /// Decides what begins with `text`, which is not empty and has no leading white space.
     pub(crate) fn read_start(self, text: &str, tools: &[Signature]) -> CallStart {
-        (self.0.read_start)(text, tools)
+        (self.syntax.read_start)(text, tools)
     }
 }
 
 impl PartialEq for ToolFormat {
     fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
+        self.parser == other.parser
     }
 }
 
@@ -138,7 +142,7 @@ impl Eq for ToolFormat {}
 
 impl fmt::Debug for ToolFormat {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.0.name)
+        formatter.write_str(self.name())
     }
 }
 

@@ -1,6 +1,6 @@
 //! A name, then keys and values between tags.
 
-use super::format::{CallBody, CallForm, CallStart, Syntax, ToolFormat};
+use super::format::{CallBody, CallForm, CallStart, Syntax};
 use crate::signature::{self, Signature};
 use crate::tagged_arguments::Tags;
 use crate::tagged_call::TaggedCall;
@@ -16,22 +16,19 @@ const TAGS: Tags = Tags {
 
 const CALL: TaggedCall = TaggedCall { before_name: "", after_name: "\n", tags: &TAGS, end: "" };
 
-impl ToolFormat {
-    /// `<tool_call>NAME` and for each argument `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`, then
-    /// `</tool_call>`, written by GLM 4.5 and later.
-    pub const GLM: Self = Self(&Syntax {
-        name: "glm",
-        template_marks: &[TAGS.key_open],
-        opening_marks: &["<tool_call>"],
-        marks_in_reasoning: &["<tool_call>"],
-        inner_marks: &[TAGS.key_open, TAGS.key_close, TAGS.value_open, TAGS.value_close, TAGS.end],
-        closing_marks: &[TAGS.end],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some(TAGS.end) }),
-        read_start,
-    });
-}
+/// `<tool_call>NAME` and for each argument `<arg_key>KEY</arg_key><arg_value>VALUE</arg_value>`, then
+/// `</tool_call>`, written by GLM 4.5 and later.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &[TAGS.key_open],
+    opening_marks: &["<tool_call>"],
+    marks_in_reasoning: &["<tool_call>"],
+    inner_marks: &[TAGS.key_open, TAGS.key_close, TAGS.value_open, TAGS.value_close, TAGS.end],
+    closing_marks: &[TAGS.end],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some(TAGS.end) }),
+    read_start,
+};
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     let Some((name, rest)) = text.find('<').map(|at| text.split_at(at)) else {

@@ -1,31 +1,28 @@
 //! Messages with a recipient in the harmony format; `channels.rs` separates the messages.
 
-use super::format::{CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, split_header};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, read_named, split_header};
 use crate::channels::{CHANNEL, MESSAGE, RECIPIENT, START};
 use crate::signature::Signature;
 
-impl ToolFormat {
-    /// `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}`, written by GPT-OSS. The recipient
-    /// may also precede the channel.
-    pub const HARMONY: Self = Self(&Syntax {
-        name: "harmony",
-        template_marks: &["<|channel|>commentary"],
-        opening_marks: &[CHANNEL, START, RECIPIENT],
-        marks_in_reasoning: &[],
-        inner_marks: &["<|constrain|>", MESSAGE],
-        closing_marks: &[],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm {
-            body: CallBody::Named {
-                before_name: "commentary to=functions.",
-                after_name: " <|constrain|>json<|message|>",
-            },
-            closing_mark: None,
-        }),
-        read_start,
-    });
-}
+/// `<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{...}`, written by GPT-OSS. The recipient
+/// may also precede the channel.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["<|channel|>commentary"],
+    opening_marks: &[CHANNEL, START, RECIPIENT],
+    marks_in_reasoning: &[],
+    inner_marks: &["<|constrain|>", MESSAGE],
+    closing_marks: &[],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm {
+        body: CallBody::Named {
+            before_name: "commentary to=functions.",
+            after_name: " <|constrain|>json<|message|>",
+        },
+        closing_mark: None,
+    }),
+    read_start,
+};
 
 /// Reads a header without its first mark.
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {

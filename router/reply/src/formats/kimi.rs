@@ -1,36 +1,31 @@
 //! JSON arguments after a call's id, which contains the name, in a section of calls.
 
-use super::format::{
-    CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, read_named, skip_mark, split_header,
-};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, read_named, skip_mark, split_header};
 use crate::signature::Signature;
 
 const SECTION: &str = "<|tool_calls_section_begin|>";
 const CALL: &str = "<|tool_call_begin|>";
 const ARGUMENTS: &str = "<|tool_call_argument_begin|>";
 
-impl ToolFormat {
-    /// `<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}` and closing
-    /// marks, written by Kimi K2.
-    pub const KIMI: Self = Self(&Syntax {
-        name: "kimi",
-        template_marks: &[ARGUMENTS],
-        opening_marks: &[SECTION, CALL],
-        marks_in_reasoning: &[SECTION, CALL],
-        inner_marks: &[ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"],
-        closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm {
-            body: CallBody::Named {
-                before_name: "<|tool_call_begin|>functions.",
-                after_name: ":0<|tool_call_argument_begin|>",
-            },
-            closing_mark: Some("<|tool_call_end|>"),
-        }),
-        read_start,
-    });
-}
+/// `<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}` and closing
+/// marks, written by Kimi K2.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &[ARGUMENTS],
+    opening_marks: &[SECTION, CALL],
+    marks_in_reasoning: &[SECTION, CALL],
+    inner_marks: &[ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"],
+    closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm {
+        body: CallBody::Named {
+            before_name: "<|tool_call_begin|>functions.",
+            after_name: ":0<|tool_call_argument_begin|>",
+        },
+        closing_mark: Some("<|tool_call_end|>"),
+    }),
+    read_start,
+};
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     let Some(call) = skip_mark(text, CALL) else { return CallStart::Undecided };

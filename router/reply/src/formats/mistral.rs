@@ -1,28 +1,25 @@
 //! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
 
-use super::format::{CallBody, CallForm, CallStart, Syntax, ToolFormat, read_json_start};
+use super::format::{CallBody, CallForm, CallStart, Syntax, read_json_start};
 use crate::signature::{self, Signature};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";
 /// Precedes a call's id, between the name and [`ARGUMENTS_MARK`]. The id is not used.
 const CALL_ID_MARK: &str = "[CALL_ID]";
 
-impl ToolFormat {
-    /// `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` since tokenizer
-    /// version 11, written by Mistral models.
-    pub const MISTRAL: Self = Self(&Syntax {
-        name: "mistral",
-        template_marks: &["[TOOL_CALLS]"],
-        opening_marks: &["[TOOL_CALLS]"],
-        marks_in_reasoning: &["[TOOL_CALLS]"],
-        inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
-        closing_marks: &[],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: None }),
-        read_start,
-    });
-}
+/// `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, or `[TOOL_CALLS]name[ARGS]{...}` since tokenizer
+/// version 11, written by Mistral models.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["[TOOL_CALLS]"],
+    opening_marks: &["[TOOL_CALLS]"],
+    marks_in_reasoning: &["[TOOL_CALLS]"],
+    inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
+    closing_marks: &[],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: None }),
+    read_start,
+};
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     if text.starts_with(['{', '[']) {

@@ -1,23 +1,20 @@
 //! Calls in Python's syntax between `<function_calls>` and `</function_calls>`.
 
-use super::format::{CallStart, Syntax, ToolFormat};
+use super::format::{CallStart, Syntax};
 use crate::signature::Signature;
 
-impl ToolFormat {
-    /// `<function_calls>name(key=value, ...)</function_calls>`, written by OLMo 3. Each call has a line of its own.
-    pub const OLMO3: Self = Self(&Syntax {
-        name: "olmo3",
-        template_marks: &["<function_calls>"],
-        opening_marks: &["<function_calls>"],
-        marks_in_reasoning: &[],
-        inner_marks: &["</function_calls>"],
-        closing_marks: &["</function_calls>"],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: None,
-        read_start,
-    });
-}
+/// `<function_calls>name(key=value, ...)</function_calls>`, written by OLMo 3. Each call has a line of its own.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["<function_calls>"],
+    opening_marks: &["<function_calls>"],
+    marks_in_reasoning: &[],
+    inner_marks: &["</function_calls>"],
+    closing_marks: &["</function_calls>"],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: None,
+    read_start,
+};
 
 fn read_start(text: &str, _tools: &[Signature]) -> CallStart {
     if text.starts_with('[') { CallStart::PythonList } else { CallStart::PythonLines }

@@ -1,23 +1,20 @@
 //! Calls as a Python list.
 
-use super::format::{CallStart, Syntax, ToolFormat};
+use super::format::{CallStart, Syntax};
 use crate::signature::Signature;
 
-impl ToolFormat {
-    /// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.
-    pub const PYTHONIC: Self = Self(&Syntax {
-        name: "pythonic",
-        template_marks: &["func_name1(params_name1=", "<|python_start|>"],
-        opening_marks: &["<|python_start|>"],
-        marks_in_reasoning: &[],
-        inner_marks: &["<|python_end|>"],
-        closing_marks: &["<|python_end|>"],
-        separators: &[],
-        allows_unmarked_calls: true,
-        call_form: None,
-        read_start,
-    });
-}
+/// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["func_name1(params_name1=", "<|python_start|>"],
+    opening_marks: &["<|python_start|>"],
+    marks_in_reasoning: &[],
+    inner_marks: &["<|python_end|>"],
+    closing_marks: &["<|python_end|>"],
+    separators: &[],
+    allows_unmarked_calls: true,
+    call_form: None,
+    read_start,
+};
 
 fn read_start(text: &str, _tools: &[Signature]) -> CallStart {
     if text.starts_with('[') { CallStart::PythonList } else { CallStart::NotACall }

@@ -1,6 +1,6 @@
 //! A function's name and its parameters in tags that contain the names.
 
-use super::format::{CallBody, CallForm, CallStart, Header, Syntax, ToolFormat, skip_mark, split_header};
+use super::format::{CallBody, CallForm, CallStart, Header, Syntax, skip_mark, split_header};
 use crate::signature::Signature;
 use crate::tagged_arguments::Tags;
 use crate::tagged_call::TaggedCall;
@@ -17,22 +17,19 @@ const TAGS: Tags = Tags {
 
 const CALL: TaggedCall = TaggedCall { before_name: FUNCTION, after_name: ">\n", tags: &TAGS, end: TAGS.end };
 
-impl ToolFormat {
-    /// `<tool_call><function=NAME>`, for each argument `<parameter=KEY>VALUE</parameter>`, then
-    /// `</function></tool_call>`, written by Qwen3-Coder and Qwen 3.5. Each value has lines of its own.
-    pub const QWEN3_CODER: Self = Self(&Syntax {
-        name: "qwen3_coder",
-        template_marks: &["<function=example_function_name>", "<function=' + tool_call.name"],
-        opening_marks: &["<tool_call>", FUNCTION],
-        marks_in_reasoning: &["<tool_call>"],
-        inner_marks: &["</tool_call>"],
-        closing_marks: &[TAGS.end, "</tool_call>"],
-        separators: &[],
-        allows_unmarked_calls: false,
-        call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some("</tool_call>") }),
-        read_start,
-    });
-}
+/// `<tool_call><function=NAME>`, for each argument `<parameter=KEY>VALUE</parameter>`, then
+/// `</function></tool_call>`, written by Qwen3-Coder and Qwen 3.5. Each value has lines of its own.
+pub(super) const SYNTAX: Syntax = Syntax {
+    template_marks: &["<function=example_function_name>", "<function=' + tool_call.name"],
+    opening_marks: &["<tool_call>", FUNCTION],
+    marks_in_reasoning: &["<tool_call>"],
+    inner_marks: &["</tool_call>"],
+    closing_marks: &[TAGS.end, "</tool_call>"],
+    separators: &[],
+    allows_unmarked_calls: false,
+    call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some("</tool_call>") }),
+    read_start,
+};
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
     let Some(call) = skip_mark(text, FUNCTION) else { return CallStart::Undecided };

@@ -11,7 +11,7 @@ use crate::support::{
 type Recorded = (&'static str, Reply);
 
 /// Replies of Qwen2.5-7B-Instruct and Hermes-2-Pro.
-fn hermes() -> Vec<Recorded> {
+pub fn hermes() -> Vec<Recorded> {
     vec![
         (
             "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
@@ -36,7 +36,7 @@ fn hermes() -> Vec<Recorded> {
 }
 
 /// The same format with mistakes.
-fn malformed_hermes() -> Vec<Recorded> {
+pub fn malformed_hermes() -> Vec<Recorded> {
     vec![
         // The object is invalid after its arguments. They stand, and what follows the last complete member is text.
         (
@@ -71,7 +71,7 @@ fn malformed_hermes() -> Vec<Recorded> {
 }
 
 /// Replies as Llama-3.1-8B-Instruct writes them.
-fn llama3() -> Vec<Recorded> {
+pub fn llama3() -> Vec<Recorded> {
     vec![
         (r#"[{"name": "get_weather", "parameters": {"city": "Paris"}}]"#, weather("")),
         (r#"{"type": "function", "function": "get_weather", "parameters": {"city": "Paris"}}"#, weather("")),
@@ -87,7 +87,7 @@ fn llama3() -> Vec<Recorded> {
 }
 
 /// Replies of Mistral-7B-Instruct-v0.3 and Mistral-Small-3.2.
-fn mistral() -> Vec<Recorded> {
+pub fn mistral() -> Vec<Recorded> {
     vec![
         (
             r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}]"#,
@@ -108,7 +108,7 @@ fn mistral() -> Vec<Recorded> {
 }
 
 /// Replies of Llama-3.2-3B-Instruct, Llama-4-Scout and ToolACE-8B.
-fn pythonic() -> Vec<Recorded> {
+pub fn pythonic() -> Vec<Recorded> {
     vec![
         (
             "[get_weather(city='Paris'), get_time()]",
@@ -128,7 +128,7 @@ fn pythonic() -> Vec<Recorded> {
 }
 
 /// Replies of models without a format of their own.
-fn json() -> Vec<Recorded> {
+pub fn json() -> Vec<Recorded> {
     vec![
         (
             r#"  [{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "f", "parameters": {}}]"#,
@@ -195,7 +195,7 @@ const LOOKALIKES: &[(ToolFormat, &str)] = &[
 ];
 
 /// Replies in the form that the harmony format's specification gives for GPT-OSS.
-fn harmony() -> Vec<Recorded> {
+pub fn harmony() -> Vec<Recorded> {
     let weather = |reasoning: &str, text: &str| Reply { reasoning: reasoning.into(), ..weather(text) };
     vec![
         (
@@ -238,30 +238,6 @@ fn harmony() -> Vec<Recorded> {
         // A grammar left no room for a header.
         ("{\"a\": 1}", Reply::of("{\"a\": 1}")),
     ]
-}
-
-#[test]
-fn recorded_calls_are_found_wherever_they_are_cut() {
-    for (format, replies) in [
-        (ToolFormat::HERMES, hermes()),
-        (ToolFormat::HERMES, malformed_hermes()),
-        (ToolFormat::LLAMA3, llama3()),
-        (ToolFormat::MISTRAL, mistral()),
-        (ToolFormat::PYTHONIC, pythonic()),
-        (ToolFormat::JSON, json()),
-    ] {
-        for (text, wanted) in replies {
-            assert_eq!(parse_in_all_ways(Some(format), None, text), wanted, "{format:?}: {text}");
-        }
-    }
-}
-
-#[test]
-fn messages_of_the_harmony_format_are_told_apart_wherever_they_are_cut() {
-    for (text, wanted) in harmony() {
-        let found = parse_in_all_ways(Some(ToolFormat::HARMONY), Some(ReasoningStart::InReply), text);
-        assert_eq!(found, wanted, "{text}");
-    }
 }
 
 #[test]

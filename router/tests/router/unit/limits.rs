@@ -1,7 +1,6 @@
 use std::time::Duration;
 
 use trunkline_grammar::GrammarLimits;
-use trunkline_reply::ToolFormat;
 use trunkline_router::args::{reasoning_format, tool_format};
 use trunkline_router::limits::{
     Limits, MAX_ANSWERS_BYTES, MIN_READING_BYTES, SPARE_CONNECTIONS, ServerLimits, Timeouts,
@@ -16,7 +15,6 @@ use trunkline_settings::{
 
 #[test]
 fn parsers_are_chosen_by_name() {
-    assert_eq!(ToolCallParser::ALL.len(), ToolFormat::ALL.len() + 2, "the formats, `auto` and `off`");
     for parser in ToolCallParser::ALL {
         match tool_format(*parser) {
             Choice::Auto => assert_eq!(*parser, ToolCallParser::Auto),

@@ -5,7 +5,7 @@ use trunkline_reply::{CallBody, ToolFormat};
 
 #[test]
 fn a_chat_template_shows_its_format() {
-    for (source, wanted) in [
+    let templates = [
         ("{% for m in messages %}{{ m.content }}{% endfor %}", None),
         // As in the templates of DeepSeek R1's distillates, which write calls and present no tools.
         ("{% for tool in message['tool_calls'] %}<｜tool▁call▁begin｜>{% endfor %}", None),
@@ -37,8 +37,12 @@ fn a_chat_template_shows_its_format() {
         ("{% if tools %}respond only with <|tool_call|> followed by{% endif %}", Some(ToolFormat::GRANITE)),
         ("{% if tools %}<function_calls>f(a='b')</function_calls>{% endif %}", Some(ToolFormat::OLMO3)),
         ("{% if tools %}make calls in a single JSON array: ipython{% endif %}", Some(ToolFormat::XLAM)),
-    ] {
+    ];
+    for (source, wanted) in templates {
         assert_eq!(ToolFormat::from_template(source), wanted, "{source}");
+    }
+    for format in ToolFormat::ALL {
+        assert!(templates.iter().any(|(_, shown)| *shown == Some(*format)), "no template shows {format:?}");
     }
 }
 
