@@ -6,7 +6,7 @@
 //! programs     finds the other programs and builds their command lines
 //! listen       the listening socket
 //! resolve      model name to files
-//! runtime_dir  the private folder with the sockets and the router's settings
+//! runtime_dir  the private folder with the sockets and the settings of the children
 //! child        the children's names
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines

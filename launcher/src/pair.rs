@@ -68,8 +68,8 @@ impl Plan {
         self.base.runtime_dir.socket(shard, self.generation)
     }
 
-    /// Returns the router's settings, with the port on which the launcher listens.
-    pub fn router_settings(&self) -> RouterSettings {
+    /// Returns the settings of router and shards, with the port on which the launcher listens.
+    pub fn settings(&self) -> RouterSettings {
         let mut server = self.config.server.clone();
         server.hostname.clone_from(&self.base.listener.hostname);
         server.port = self.base.listener.port;
@@ -81,6 +81,9 @@ impl Plan {
             limits: self.config.limits.clone(),
             replies: self.config.replies.clone(),
             cache: self.config.router_cache.clone(),
+            compute: self.config.compute.clone(),
+            step_limits: self.config.step_limits.clone(),
+            shard_cache: self.config.shard_cache.clone(),
             logging: self.config.logging.clone(),
         }
     }
@@ -92,22 +95,17 @@ impl Plan {
 
     /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
     pub fn command(&self, child: ChildId, other: Other) -> Command {
+        let settings = self.base.runtime_dir.settings(self.generation);
         match child {
             ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
             ChildId::Shard(shard) => {
-                let mut command = programs::shard_command(
-                    &self.python,
-                    &self.config,
-                    &self.model.path,
-                    &self.socket(shard),
-                );
+                let mut command = programs::shard_command(&self.python, &settings, &self.socket(shard));
                 if other == Other::Serves && self.config.shard_cache.kv_disk_path.is_some() {
                     command.arg("--await-store");
                 }
                 command
             }
             ChildId::Router => {
-                let settings = self.base.runtime_dir.router_settings(self.generation);
                 let mut command = programs::router_command(&self.router, &settings);
                 self.base.listener.pass_to(&mut command);
                 if let Some(metrics) = &self.base.metrics_listener {
@@ -192,20 +190,13 @@ impl Pair {
         log: &Log,
         events: &SyncSender<Event>,
     ) -> Result<Process, LauncherError> {
-        match id {
-            ChildId::Shard(shard) => {
-                let check = self.plan.base.runtime_dir.check();
-                check.map_err(|source| LauncherError::System { what: "start the shard", source })?;
-                remove_stale(&self.plan.socket(shard))?;
-            }
-            // Written at each start: something that cleans temporary folders may have removed it.
-            ChildId::Router => self
-                .plan
-                .base
-                .runtime_dir
-                .write_router_settings(self.plan.generation, &self.plan.router_settings())
-                .map_err(|source| LauncherError::System { what: "write the router's settings", source })?,
-            ChildId::Resolver => {}
+        // Written at each start: something that cleans temporary folders may have removed it.
+        let folder = &self.plan.base.runtime_dir;
+        folder
+            .write_settings(self.plan.generation, &self.plan.settings())
+            .map_err(|source| LauncherError::System { what: "write the settings", source })?;
+        if let ChildId::Shard(shard) = id {
+            remove_stale(&self.plan.socket(shard))?;
         }
         let process = Process::spawn(id, self.plan.command(id, other), events)?;
         log.debug("started", &[("process", &id), ("pid", &process.pid())]);
@@ -241,7 +232,7 @@ impl Pair {
     }
 
     /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
-    /// router's settings may be short for a moment.
+    /// settings may be short for a moment.
     pub(crate) fn restart_due(&mut self, log: &Log, events: &SyncSender<Event>) -> Result<(), LauncherError> {
         let now = Instant::now();
         for index in 0..self.children.len() {

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use trunkline_settings::{Form, Group, KEY_VARIABLE, WATERMARK_KEY_VARIABLE};
+use trunkline_settings::{KEY_VARIABLE, WATERMARK_KEY_VARIABLE};
 
 use crate::args;
-use crate::args::resolved::{ModelRef, ServeConfig};
+use crate::args::resolved::ModelRef;
 use crate::error::LauncherError;
 
 const SERVER_MODULE: &str = "trunkline_server";
@@ -21,8 +21,6 @@ const ROUTERS_SECRETS: [&str; 6] =
     [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*", "OTEL_EXPORTER_OTLP_*"];
 /// Variables with secrets that only the commands on models need: the tokens of the Hub.
 const HUB_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
-/// A setting, and the shard's flag for it where that has another name.
-const STEP_TOKENS: (&str, &str) = ("max_batch_prefill_tokens", "--max-step-tokens");
 
 /// A program that is installed beside the launcher.
 struct Program {
@@ -80,16 +78,11 @@ pub(crate) fn library_command(python: &Path, arguments: &[String]) -> Command {
     command
 }
 
-/// Returns `python -m trunkline_server serve --model PATH --socket PATH [...] --lifeline`.
-pub(crate) fn shard_command(python: &Path, config: &ServeConfig, model: &Path, socket: &Path) -> Command {
+/// Returns `python -m trunkline_server serve --settings PATH --socket PATH --lifeline`.
+pub(crate) fn shard_command(python: &Path, settings: &Path, socket: &Path) -> Command {
     let mut command = server_command(python, "serve");
     forget(&mut command, &HUB_SECRETS);
-    command.arg("--model").arg(model).arg("--socket").arg(socket);
-    push_group(&mut command, &config.compute);
-    push_group(&mut command, &config.step_limits);
-    push_group(&mut command, &config.shard_cache);
-    push_group(&mut command, &config.logging);
-    command.arg("--lifeline");
+    command.arg("--settings").arg(settings).arg("--socket").arg(socket).arg("--lifeline");
     command
 }
 
@@ -129,17 +122,5 @@ fn forget(command: &mut Command, names: &[&str]) {
 fn forget_own_variables(command: &mut Command) {
     for name in args::serve_variables() {
         command.env_remove(name);
-    }
-}
-
-/// Adds the values of a group as flags.
-fn push_group<G: Group>(command: &mut Command, group: &G) {
-    for (setting, text) in G::SETTINGS.iter().zip(group.texts()) {
-        let flag = if setting.name == STEP_TOKENS.0 { STEP_TOKENS.1.to_owned() } else { setting.flag() };
-        match (&setting.form, text) {
-            (Form::Switch, Some(text)) if text == "true" => command.arg(flag),
-            (Form::Switch, _) | (_, None) => continue,
-            (_, Some(text)) => command.arg(flag).arg(text),
-        };
     }
 }

@@ -7,9 +7,9 @@
 //!     launcher.lock            0600; locked with flock while the launcher lives; contains its process id once locked
 //!     control.sock             `trunkline reload` and `trunkline status` connect to it
 //!     shard.sock               0600; created by the shard that the file is named after
-//!     router.json              0600; the router's settings, written before each of its starts
+//!     settings.json            0600; the settings of router and shards, written before each of their starts
 //!     shard.1.sock             the same after a reload, and so on
-//!     router.1.json
+//!     settings.1.json
 //! ```
 //!
 //! The kernel releases the lock when the launcher ends for any reason, so a folder whose lock can be taken is stale.
@@ -34,6 +34,8 @@ use crate::log::Log;
 const PREFIX: &str = "trunkline-";
 pub const LOCK_FILE: &str = "launcher.lock";
 const CONTROL_SOCKET: &str = "control.sock";
+/// Settings that are not written completely.
+const NEW_SETTINGS: &str = "settings.new";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 /// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
@@ -101,18 +103,21 @@ impl RuntimeDir {
         control_socket_in(&self.path)
     }
 
-    /// Returns the path of the router's settings after this number of reloads.
-    pub(crate) fn router_settings(&self, generation: u32) -> PathBuf {
-        self.path.join(numbered("router", generation, "json"))
+    /// Returns the path of the children's settings after this number of reloads.
+    pub(crate) fn settings(&self, generation: u32) -> PathBuf {
+        self.path.join(numbered("settings", generation, "json"))
     }
 
-    /// Writes the router's settings, readable only by this user.
-    pub fn write_router_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
+    /// Writes the children's settings, readable only by this user. A child that was started before reads the file of
+    /// that time or this one.
+    pub fn write_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
         self.check()?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        options.open(self.router_settings(generation))?.write_all(&serde_json::to_vec_pretty(settings)?)
+        let (new, path) = (self.path.join(NEW_SETTINGS), self.settings(generation));
+        options.open(&new)?.write_all(&serde_json::to_vec_pretty(settings)?)?;
+        fs::rename(new, path)
     }
 
     /// Fails if another folder has its path. Something that cleans temporary folders may have removed this one, and
@@ -128,7 +133,7 @@ impl RuntimeDir {
     /// Removes what the children of an earlier generation left behind.
     pub(crate) fn remove_files_of(&self, generation: u32, shards: &[ShardId]) {
         // What cannot be removed now goes with the folder.
-        let _ = fs::remove_file(self.router_settings(generation));
+        let _ = fs::remove_file(self.settings(generation));
         for shard in shards {
             let _ = fs::remove_file(self.socket(*shard, generation));
         }

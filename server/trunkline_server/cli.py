@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 from trunkline_server import logs
@@ -18,23 +18,8 @@ from trunkline_server.errors import InvalidArgument, UserError
 
 EXIT_CODE_USER_MISTAKE = 2
 
-BACKENDS = ("cpu", "cuda", "reference", "transformers")
-NUMERICS = ("exact", "fast")
-KV_CACHE_DTYPES = ("auto", "fp8", "int8", "int4", "f16", "bf16")
-KV_WINDOWS = ("auto", "off")
-POOLING = ("auto", "none", "last", "mean")
-QUANTIZE = ("none", "int8", "int4", "fp8", "nf4", "bitsandbytes", "bitsandbytes-nf4", "eetq", "awq", "gptq")
-PINNINGS = ("auto", "on", "off")
-CACHE_OFF = "off"
-MAX_THREADS = 1024
-MAX_STEP_TOKENS = 1 << 16
-MAX_STEP_SEQUENCES = 1 << 12
-MAX_BATCH_TOTAL_TOKENS = 1 << 31
 MAX_LANE = 1023
-MAX_KV_DISK_BYTES = 1 << 50
-DEFAULT_KV_DISK_BYTES = 10 << 30
 _LIBRARY = ("list", "show", "rm")
-SIZE_UNITS = {None: 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,13 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _quantize(options)
         if options.command == "watermark":
             return _watermark(options)
-        from trunkline_server.serve import serve
-
-        logs.configure(options.log_level, log_format=options.log_format).report_periods()
-        return serve(options)
+        return _serve(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
         return EXIT_CODE_USER_MISTAKE
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from trunkline_server.serve import serve
+    from trunkline_server.settings import read_settings
+
+    settings = read_settings(Path(options.settings))
+    logging = settings.logging
+    logs.configure(logging.log_level, log_format=logging.log_format or logs.FORMATS[0]).report_periods()
+    return serve(settings, options)
 
 
 def _resolve(options: argparse.Namespace) -> int:
@@ -81,8 +73,6 @@ def _resolve(options: argparse.Namespace) -> int:
 
 
 def _quantize(options: argparse.Namespace) -> int:
-    from pathlib import Path
-
     from trunkline_server.export.quantize import quantize_model
 
     try:
@@ -131,84 +121,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_serve(commands: _Commands) -> None:
     serve = commands.add_parser("serve", help="load a model and answer the router on a socket", allow_abbrev=False)
-    serve.add_argument("--model", required=True, metavar="PATH", help="a .gguf file or a folder with config.json")
+    serve.add_argument("--settings", required=True, metavar="PATH", help="JSON file as the launcher writes it")
     serve.add_argument("--socket", required=True, metavar="PATH", help="Unix socket to listen on")
-    serve.add_argument("--backend", choices=BACKENDS, default="cpu", help="default: cpu")
     serve.add_argument(
-        "--numerics",
-        choices=NUMERICS,
-        default="exact",
-        help="for the cuda backend: exact keeps a reply's bits independent of the rest of the batch, fast does not; "
-        "default: exact",
-    )
-    serve.add_argument(
-        "--kv-cache-dtype",
-        choices=KV_CACHE_DTYPES,
-        default="auto",
-        help="how K and V are stored; default: auto, which is int8 on cpu and the dtype of the weights on cuda",
-    )
-    serve.add_argument(
-        "--kv-windows",
-        choices=KV_WINDOWS,
-        default="auto",
-        help="auto: sliding-window layers keep little more than their window if that saves memory; off: they keep all",
-    )
-    serve.add_argument(
-        "--threads",
-        type=_WholeNumber(MAX_THREADS),
+        "--lane",
+        type=_lane,
+        default=0,
         metavar="N",
-        help="number of compute threads; default: one per usable core",
+        help="number of this shard among those of its model; each has a store of its own on disk; default: 0",
     )
     serve.add_argument(
-        "--pin-threads",
-        choices=PINNINGS,
-        default="auto",
-        help="pin each compute thread to a core of its own; default: auto, if they use every core and no quota applies",
+        "--await-store",
+        action="store_true",
+        help="if another shard uses the store on disk, ask the launcher on standard output to end that, and wait",
     )
-    serve.add_argument(
-        "--max-batch-total-tokens",
-        type=_WholeNumber(MAX_BATCH_TOTAL_TOKENS),
-        metavar="N",
-        help="capacity of the KV pool in tokens; default: 131072, at most a quarter of the available memory",
-    )
-    serve.add_argument(
-        "--max-step-tokens", type=_WholeNumber(MAX_STEP_TOKENS), metavar="N", help="most tokens in a step"
-    )
-    serve.add_argument(
-        "--max-step-sequences", type=_WholeNumber(MAX_STEP_SEQUENCES), metavar="N", help="most sequences in a step"
-    )
-    _add_weights(serve)
-    _add_kv_tiers(serve)
-    serve.add_argument("--log-format", choices=logs.FORMATS, default="text", help="default: text")
-    serve.add_argument("--log-level", choices=logs.LEVELS, default="info", help="default: info")
     serve.add_argument("--lifeline", action="store_true", help="exit at once when standard input closes")
-
-
-def _add_weights(serve: argparse.ArgumentParser) -> None:
-    serve.add_argument(
-        "--weights-cache",
-        metavar="DIR",
-        help=f"folder for packed weights, or `{CACHE_OFF}`; default: trunkline/weights in the user's cache folder",
-    )
-    serve.add_argument(
-        "--quantize",
-        choices=QUANTIZE,
-        default=QUANTIZE[0],
-        help="quantise the weights of an unquantised checkpoint while it is loaded; fp8 is for the cuda backend and "
-        "int8 elsewhere; bitsandbytes and eetq mean int8, nf4 and bitsandbytes-nf4 int4; gptq and awq check that the "
-        "checkpoint is quantised so",
-    )
-    serve.add_argument(
-        "--pooling",
-        choices=POOLING,
-        default=POOLING[0],
-        help="position whose output is the embedding of a text, or the mean of all; default: as the model's files say",
-    )
-    serve.add_argument(
-        "--speculative-model",
-        metavar="MODEL",
-        help="folder or .gguf file of a smaller model with the same vocabulary, which drafts tokens (cpu backend)",
-    )
 
 
 def _add_resolve(commands: _Commands) -> None:
@@ -236,9 +163,7 @@ def _add_quantize(commands: _Commands) -> None:
     )
     quantize.add_argument("model", metavar="MODEL", help="as for `resolve`")
     quantize.add_argument("out", metavar="OUT.gguf", help="the file to write, which must not exist")
-    quantize.add_argument(
-        "--type", choices=QUANTIZE[1:3], default=QUANTIZE[1], help=f"format of matrices; default: {QUANTIZE[1]}"
-    )
+    quantize.add_argument("--type", choices=("int8", "int4"), default="int8", help="format of matrices; default: int8")
     quantize.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
 
 
@@ -257,53 +182,6 @@ def _add_watermark(commands: _Commands) -> None:
     )
 
 
-def _add_kv_tiers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--kv-disk-path",
-        metavar="DIR",
-        help="folder for KV blocks on disk, which survive a restart; default: blocks are kept in memory only",
-    )
-    parser.add_argument(
-        "--kv-disk-size",
-        type=_size,
-        metavar="SIZE",
-        help="most bytes to use in that folder, such as `10GiB`; default: 10GiB",
-    )
-    parser.add_argument(
-        "--kv-disk-optional",
-        action="store_true",
-        help="if that folder cannot be used, warn and keep blocks in memory only, instead of ending",
-    )
-    parser.add_argument(
-        "--lane",
-        type=_WholeNumber(MAX_LANE, least=0),
-        default=0,
-        metavar="N",
-        help="number of this shard among those of its model; each has a store of its own in that folder; default: 0",
-    )
-    parser.add_argument(
-        "--await-store",
-        action="store_true",
-        help="if another shard uses that folder, ask the launcher on standard output to end that, and wait for it",
-    )
-    parser.add_argument(
-        "--kv-host-size",
-        type=_size,
-        metavar="SIZE",
-        help="pinned host memory for KV blocks of the cuda backend, a tier between device and disk; default: none, or "
-        "1GiB with --kv-disk-path",
-    )
-
-
-def _size(text: str) -> int:
-    """Parses a size in bytes: a number with an optional unit of KiB, MiB, GiB or TiB. For argparse."""
-    match = re.fullmatch(r"(\d{1,18})([KMGT]iB)?", text, re.ASCII)
-    size = int(match[1]) * SIZE_UNITS[match[2]] if match else 0
-    if not 1 <= size <= MAX_KV_DISK_BYTES:
-        raise argparse.ArgumentTypeError(f"`{text}` is not a size from 1 byte to 1024TiB; hint: write it as in `10GiB`")
-    return size
-
-
 def _gamma(text: str) -> float:
     """Parses the share of the vocabulary that a watermark marks green. For argparse."""
     try:
@@ -315,17 +193,8 @@ def _gamma(text: str) -> float:
     return gamma
 
 
-class _WholeNumber:
-    """Parses a whole number from `least` to `limit`. For argparse."""
-
-    def __init__(self, limit: int, least: int = 1) -> None:
-        self._limit, self._least = limit, least
-
-    def __call__(self, text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = self._least - 1
-        if not self._least <= number <= self._limit:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from {self._least} to {self._limit}")
-        return number
+def _lane(text: str) -> int:
+    """Parses the number of a lane. For argparse."""
+    if not (text.isdecimal() and text.isascii()) or int(text) > MAX_LANE:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a whole number from 0 to {MAX_LANE}")
+    return int(text)

@@ -12,11 +12,10 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trunkline_server import lifeline
-from trunkline_server.cli import CACHE_OFF, DEFAULT_KV_DISK_BYTES
-from trunkline_server.errors import InvalidArgument
+from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend, Store
@@ -33,15 +32,18 @@ STOP_GRACE_S = 2.0
 STANDARD_INPUT = 0
 
 
-def serve(options: argparse.Namespace) -> int:
-    """Runs the shard and returns its exit code. Raises UserError while loading."""
+def serve(settings: Settings, options: argparse.Namespace) -> int:
+    """Runs the shard and returns its exit code. Raises UserError while loading.
+
+    options: the arguments that tell this shard from others with the same settings.
+    """
     began = time.monotonic()
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
     # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
-    model, backend = _load(options)
+    model, backend = _load(settings, options)
 
     from trunkline_server.engine import Engine
     from trunkline_server.loop import EngineLoop
@@ -80,25 +82,26 @@ def serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _load(options: argparse.Namespace) -> tuple[ModelShape, Backend]:
+def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, Backend]:
     """Loads the model. Raises UserError."""
     from trunkline_server.backends import registry
     from trunkline_server.weights.checkpoint import open_checkpoint
     from trunkline_server.weights.pooling import refuse_pooling, with_pooling
 
-    path = Path(options.model)
-    logger.debug("loading model", extra={"fields": {"path": path, "backend": options.backend}})
-    if options.backend == registry.TRANSFORMERS:
-        refuse_pooling(options.pooling, options.backend)
-        return registry.build_transformers(path, _backend_options(options))
+    compute, path = settings.compute, Path(settings.model_path)
+    backend_options = _backend_options(settings, options)
+    logger.debug("loading model", extra={"fields": {"path": path, "backend": compute.backend}})
+    if compute.backend == registry.TRANSFORMERS:
+        refuse_pooling(compute.pooling, compute.backend)
+        return registry.build_transformers(path, backend_options)
     checkpoint = open_checkpoint(path)
-    checkpoint.config = config = with_pooling(checkpoint.config, options.pooling, options.backend)
+    checkpoint.config = config = with_pooling(checkpoint.config, compute.pooling, compute.backend)
     logger.debug(
         "model opened",
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
     # The files are unmapped when this returns; the backend keeps what it needs.
-    return config, registry.build(options.backend, checkpoint, _backend_options(options))
+    return config, registry.build(compute.backend, checkpoint, backend_options)
 
 
 class _Signals:
@@ -138,48 +141,44 @@ class _Signals:
             os._exit(0)
 
 
-def _backend_options(options: argparse.Namespace) -> BackendOptions:
+def _backend_options(settings: Settings, options: argparse.Namespace) -> BackendOptions:
     from trunkline_server.backends.registry import BackendOptions
 
+    compute, limits, cache = settings.compute, settings.step_limits, settings.shard_cache
     return BackendOptions(
-        kv_cache_dtype=options.kv_cache_dtype,
-        kv_windows=options.kv_windows,
-        numerics=options.numerics,
-        threads=options.threads,
-        pin_threads=options.pin_threads,
-        max_batch_total_tokens=options.max_batch_total_tokens,
-        max_step_tokens=options.max_step_tokens,
-        max_step_sequences=options.max_step_sequences,
-        quantize=options.quantize,
-        weights_cache=_cache_folder(options.weights_cache),
-        speculative_model=None if options.speculative_model is None else Path(options.speculative_model).absolute(),
-        kv_disk=_kv_disk(options),
-        kv_host_bytes=options.kv_host_size,
+        kv_cache_dtype=cache.kv_cache_dtype,
+        kv_windows=cache.kv_windows,
+        numerics=compute.numerics,
+        threads=compute.threads,
+        pin_threads=compute.pin_threads,
+        max_batch_total_tokens=limits.max_batch_total_tokens,
+        max_step_tokens=limits.max_batch_prefill_tokens,
+        max_step_sequences=limits.max_step_sequences,
+        quantize=compute.quantize,
+        weights_cache=_cache_folder(compute.weights_cache),
+        speculative_model=None if compute.speculative_model is None else Path(compute.speculative_model),
+        kv_disk=_kv_disk(cache, options),
+        kv_host_bytes=cache.kv_host_size,
     )
 
 
-def _cache_folder(option: str | None) -> Path | None:
+def _cache_folder(cache: Any) -> Path | None:
     from trunkline_server.backends.cpu.weight_cache import default_folder
 
-    if option == CACHE_OFF:
+    if cache == "off":
         return None
-    return default_folder() if option is None else Path(option).absolute()
+    return default_folder() if cache is None else Path(cache.folder)
 
 
-def _kv_disk(options: argparse.Namespace) -> StoreOptions | None:
+def _kv_disk(cache: Settings, options: argparse.Namespace) -> StoreOptions | None:
     from trunkline_server.backends.store_files import StoreOptions
 
-    if options.kv_disk_path is None:
-        if options.kv_disk_size is not None:
-            raise InvalidArgument(
-                "`--kv-disk-size` needs `--kv-disk-path`", hint="set `--kv-disk-path` or drop `--kv-disk-size`"
-            )
+    if cache.kv_disk_path is None:
         return None
-    max_bytes = options.kv_disk_size or DEFAULT_KV_DISK_BYTES
     return StoreOptions(
-        path=Path(options.kv_disk_path).absolute(),
-        max_bytes=max_bytes,
-        is_optional=options.kv_disk_optional,
+        path=Path(cache.kv_disk_path),
+        max_bytes=cache.kv_disk_size,
+        is_optional=cache.kv_disk_optional,
         lane=options.lane,
         awaits=options.await_store,
     )

@@ -1,8 +1,8 @@
 //! The settings of `trunkline serve`, each declared once: name, default, valid range, help text and group.
 //!
 //! The tables are in [`groups`]. From one entry the launcher makes a flag, an environment variable and a key of its
-//! configuration file, and the process that the setting concerns gets a typed field. To add a setting of the router,
-//! add an entry to one of the groups in [`RouterSettings`] and use the new field in the router.
+//! configuration file, and the processes get the values in one file, [`RouterSettings`]. To add a setting, add an entry
+//! to one of its groups and use the new field in the router, or the new attribute in the shard.
 //!
 //! ```
 //! use trunkline_settings::{Group, Limits};
@@ -69,7 +69,8 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
         .collect()
 }
 
-/// The file that the launcher writes for the router, as JSON.
+/// The file that the launcher writes for the router and its shards, as JSON. Each reads the groups that concern it; the
+/// shard's side is `server/trunkline_server/settings.py`.
 ///
 /// It holds no secret: keys reach the router by environment variables and by the files that the settings name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,6 +89,12 @@ pub struct RouterSettings {
     pub replies: Replies,
     #[serde(default)]
     pub cache: RouterCache,
+    #[serde(default)]
+    pub compute: Compute,
+    #[serde(default)]
+    pub step_limits: StepLimits,
+    #[serde(default)]
+    pub shard_cache: ShardCache,
     #[serde(default)]
     pub logging: Logging,
 }
@@ -136,6 +143,9 @@ impl RouterSettings {
             limits: Limits::default(),
             replies: Replies::default(),
             cache: RouterCache::default(),
+            compute: Compute::default(),
+            step_limits: StepLimits::default(),
+            shard_cache: ShardCache::default(),
             logging: Logging::default(),
         }
     }
@@ -146,6 +156,9 @@ impl RouterSettings {
         check(&self.limits)?;
         check(&self.replies)?;
         check(&self.cache)?;
+        check(&self.compute)?;
+        check(&self.step_limits)?;
+        check(&self.shard_cache)?;
         check(&self.logging)
     }
 }

@@ -363,9 +363,9 @@ impl PyProgramBuilder {
     /// Packs the weights or maps them from the cache, maps the memory and starts the threads. The builder cannot be
     /// used again, even after an error.
     ///
-    /// `threads` is one per usable core if None. `pinning` is `auto`, `on` or `off`. `key_scaling` is the attribute of
-    /// an executor with the same weights; it is used only with a cache. `progress` is called every `interval_s` seconds
-    /// while weights are packed, with the share that is done.
+    /// `threads` is [`default_num_threads`] if None. `pinning` is `auto`, `on` or `off`. `key_scaling` is the attribute
+    /// of an executor with the same weights; it is used only with a cache. `progress` is called every `interval_s`
+    /// seconds while weights are packed, with the share that is done.
     #[pyo3(signature = (threads=None, pinning="off", *, cache=None, key_scaling=None, progress=None, interval_s=5.0))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn build(

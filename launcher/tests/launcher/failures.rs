@@ -306,7 +306,6 @@ fn a_restarted_shard_may_do_without_its_disk() {
     let first = server.bench.nth("shard", "start", 1);
     kill(pid(&first), Signal::KILL);
     let second = server.bench.nth("shard", "start", 2);
-    let is_optional =
-        |start: &Value| start["argv"].as_array().unwrap().iter().any(|word| word == "--kv-disk-optional");
-    assert_eq!((is_optional(&first), is_optional(&second)), (false, true));
+    let is_optional = |start: &Value| start["settings"]["shard_cache"]["kv_disk_optional"].as_bool();
+    assert_eq!((is_optional(&first), is_optional(&second)), (Some(false), Some(true)));
 }

@@ -71,12 +71,7 @@ const CASES: &[Case] = &[
     router(&["--max-queued-requests 13"]),
     router(&["--max-input-tokens 101"]),
     router(&["--max-total-tokens 102"]),
-    Case {
-        typed: "--max-batch-prefill-tokens 103",
-        resolver: NOTHING,
-        shard: &["--max-step-tokens 103"],
-        router: NOTHING,
-    },
+    shard(&["--max-batch-prefill-tokens 103"]),
     shard(&["--max-batch-total-tokens 104"]),
     shard(&["--max-step-sequences 14"]),
     router(&["--max-best-of 15"]),
@@ -178,8 +173,8 @@ fn serve(typed: &str) -> Box<ServeConfig> {
     }
 }
 
-/// Returns the router's settings as the flags that would set them.
-fn settings_as_words(settings: &RouterSettings) -> Vec<String> {
+/// Returns the settings of shard and router as the flags that would set them.
+fn settings_as_words(settings: &RouterSettings) -> [Vec<String>; 2] {
     fn add<G: Group>(words: &mut Vec<String>, group: &G) {
         for (setting, text) in G::SETTINGS.iter().zip(group.texts()) {
             match (&setting.form, text.as_deref()) {
@@ -189,27 +184,31 @@ fn settings_as_words(settings: &RouterSettings) -> Vec<String> {
             }
         }
     }
-    let mut words = vec![format!("--served-model-name {}", settings.served_model_name)];
-    add(&mut words, &settings.server);
-    add(&mut words, &settings.limits);
-    add(&mut words, &settings.replies);
-    add(&mut words, &settings.cache);
-    add(&mut words, &settings.logging);
-    words
+    let mut shard = Vec::new();
+    add(&mut shard, &settings.compute);
+    add(&mut shard, &settings.step_limits);
+    add(&mut shard, &settings.shard_cache);
+    add(&mut shard, &settings.logging);
+    let mut router = vec![format!("--served-model-name {}", settings.served_model_name)];
+    add(&mut router, &settings.server);
+    add(&mut router, &settings.limits);
+    add(&mut router, &settings.replies);
+    add(&mut router, &settings.cache);
+    add(&mut router, &settings.logging);
+    [shard, router]
 }
 
 fn words(command: &Command) -> Vec<String> {
     with_values(command.get_args().map(|word| word.to_str().unwrap()))
 }
 
-/// Returns the command lines of resolver and shard, and the router's settings as words.
+/// Returns the command line of the resolver and the settings of shard and router as words.
 fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
     let folder = tempfile::tempdir().unwrap();
     let shards = vec![ShardId::default()];
     let mut listener = Listener::open(&config.server.hostname, 0).unwrap();
     listener.port = config.server.port;
     let runtime_dir = RuntimeDir::create(&[folder.path().into()], &shards, &config.log()).unwrap();
-    let socket = runtime_dir.socket(shards[0], 0);
     let plan = Plan {
         config,
         python: "python".into(),
@@ -219,11 +218,9 @@ fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
         generation: 0,
         base: Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() }),
     };
-    let mut shard = words(&plan.command(ChildId::Shard(plan.shards[0]), Other::None));
-    // The folder's name differs each time.
-    shard.retain(|words| !words.contains(socket.to_str().unwrap()));
     let resolver = words(&plan.command(ChildId::Resolver, Other::None));
-    [resolver, shard, settings_as_words(&plan.router_settings())]
+    let [shard, router] = settings_as_words(&plan.settings());
+    [resolver, shard, router]
 }
 
 #[test]
@@ -301,9 +298,11 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
     let routers = [&keys[..], &cloud, &collector].concat();
     for (role, secrets) in [("resolver", hub.to_vec()), ("shard", Vec::new()), ("router", routers)] {
         let child = server.bench.nth(role, "start", 1);
-        let given = match child["argv"].as_array() {
-            Some(argv) => with_values(argv.iter().filter_map(Value::as_str)),
-            None => settings_as_words(&serde_json::from_value(child["settings"].clone()).unwrap()),
+        let settings = || settings_as_words(&serde_json::from_value(child["settings"].clone()).unwrap());
+        let given = match role {
+            "resolver" => with_values(child["argv"].as_array().unwrap().iter().filter_map(Value::as_str)),
+            "shard" => settings()[0].clone(),
+            _ => settings()[1].clone(),
         };
         for case in CASES {
             let wanted = match role {

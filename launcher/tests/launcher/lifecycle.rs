@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::child::ShardId;
 use trunkline_launcher::pace::Pace;
-use trunkline_settings::RouterSettings;
+use trunkline_settings::{KvCacheDtype, KvWindows, Numerics, RouterSettings};
 
 fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
     let argv = argv.as_array().unwrap();
@@ -53,11 +53,11 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert!(curl.contains(r#""model":"fake/model""#), "{curl}");
 
     let model = server.bench.path("model.gguf");
-    assert_eq!(flag(&shard["argv"], "--model"), model.to_str());
-    assert_eq!(flag(&shard["argv"], "--threads"), Some("2"));
-    assert_eq!(flag(&shard["argv"], "--kv-cache-dtype"), Some("f16"));
-    assert_eq!(flag(&shard["argv"], "--kv-windows"), Some("off"));
-    assert_eq!(flag(&shard["argv"], "--numerics"), Some("fast"));
+    assert_eq!(shard["settings"], router["settings"]);
+    assert_eq!(settings.compute.threads, Some(2));
+    assert_eq!(settings.compute.numerics, Numerics::Fast);
+    assert_eq!(settings.shard_cache.kv_cache_dtype, KvCacheDtype::F16);
+    assert_eq!(settings.shard_cache.kv_windows, KvWindows::Off);
     assert_eq!(settings.model_path, model);
     assert_eq!(settings.served_model_name, "fake/model");
     assert_eq!(settings.limits.max_total_tokens, Some(64));

@@ -81,7 +81,7 @@ fn new_settings_are_used_on_the_same_port() {
         let mut names: Vec<_> =
             fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
-        (names == ["control.sock", "launcher.lock", "router.2.json", "shard.2.sock"]).then_some(())
+        (names == ["control.sock", "launcher.lock", "settings.2.json", "shard.2.sock"]).then_some(())
     });
     stop(server);
 }
@@ -255,10 +255,10 @@ fn a_shard_that_was_restarted_meanwhile_has_no_store_to_take_back() {
     kill(pids(bench, 1)[0], Signal::KILL);
     // It starts without the store, which the new shard has.
     let again = bench.nth("shard", "start", 3);
-    assert!(again["argv"].as_array().unwrap().iter().any(|word| word == "--kv-disk-optional"));
+    assert_eq!(again["settings"]["shard_cache"]["kv_disk_optional"], true);
     bench.nth("shard", "listen", 2);
     let [folder] = &bench.runtime_folders()[..] else { panic!("{:?}", bench.runtime_folders()) };
-    wait_for("the new pair to be forgotten", || (!folder.join("router.1.json").exists()).then_some(()));
+    wait_for("the new pair to be forgotten", || (!folder.join("settings.1.json").exists()).then_some(()));
     assert!(is_alive(pid(&again)));
     assert!(bench.events("shard", "takes-store-back").is_empty());
     stop(server);

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from tests.fakes.settings import write_settings
 from tests.fakes.shard import DEADLINE_S, Client
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.backends.cpu.build import build
@@ -23,10 +24,11 @@ def test_run_ahead_through_the_socket_gives_the_tokens_of_the_whole_text(embedde
     # "The capital of France is" in the model's own tokens, three times so that there is a second chunk.
     prompt = [504, 3575, 282, 4649, 314] * 3
     socket_path = tmp_path / "s"
+    settings = write_settings(tmp_path, embedded_gguf, max_batch_total_tokens=POOL_TOKENS, threads=1)
     child = subprocess.Popen(
         [
-            *(sys.executable, "-m", "trunkline_server", "serve", "--model", str(embedded_gguf)),
-            *("--socket", str(socket_path), "--max-batch-total-tokens", str(POOL_TOKENS), "--threads", "1"),
+            *(sys.executable, "-m", "trunkline_server", "serve"),
+            *("--settings", str(settings), "--socket", str(socket_path)),
         ],
         env={**os.environ, "PYTHONPATH": str(SERVER)},
         stderr=subprocess.DEVNULL,
@@ -76,10 +78,11 @@ def _generate(client: Client, prompt: list[int], block_size: int) -> list[int]:
 
 
 def test_a_pool_larger_than_the_machine_is_refused(embedded_gguf: Path, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, embedded_gguf, max_batch_total_tokens=2_000_000_000, log_level="error")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "trunkline_server", "serve", "--model", str(embedded_gguf), "--log-level", "error"),
-            *("--socket", str(tmp_path / "s"), "--max-batch-total-tokens", "2000000000"),
+            *(sys.executable, "-m", "trunkline_server", "serve"),
+            *("--settings", str(settings), "--socket", str(tmp_path / "s")),
         ],
         env={**os.environ, "PYTHONPATH": str(SERVER)},
         capture_output=True,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fakes.settings import write_settings
 from tests.fakes.shard import DEADLINE_S, Client
 from tests.service.test_step import decode_plan, first_plan
 from trunkline_server import cli
@@ -26,15 +27,22 @@ TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG| INFO| WA
 class Process:
     """Runs `python -m trunkline_server serve` with the fake backend in place of the real ones."""
 
-    def __init__(self, folder: Path, *flags: str, gate: bool = False, program: str = "tests.fakes.main") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        gate: bool = False,
+        program: str = "tests.fakes.main",
+        **settings: object,
+    ) -> None:
         self.socket_path = folder / "shard.sock"
         self.gate = folder / "gate"
         if gate:
             os.mkfifo(self.gate)
         environment = {**os.environ, "PYTHONPATH": str(SERVER), "FAKE_GATE": str(self.gate) if gate else ""}
-        model = folder / "model.gguf"
+        path = write_settings(folder, folder / "model.gguf", **settings)
         self.child = subprocess.Popen(
-            [sys.executable, "-m", program, "serve", f"--model={model}", f"--socket={self.socket_path}", *flags],
+            [sys.executable, "-m", program, "serve", f"--settings={path}", f"--socket={self.socket_path}", *flags],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -206,7 +214,7 @@ print("stopping")
 
 
 def test_a_bug_in_the_backend_ends_the_process_with_an_error(start: Start) -> None:
-    process = start("--log-format", "json")
+    process = start(log_format="json")
     process.wait_ready()
     with Client(process.socket_path) as client:
         stream = client.open()
@@ -233,7 +241,7 @@ def test_log_lines_have_the_form_of_all_processes(start: Start) -> None:
 
 
 def test_a_mistake_is_one_line_and_exit_code_two(start: Start) -> None:
-    process = start("--log-level=error", program="trunkline_server")
+    process = start(program="trunkline_server", log_level="error")
     assert process.wait() == 2
     assert len(process.log) == 1, process.log
     assert process.log[0].startswith("error: ")
@@ -243,21 +251,35 @@ def test_a_mistake_is_one_line_and_exit_code_two(start: Start) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (["--threads=0"], "argument --threads: `0` is not a whole number from 1 to 1024"),
-        (["--max-step-tokens=1e9"], "argument --max-step-tokens: `1e9` is not a whole number from 1 to 65536"),
-        (["--backend=gpu"], "argument --backend: invalid choice: 'gpu'"),
-        (["--nope"], "unrecognized arguments: --nope"),
-        (["--thr=1"], "unrecognized arguments: --thr=1"),
-        (
-            ["--kv-disk-path=kv", "--kv-disk-size=10GB"],
-            "`10GB` is not a size from 1 byte to 1024TiB; hint: write it as in `10GiB`",
-        ),
-        (["--kv-disk-path=kv", "--kv-disk-size=0"], "`0` is not a size from 1 byte to 1024TiB"),
-        (["--kv-disk-path=kv", "--kv-disk-size=2000TiB"], "`2000TiB` is not a size from 1 byte to 1024TiB"),
+        ([], "the following arguments are required: --settings"),
+        (["--settings=s", "--lane=-1"], "argument --lane: `-1` is not a whole number from 0 to 1023"),
+        (["--settings=s", "--lane=1024"], "argument --lane: `1024` is not a whole number from 0 to 1023"),
+        (["--settings=s", "--nope"], "unrecognized arguments: --nope"),
+        (["--settings=s", "--life"], "unrecognized arguments: --life"),
+        (["--settings=/nowhere/s"], "cannot read the settings `/nowhere/s`: [Errno 2] No such file or directory"),
     ],
 )
 def test_invalid_flags_are_one_line_errors(flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["serve", "--model=m", "--socket=s", *flags]) == 2
+    assert_mistake(flags, expected, capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", "Expecting property name enclosed in double quotes"),
+        ("[]", "no JSON object; hint: check that launcher and shard have the same version"),
+        ("{}", "the settings have no `logging`; hint: check that launcher and shard have the same version"),
+    ],
+)
+def test_damaged_settings_are_one_line_errors(
+    text: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s").write_text(text)
+    assert_mistake([f"--settings={tmp_path / 's'}"], expected, capsys)
+
+
+def assert_mistake(flags: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--socket=s", *flags]) == 2
     output, errors = capsys.readouterr()
     assert output == ""
     (line,) = errors.splitlines()
@@ -267,7 +289,7 @@ def test_invalid_flags_are_one_line_errors(flags: list[str], expected: str, caps
 
 def test_a_damaged_model_is_a_mistake(start: Start, socket_folder: Path) -> None:
     (socket_folder / "model.gguf").write_bytes(b"GGUF" + bytes(20))
-    process = start("--log-level=error", program="trunkline_server")
+    process = start(program="trunkline_server", log_level="error")
     assert process.wait() == 2
     assert len(process.log) == 1
     assert "model.gguf" in process.log[0]
@@ -275,12 +297,6 @@ def test_a_damaged_model_is_a_mistake(start: Start, socket_folder: Path) -> None
 
 def test_an_unusable_socket_path_is_a_mistake(start: Start, socket_folder: Path) -> None:
     (socket_folder / "shard.sock").write_text("precious")
-    process = start("--log-level=error")
+    process = start(log_level="error")
     assert process.wait() == 2
     assert "is not a socket" in process.log[-1]
-
-
-def test_a_store_size_without_a_folder_is_a_mistake(start: Start) -> None:
-    process = start("--kv-disk-size=10GiB")
-    assert process.wait() == 2
-    assert "`--kv-disk-size` needs `--kv-disk-path`; hint: set `--kv-disk-path`" in process.log[-1]

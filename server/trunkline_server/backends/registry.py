@@ -23,7 +23,7 @@ TRANSFORMERS = "transformers"
 
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions:
-    """Options from the command line; None leaves a choice to the backend."""
+    """Options from the settings; None leaves a choice to the backend."""
 
     kv_cache_dtype: str = "auto"
     # "auto": layers with a window may be stored separately; "off": blocks stay in one piece.
@@ -36,7 +36,7 @@ class BackendOptions:
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
-    # One of `cli.QUANTIZE`; not for the transformers backend.
+    # A value of `--quantize`; not for the transformers backend.
     quantize: str = "none"
     # A smaller model that drafts tokens; only for the cpu backend.
     speculative_model: Path | None = None

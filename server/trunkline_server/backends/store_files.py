@@ -33,7 +33,7 @@ HAND_OVER_POLL_S = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """The values of `--kv-disk-path`, `--kv-disk-size`, `--kv-disk-optional`, `--lane` and `--await-store`."""
+    """The settings of the store on disk, and the arguments `--lane` and `--await-store` of the shard."""
 
     path: Path
     max_bytes: int

@@ -80,7 +80,7 @@ def open_modules(folder: Path, config: ModelConfig) -> dict[str, SafetensorsFile
 
 
 def with_pooling(config: ModelConfig, asked: str, backend: str) -> ModelConfig:
-    """Applies `--pooling`, one of `cli.POOLING`. Raises InvalidArgument if model or backend leave no such choice."""
+    """Applies the setting `--pooling`. Raises InvalidArgument if model or backend leave no such choice."""
     config = _asked(config, asked)
     if backend in BACKENDS or config.pooling is None:
         return config

@@ -44,7 +44,7 @@ _GROUP = 32
 def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> str:
     """Returns `int8`, `int4`, `none`, or if the backend has it, `fp8`.
 
-    option: one of `cli.QUANTIZE`. Raises InvalidArgument for a checkpoint that contradicts it.
+    option: a value of `--quantize`. Raises InvalidArgument for a checkpoint that contradicts it.
     """
     scheme = checkpoint.quantization
     if option in _CHECKPOINTS:

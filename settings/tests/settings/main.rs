@@ -171,6 +171,14 @@ fn a_settings_file_is_checked() {
     assert_eq!(error, "`--max-tools` is `70000`; expected a whole number from 0 to 4096");
 }
 
+#[test]
+fn the_recorded_file_holds_every_setting_with_its_default() {
+    let settings = RouterSettings::new("shard.sock".into(), "model.gguf".into(), "model".into());
+    let written = serde_json::to_string_pretty(&settings).unwrap();
+    let recorded = include_str!("../serve.json").trim_end();
+    assert_eq!(recorded, written, "settings/tests/serve.json should be:\n{written}");
+}
+
 /// Returns how a row of docs/api.md begins for each tool format.
 macro_rules! documented {
     ($($(#[doc = $help:literal])+

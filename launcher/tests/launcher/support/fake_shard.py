@@ -65,7 +65,16 @@ def serve():
     path = flag("--socket")
     folder = Path(path).parent
     folder_mode = stat.S_IMODE(folder.stat().st_mode)
-    note("shard", "start", argv=sys.argv[3:], variables=VARIABLES, folder=str(folder), folder_mode=folder_mode)
+    settings = json.loads(Path(flag("--settings")).read_text())
+    note(
+        "shard",
+        "start",
+        argv=sys.argv[3:],
+        settings=settings,
+        variables=VARIABLES,
+        folder=str(folder),
+        folder_mode=folder_mode,
+    )
     behaviour = os.environ.get("FAKE_SHARD", "serve")
     if behaviour == "refuse":
         print("error: tensor `x` is damaged", file=sys.stderr)

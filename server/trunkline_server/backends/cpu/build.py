@@ -81,11 +81,11 @@ def build(
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16; pinning: auto, on or off; available_bytes: for tests.
-    threads: None uses one per physical core that this process may use, within its quota.
+    threads: None uses the default of `--threads`.
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
-    draft: a smaller model with the same vocabulary, which drafts tokens. quantize: one of `cli.QUANTIZE`.
+    draft: a smaller model with the same vocabulary, which drafts tokens. quantize: a value of `--quantize`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     _require_kernels()
