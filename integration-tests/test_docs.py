@@ -211,6 +211,16 @@ def test_documented_schema_keywords_are_those_of_the_code(constant: str, rows: l
     assert named([cells[row] for row in rows]) == set(re.findall(r'"([^"]+)"', block.group(1)))
 
 
+def test_documented_tool_formats_are_those_of_the_table() -> None:
+    table = (ROOT / "settings/src/tool_formats.rs").read_text()
+    rows = []
+    for names, models in re.findall(r'^ +\w+ \w+ \w+ = ([^;]+), of "([^"]+)";$', table, re.MULTILINE):
+        name, *aliases = (f"`{name}`" for name in re.findall(r'"([^"]+)"', names))
+        rows.append([f"{name} ({', '.join(aliases)})" if aliases else name, models])
+    _header, _line, *documented = section_rows("### Tools")
+    assert rows == [[cell.strip() for cell in row.split("|")[1:3]] for row in documented]
+
+
 def test_every_decision_is_in_the_index() -> None:
     pages = {path.name for path in (DOCS / "decisions").glob("[0-9]*.md")}
     assert pages == set(re.findall(r"\]\((\d{4}-[^)]+)\)", page("decisions/README.md")))

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use trunkline_settings::{
-    Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check, with_tool_formats,
+    Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check,
 };
 
 /// Reads a group in which one setting is given.
@@ -177,33 +177,4 @@ fn the_recorded_file_holds_every_setting_with_its_default() {
     let written = serde_json::to_string_pretty(&settings).unwrap();
     let recorded = include_str!("../serve.json").trim_end();
     assert_eq!(recorded, written, "settings/tests/serve.json should be:\n{written}");
-}
-
-/// Returns how a row of docs/api.md begins for each tool format.
-macro_rules! documented {
-    ($($(#[doc = $help:literal])+
-       $module:ident $variant:ident $constant:ident = $name:literal $(| $alias:literal)*, of $models:literal;)*) => {
-        vec![$(documented_format($name, &[$($alias),*], $models)),*]
-    };
-}
-
-fn documented_format(name: &str, aliases: &[&str], models: &str) -> String {
-    let aliases: Vec<String> = aliases.iter().map(|alias| format!("`{alias}`")).collect();
-    let aliases = if aliases.is_empty() { String::new() } else { format!(" ({})", aliases.join(", ")) };
-    format!("| `{name}`{aliases} | {models} | ")
-}
-
-#[test]
-fn tool_formats_are_documented_in_the_order_of_the_table() {
-    let page = include_str!("../../../docs/api.md");
-    let (_, rows) = page.split_once("| format | models | calls |\n|---|---|---|\n").unwrap();
-    let rows: Vec<&str> = rows.lines().take_while(|line| line.starts_with('|')).collect();
-    let wanted: Vec<String> = with_tool_formats!(documented);
-    assert_eq!(rows.len(), wanted.len());
-    for (row, wanted) in rows.iter().zip(wanted) {
-        assert!(
-            row.starts_with(&wanted),
-            "docs/api.md has `{row}`; expected a row that begins with `{wanted}`"
-        );
-    }
 }
