@@ -5,7 +5,7 @@ In Command R7B, layers with a window rotate, and the others, which see everythin
 
 from __future__ import annotations
 
-from trunkline_server.models import llama
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
@@ -16,7 +16,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
         normed = ops.layer_norm(x, f"{name}.input_layernorm.weight", None, config.norm_eps)
-        mixed = llama.attention(ops, config, layer, normed)
-        x = ops.add(ops.add(x, mixed), llama.mlp(ops, config, f"{name}.mlp", normed))
+        mixed = decoder.attention(ops, config, layer, normed)
+        x = ops.add(ops.add(x, mixed), decoder.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.layer_norm(x, "model.norm.weight", None, config.norm_eps)
     return ops.logits(ops.scale(x, config.logit_multiplier), "lm_head.weight")

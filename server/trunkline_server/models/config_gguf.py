@@ -11,8 +11,8 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig, RopeScaling
 from trunkline_server.models.config_encoder import ENCODERS, encoder_from_gguf
-from trunkline_server.models.config_latent import experts_from_gguf, latent_from_gguf, scaling_from_gguf
 from trunkline_server.models.config_recurrent import recurrent_from_gguf
+from trunkline_server.models.deepseek.config import experts_from_gguf, latent_from_gguf, scaling_from_gguf
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import RANK, Pooling, kind_from_gguf

@@ -10,9 +10,9 @@ from typing import Any
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 from trunkline_server.models.config import MAX_LAYERS, ModelConfig
 from trunkline_server.models.config_encoder import ENCODERS, encoder_config
-from trunkline_server.models.config_latent import experts_from_json, latent_from_json
 from trunkline_server.models.config_recurrent import recurrent_from_json
 from trunkline_server.models.config_rope import rope_scaling
+from trunkline_server.models.deepseek.config import experts_from_json, latent_from_json
 from trunkline_server.models.experts import GPT_OSS_SWIGLU
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.ops import ClampedSwiglu

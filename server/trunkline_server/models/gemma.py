@@ -5,7 +5,7 @@ Norm weights are the final multipliers in both file formats; see `weights/places
 
 from __future__ import annotations
 
-from trunkline_server.models import gemma2, llama
+from trunkline_server.models import decoder, gemma2
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
@@ -16,7 +16,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
         normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        x = ops.add(x, llama.attention(ops, config, layer, normed))
+        x = ops.add(x, decoder.attention(ops, config, layer, normed))
         normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, gemma2.mlp(ops, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import llama
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import Ops, T
@@ -14,7 +14,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
         normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        x = ops.add(x, llama.attention(ops, config, layer, normed))
+        x = ops.add(x, decoder.attention(ops, config, layer, normed))
         normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         x = ops.add(x, mixture(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)

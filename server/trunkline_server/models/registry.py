@@ -6,21 +6,17 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from trunkline_server.models import (
-    bert,
     cohere2,
-    deepseek2,
+    decoder,
+    dense_granite,
     exaone4,
     gemma,
     gemma2,
     gemma3,
     glm4,
     gpt_oss,
-    granite,
-    granite_hybrid,
-    lfm2,
-    llama,
+    head,
     mixtral,
-    modernbert,
     nemotron,
     olmo2,
     olmoe,
@@ -28,12 +24,16 @@ from trunkline_server.models import (
     qwen2_moe,
     qwen3,
     qwen3_moe,
-    qwen3_next,
     starcoder2,
-    vectors,
 )
+from trunkline_server.models.bert import forward as bert
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.deepseek import forward as deepseek
+from trunkline_server.models.granite import forward as granite
+from trunkline_server.models.lfm import forward as lfm
+from trunkline_server.models.modernbert import forward as modernbert
 from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.qwen import forward as qwen
 
 # `Callable` cannot bind `T` for each call, so the table is untyped and `forward` restores the type.
 ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
@@ -41,41 +41,41 @@ ARCHITECTURES: dict[str, Callable[[Any, ModelConfig], Any]] = {
     "camembert": bert.forward,
     "cohere": cohere2.forward,
     "cohere2": cohere2.forward,
-    "deepseek_v2": deepseek2.forward,
-    "deepseek_v3": deepseek2.forward,
-    "ernie4_5": llama.forward,
-    "exaone": llama.forward,
+    "deepseek_v2": deepseek.forward,
+    "deepseek_v3": deepseek.forward,
+    "ernie4_5": decoder.forward,
+    "exaone": decoder.forward,
     "exaone4": exaone4.forward,
     "gemma": gemma.forward,
     "gemma2": gemma2.forward,
     "gemma3_text": gemma3.forward,
-    "glm": llama.forward,
+    "glm": decoder.forward,
     "glm4": glm4.forward,
     "gpt_oss": gpt_oss.forward,
-    "granite": granite.forward,
-    "granitemoe": granite.forward,
-    "granitemoehybrid": granite_hybrid.forward,
-    "internlm2": llama.forward,
-    "internlm3": llama.forward,
-    "lfm2": lfm2.forward,
-    "lfm2_moe": lfm2.forward,
-    "llama": llama.forward,
-    "mistral": llama.forward,
+    "granite": dense_granite.forward,
+    "granitemoe": dense_granite.forward,
+    "granitemoehybrid": granite.forward,
+    "internlm2": decoder.forward,
+    "internlm3": decoder.forward,
+    "lfm2": lfm.forward,
+    "lfm2_moe": lfm.forward,
+    "llama": decoder.forward,
+    "mistral": decoder.forward,
     "mixtral": mixtral.forward,
     "modernbert": modernbert.forward,
     "nemotron": nemotron.forward,
     "olmo2": olmo2.forward,
     "olmo3": olmo2.forward,
     "olmoe": olmoe.forward,
-    "phi3": llama.forward,
+    "phi3": decoder.forward,
     "qwen2": qwen2.forward,
     "qwen2_moe": qwen2_moe.forward,
     "qwen3": qwen3.forward,
     "qwen3_moe": qwen3_moe.forward,
-    "qwen3_next": qwen3_next.forward,
+    "qwen3_next": qwen.forward,
     "roberta": bert.forward,
-    "seed_oss": llama.forward,
-    "smollm3": llama.forward,
+    "seed_oss": decoder.forward,
+    "smollm3": decoder.forward,
     "starcoder2": starcoder2.forward,
     "xlm-roberta": bert.forward,
 }
@@ -106,5 +106,5 @@ class _PoolingOps(Generic[T]):
         if pooling.labels:
             rows = self._ops.pooled(self._ops.linear(x, "score.weight"), pooling.kind)
         else:
-            rows = vectors.embedding(self._ops, self._config, x)
+            rows = head.embedding(self._ops, self._config, x)
         return self._ops.logits(x, weight, soft_cap) if self._config.has_output_head else rows

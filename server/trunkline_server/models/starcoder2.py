@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trunkline_server.models import llama
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
@@ -24,7 +24,7 @@ def decode(ops: Ops[T], config: ModelConfig, activation: Callable[[T], T]) -> T:
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
         normed = norm(x, f"{name}.input_layernorm")
-        x = ops.add(x, llama.attention(ops, config, layer, normed))
+        x = ops.add(x, decoder.attention(ops, config, layer, normed))
         normed = norm(x, f"{name}.post_attention_layernorm")
         inner = activation(project(ops, config, f"{name}.mlp.up_proj", normed))
         x = ops.add(x, project(ops, config, f"{name}.mlp.down_proj", inner))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import llama, qwen3
+from trunkline_server.models import decoder, qwen3
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import RecurrenceOperands, RecurrentOps, T
@@ -21,13 +21,13 @@ def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
         if config.is_recurrent(layer):
             x = add(x, scan(ops, config, f"{name}.mixer", normed))
         else:
-            x = add(x, llama.attention(ops, config, layer, normed))
+            x = add(x, decoder.attention(ops, config, layer, normed))
         normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         if config.has_experts(layer):
             shared = qwen3.mlp(ops, f"{name}.mlp.shared_expert", normed)
             x = add(x, ops.add(mixture(ops, config, f"{name}.mlp", normed), shared))
         else:
-            x = add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
+            x = add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(ops.scale(x, config.logit_multiplier), "lm_head.weight")
 

@@ -6,7 +6,7 @@ head of its own behind the pooling.
 
 from __future__ import annotations
 
-from trunkline_server.models import vectors
+from trunkline_server.models import head
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 from trunkline_server.models.rope import local_rope, rope
@@ -23,8 +23,8 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
         x = ops.add(x, mlp(ops, config, f"{name}.mlp", norm(ops, config, f"{name}.mlp_norm", x)))
     x = norm(ops, config, "final_norm", x)
     if not config.pooling.labels:
-        return vectors.embedding(ops, config, x)
-    x, kind = vectors.taken(ops, config, x)
+        return head.embedding(ops, config, x)
+    x, kind = head.taken(ops, config, x)
     x = norm(ops, config, "head.norm", ops.gelu_erf(ops.linear(x, "head.dense.weight")))
     return ops.pooled(ops.linear(x, "score.weight", "score.bias"), kind)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import llama, qwen3
+from trunkline_server.models import decoder, qwen3
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import RecurrentOps, T
@@ -23,7 +23,7 @@ def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
             mixed = mixture(ops, config, f"{name}.mlp", normed)
             x = ops.add(x, ops.scale(mixed, config.expert_multiplier) if config.expert_multiplier != 1.0 else mixed)
         else:
-            x = ops.add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
+            x = ops.add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 

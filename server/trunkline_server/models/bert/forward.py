@@ -4,7 +4,7 @@ all see each other. Their vectors are embeddings, or the logits of classes.
 
 from __future__ import annotations
 
-from trunkline_server.models import vectors
+from trunkline_server.models import head
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
@@ -23,7 +23,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
         inner = ops.gelu_erf(linear(ops, f"{name}.intermediate.dense", x))
         x = norm(ops, config, f"{name}.output.LayerNorm", ops.add(x, linear(ops, f"{name}.output.dense", inner)))
     if not config.pooling.labels:
-        return vectors.embedding(ops, config, x)
+        return head.embedding(ops, config, x)
     x = linear(ops, "score", ops.tanh(linear(ops, "pooler.dense", x)))
     return ops.pooled(x, config.pooling.kind)
 

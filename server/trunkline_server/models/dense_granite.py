@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import llama
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import Ops, T
@@ -18,11 +18,11 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
     for layer in range(config.num_layers):
         name = f"model.layers.{layer}"
         normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        x = add(x, llama.attention(ops, config, layer, normed))
+        x = add(x, decoder.attention(ops, config, layer, normed))
         normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
         if config.has_experts(layer):
             x = add(x, mixture(ops, config, f"{name}.mlp", normed))
         else:
-            x = add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
+            x = add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(ops.scale(x, config.logit_multiplier), "lm_head.weight")

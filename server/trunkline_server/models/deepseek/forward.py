@@ -7,7 +7,7 @@ latents and its result out of it ("absorption", arXiv:2405.04434, appendix C).
 
 from __future__ import annotations
 
-from trunkline_server.models import llama
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import Ops, T
@@ -25,7 +25,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
         if config.has_experts(layer):
             x = ops.add(x, experts(ops, config, f"{name}.mlp", normed))
         else:
-            x = ops.add(x, llama.mlp(ops, config, f"{name}.mlp", normed))
+            x = ops.add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
     x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
     return ops.logits(x, "lm_head.weight")
 
@@ -56,4 +56,4 @@ def experts(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
         mixed = ops.scale(mixed, config.expert_multiplier)
     if not config.shared_expert_size:
         return mixed
-    return ops.add(mixed, llama.mlp(ops, config, f"{name}.shared_expert", x))
+    return ops.add(mixed, decoder.mlp(ops, config, f"{name}.shared_expert", x))
