@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from trunkline_server.backends.cpu.ops import TracingOps
-from trunkline_server.models import config_json, registry
+from trunkline_server.models import registry
 from trunkline_server.models.config import LatentAttention, ModelConfig, Recurrent
-from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.tensor import Tensor
 
@@ -58,7 +57,7 @@ def config(**changes: Any) -> ModelConfig:
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
-@pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES.keys() - set(ENCODERS)))
+@pytest.mark.parametrize("architecture", sorted(registry.ARCHITECTURES.keys() - set(registry.ENCODERS)))
 def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architecture: str, is_tied: bool) -> None:
     experts: dict[str, Any] = {}
     if architecture in (
@@ -77,23 +76,14 @@ def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architectu
         experts |= {"recurrent": recurrent, "gated_attention": architecture == "qwen3_next"}
         experts |= {"has_shared_gate": architecture == "qwen3_next"}
     has_shared_expert = architecture in ("deepseek_v2", "granitemoehybrid", "qwen2_moe", "qwen3_next")
-    has_norms = architecture in (
-        "exaone4", "gemma3_text", "lfm2", "lfm2_moe", "olmo2", "olmo3", "olmoe", "qwen3", "qwen3_moe", "qwen3_next",
-    )  # fmt: skip
     model = config(
+        **registry.ARCHITECTURES[architecture].facts(),
         **experts,
         shared_expert_size=8 if has_shared_expert else 0,
-        wide_query_key_norm=architecture.startswith("olmo"),
         architecture=architecture,
         tie_word_embeddings=is_tied,
         attention_bias=architecture in ("gpt_oss", "qwen2", "qwen2_moe"),
         attention_output_bias=architecture == "gpt_oss",
-        attention_sinks=architecture == "gpt_oss",
-        expert_bias=architecture == "gpt_oss",
-        query_key_norm=has_norms,
-        layer_norms=config_json._ARCHITECTURES[architecture].layer_norms,
-        norm_bias=architecture in ("nemotron", "starcoder2"),
-        gated_mlp=architecture not in ("nemotron", "starcoder2"),
         windows=(16, None) if architecture.startswith("gemma") else (),
     )
     builder = RecordingBuilder()

@@ -20,10 +20,11 @@ from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
-from trunkline_server.models.config_encoder import ENCODERS, encoder_config
+from trunkline_server.models.config_json import config_from_json
+from trunkline_server.models.registry import ENCODERS
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
-from trunkline_server.weights.encoder_places import encoder_places
+from trunkline_server.weights.places import safetensors_places
 from trunkline_server.weights.pooling import stated_pooling, with_pooling
 
 VOCAB_SIZE = 60
@@ -53,10 +54,10 @@ CASES: dict[str, dict[str, Any]] = {
 def write_encoder(folder: Path, values: dict[str, Any]) -> Path:
     """Writes a model with random weights, under the names that its files have."""
     path = folder / "config.json"
-    config = stated_pooling(encoder_config(path, values["model_type"], values), path, values, has_head=False)
+    config = stated_pooling(config_from_json(path, values), path, values, has_head=False)
     shapes, random = weight_shapes(config), np.random.default_rng(3)
     tensors: dict[str, list[np.ndarray]] = {}
-    for name, place in encoder_places(shapes, (), config).items():
+    for name, place in safetensors_places(shapes, config, ()).items():
         weight = random.standard_normal(shapes[name]) * 0.3 + name.lower().endswith("norm.weight")
         tensors.setdefault(place.tensor, []).append(weight.astype(np.float32))
     joined = {name: np.concatenate(parts) for name, parts in tensors.items()}

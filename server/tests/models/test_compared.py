@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.models.compared import CUDA_CASES, LIKE_LLAMA, PAGE, with_tables
 from tests.models.tiny import CASES
-from trunkline_server.models.config_encoder import ENCODERS
-from trunkline_server.models.config_json import SUPPORTED
+from trunkline_server.models.registry import ENCODERS, SUPPORTED
 
 
 def test_the_page_says_what_is_compared() -> None:

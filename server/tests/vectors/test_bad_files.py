@@ -11,8 +11,8 @@ import pytest
 import safetensors.numpy
 from tests.vectors.gguf_encoders import write_encoder
 from trunkline_server.errors import UserError
-from trunkline_server.models.config_encoder import encoder_config
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
+from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -29,7 +29,7 @@ MEAN = {"pooling_mode_mean_tokens": True}
 
 def write(folder: Path, config: dict[str, Any], *, drop: str = "") -> Path:
     (folder / "config.json").write_text(json.dumps(config))
-    shapes = weight_shapes(encoder_config(folder / "config.json", "bert", CONFIG))
+    shapes = weight_shapes(config_from_json(folder / "config.json", CONFIG))
     tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name != drop}
     safetensors.numpy.save_file(tensors, folder / "model.safetensors")
     return folder

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from trunkline_server.errors import UnsupportedFormat, UserError
 from trunkline_server.models.config import ModelConfig, RopeScaling
-from trunkline_server.models.config_gguf import ARCHITECTURES, LAYER_NORMS, RopeFactors, config_from_gguf
+from trunkline_server.models.config_gguf import RopeFactors, architecture_of, config_from_gguf
+from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.models.rope import local_rope, rope
 
 if TYPE_CHECKING:
@@ -29,11 +30,16 @@ def config_keys(config: ModelConfig, path: Path) -> dict[str, Value]:
 
     config: a result of `as_written`. path: of the model, for messages. Raises UnsupportedFormat.
     """
-    family = "llama" if config.architecture == "mixtral" else config.architecture
-    name = next((gguf for gguf, own in ARCHITECTURES.items() if own == family), None)
-    if name is None or config.pooling is not None or config.latent is not None or config.recurrent is not None:
+    gguf = ARCHITECTURES[config.architecture].gguf
+    is_vector_or_state = config.pooling is not None or config.latent is not None or config.recurrent is not None
+    if (
+        gguf is None
+        or is_vector_or_state
+        or architecture_of(gguf.name, has_experts=config.num_experts > 0) != config.architecture
+    ):
         raise UnsupportedFormat(f"`{path}` ({config.architecture}) cannot be written as GGUF", hint=CONVERTER_HINT)
-    norm = "layer_norm_epsilon" if config.architecture in LAYER_NORMS else "layer_norm_rms_epsilon"
+    name = gguf.name
+    norm = "layer_norm_epsilon" if config.is_layer_norm else "layer_norm_rms_epsilon"
     keys: dict[str, Value] = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -105,13 +111,15 @@ def check_complete(config: ModelConfig, keys: Mapping[str, Value], rows: Mapping
 
 def _multipliers(config: ModelConfig) -> dict[str, Value]:
     keys: dict[str, Value] = {}
-    if config.architecture.startswith("granite"):
+    if (residual := config.residual_multiplier) is not None:
+        # Only Granite has it, and divides logits by the number.
+        assert config.embedding_multiplier is not None and config.logit_multiplier is not None
         keys = {
             "embedding_scale": config.embedding_multiplier,
-            "residual_scale": config.residual_multiplier,
+            "residual_scale": residual,
             "logit_scale": 1.0 / config.logit_multiplier,
         }
-    elif config.logit_multiplier != 1.0:
+    elif config.logit_multiplier is not None:
         keys = {"logit_scale": config.logit_multiplier}
     if config.attention_multiplier is not None:
         keys["attention.scale"] = config.attention_multiplier

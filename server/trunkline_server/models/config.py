@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from trunkline_server.models.ops import ClampedSwiglu
 from trunkline_server.models.pooling import Pooling
@@ -18,6 +19,13 @@ MAX_POSITIONS = 1 << 30
 # The kernels' limit. Published models have up to 512 experts.
 MAX_EXPERTS = 1 << 10
 MAX_CONV_WIDTH = 4
+
+Activation = Literal["silu", "gelu", "relu_squared"]
+
+
+def layer_range(num_layers: int) -> range:
+    """Returns the indices of the layers that a file states, of which there may be too many or too few."""
+    return range(min(max(num_layers, 0), MAX_LAYERS))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +94,33 @@ class Recurrent:
         if not self.num_heads:
             return hidden_size
         return self.num_heads * self.value_size + 2 * self.num_keys * self.key_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerNorms:
+    """The names of a decoder layer's norms; None: there is none. are_shared: the MLP reads what attention reads."""
+
+    before_attention: str | None = None
+    after_attention: str | None = None
+    before_mlp: str | None = None
+    after_mlp: str | None = None
+    are_shared: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        names = (self.before_attention, self.after_attention, self.before_mlp, self.after_mlp)
+        return tuple(name for name in names if name is not None)
+
+
+NORMS_BEFORE = LayerNorms(before_attention="input_layernorm", before_mlp="post_attention_layernorm")
+NORMS_BEHIND = LayerNorms(after_attention="post_attention_layernorm", after_mlp="post_feedforward_layernorm")
+NORMS_AROUND = LayerNorms(
+    before_attention="input_layernorm",
+    after_attention="post_attention_layernorm",
+    before_mlp="pre_feedforward_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+ONE_NORM = LayerNorms(before_attention="input_layernorm", are_shared=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +197,16 @@ class ModelConfig(ModelShape):
     query_pre_attn_scalar: float | None = None
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None
-    layer_norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    layer_norms: LayerNorms = NORMS_BEFORE
+    is_layer_norm: bool = False
     norm_bias: bool = False
     gated_mlp: bool = True
+    activation: Activation = "silu"
     rotated_size: int | None = None
-    embedding_multiplier: float = 1.0
-    residual_multiplier: float = 1.0
+    embedding_multiplier: float | None = None
+    residual_multiplier: float | None = None
     attention_multiplier: float | None = None
-    logit_multiplier: float = 1.0
+    logit_multiplier: float | None = None
     num_experts: int = 0
     num_experts_per_token: int = 0
     expert_size: int = 0

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.ops import ClampedSwiglu, Experts, Ops, T
+from trunkline_server.models.ops import Experts, Ops, T
 
-GPT_OSS_SWIGLU = ClampedSwiglu(alpha=1.702, limit=7.0)
 _PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from trunkline_server.errors import DamagedFile, quoted
+from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
 
 _MAX_INTEGER = 1 << 62
 
@@ -82,6 +82,15 @@ class Keys:
         if not isinstance(value, dict):
             raise self.wrong(key, "an object")
         return type(self)(self.path, value, f"{self.prefix}{key}.")
+
+    def refuse_others(self, texts: Mapping[str, str], flags: tuple[str, ...]) -> None:
+        """Raises UnsupportedArchitecture unless texts have these values, their defaults, and flags are false."""
+        for key, known in texts.items():
+            if (value := self.text(key, known)) != known:
+                raise UnsupportedArchitecture(f"`{key}` {quoted(value)} of `{self.path}`", supported=(known,))
+        for key in flags:
+            if self.boolean(key, False):
+                raise UnsupportedArchitecture(f"`{key}` in `{self.path}`", supported=("false",))
 
     def damaged(self, what: str) -> DamagedFile:
         return DamagedFile(self.path, what)

@@ -21,6 +21,10 @@ def local_rope(config: ModelConfig) -> Rope:
     return _rope(config.rotary_size, config.local_rope_theta, RopeScaling())
 
 
+def layer_rope(config: ModelConfig, layer: int) -> Rope:
+    return rope(config) if config.window(layer) is None else local_rope(config)
+
+
 def _rope(dim: int, theta: float, scaling: RopeScaling) -> Rope:
     inv_freq = [theta ** (-element / dim) for element in range(0, dim, 2)]
     attention_factor = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.config_encoder import ENCODERS
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -11,7 +10,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
     A classifier has `score.weight` instead.
     """
-    shapes = (_encoder_shapes if config.architecture in ENCODERS else _decoder_shapes)(config)
+    shapes = (_encoder_shapes if config.is_encoder else _decoder_shapes)(config)
     inputs = config.hidden_size
     for index, dense in enumerate(config.pooling.dense if config.pooling is not None else ()):
         shapes[f"vector.{index}.weight"] = (dense.num_outputs, inputs)
@@ -42,7 +41,7 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden = config.hidden_size
     query, key = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms:
+    for name in config.layer_norms.names:
         shapes |= _norm(name, config)
 
     def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
@@ -71,7 +70,7 @@ def _mixer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     channels = recurrent.conv_channels(hidden)
     heads, inner = recurrent.num_heads, recurrent.num_heads * recurrent.value_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms:
+    for name in config.layer_norms.names:
         shapes |= _norm(name, config)
     shapes["mixer.conv.weight"] = (channels * recurrent.conv_width,)
     if recurrent.conv_bias:
@@ -96,7 +95,7 @@ def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     latent, hidden, heads = config.latent, config.hidden_size, range(config.num_heads)
     assert latent is not None
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms:
+    for name in config.layer_norms.names:
         shapes |= _norm(name, config)
     if latent.query_size:
         shapes["self_attn.q_a_proj.weight"] = (latent.query_size, hidden)

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from trunkline_server.errors import DamagedFile, ModelNotFound, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.config_encoder import ENCODERS
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.config_json import config_from_json
+from trunkline_server.models.places import Place
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.dequantize import dequantize
-from trunkline_server.weights.encoder_places import encoder_places, gguf_encoder_place
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
@@ -29,12 +28,11 @@ from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.mxfp4 import Mxfp4Stack
 from trunkline_server.weights.places import (
-    Place,
     gguf_place,
     has_offset,
     interleaved_heads,
     rows_in_order,
-    safetensors_place,
+    safetensors_places,
 )
 from trunkline_server.weights.pooling import open_modules, stated_pooling
 from trunkline_server.weights.quantization import Mxfp4, Quantization, parse_quantization
@@ -131,10 +129,9 @@ class GgufCheckpoint:
             if name.endswith(ROWS) and len(shape) == 1:
                 shapes[name] = (1, *shape)
         self.config = _config(self.files[0], self._holders, shapes)
-        place = gguf_encoder_place if self.config.architecture in ENCODERS else gguf_place
         _check_layers(path, self.config, len(self._holders))
         self._expected = weight_shapes(self.config)
-        self._places = {name: place(name, self.config, self._holders) for name in self._expected}
+        self._places = {name: gguf_place(name, self.config, self._holders) for name in self._expected}
         for found in self._places.values():
             if found.flattens and found.tensor in shapes:
                 shapes[found.tensor] = (math.prod(shapes[found.tensor]),)
@@ -218,10 +215,7 @@ class SafetensorsCheckpoint:
         shapes = {name: file.tensors[name].shape for name, file in self._holders.items()}
         _check_layers(path, self.config, len(self._holders))
         self._expected = names = weight_shapes(self.config)
-        if self.config.architecture in ENCODERS:
-            self._places = encoder_places(names, self._holders, self.config)
-        else:
-            self._places = {name: safetensors_place(name, self.config, self._holders) for name in names}
+        self._places = safetensors_places(names, self.config, self._holders)
         for place in self._places.values():
             if place.flattens and place.tensor in shapes:
                 shapes[place.tensor] = (math.prod(shapes[place.tensor]),)

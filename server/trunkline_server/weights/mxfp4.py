@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from trunkline_server.errors import DamagedFile, quoted
-from trunkline_server.weights.places import Place
+from trunkline_server.models.places import Place
 from trunkline_server.weights.quantized_parts import MXFP4_GROUP, Part
 
 _BLOCK_BYTES = MXFP4_GROUP // 2

@@ -4,14 +4,12 @@ all see each other. Their vectors are embeddings, or the logits of classes.
 
 from __future__ import annotations
 
-from trunkline_server.models import head
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.ops import Ops, T
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Returns the rows [S, N] of the positions that vectors are made of."""
-    assert config.pooling is not None, "an encoder makes vectors"
+    """Returns the hidden rows [T, N]."""
     x = ops.embedding("embeddings.word_embeddings.weight")
     x = ops.add(x, ops.position_embedding("embeddings.position_embeddings.weight", config.position_offset))
     x = ops.add(x, ops.text_embedding("embeddings.token_type_embeddings.weight"))
@@ -22,10 +20,11 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
         x = norm(ops, config, f"{name}.attention.output.LayerNorm", ops.add(x, mixed))
         inner = ops.gelu_erf(linear(ops, f"{name}.intermediate.dense", x))
         x = norm(ops, config, f"{name}.output.LayerNorm", ops.add(x, linear(ops, f"{name}.output.dense", inner)))
-    if not config.pooling.labels:
-        return head.embedding(ops, config, x)
-    x = linear(ops, "score", ops.tanh(linear(ops, "pooler.dense", x)))
-    return ops.pooled(x, config.pooling.kind)
+    return x
+
+
+def classifier(ops: Ops[T], config: ModelConfig, x: T) -> T:
+    return ops.tanh(linear(ops, "pooler.dense", x))
 
 
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
 
 from trunkline_server.errors import UnsupportedArchitecture, quoted
-from trunkline_server.models.config import MAX_LAYERS, LatentAttention, RopeScaling
+from trunkline_server.models.architecture import Architecture, Fields, GgufKeys, JsonKeys, NumRows
+from trunkline_server.models.config import LatentAttention, RopeScaling, layer_range
+from trunkline_server.models.deepseek.forward import forward
+from trunkline_server.models.deepseek.places import DEEPSEEK
+from trunkline_server.models.expert_keys import experts_from_gguf
 from trunkline_server.models.keys import Keys
 
-_V3 = "deepseek_v3"
-# The values of GGUF's `expert_gating_func`.
-_SOFTMAX, _SIGMOID = 1, 2
 # GGUF states the weight of YaRN's magnitude times this factor of its logarithm.
 _MAGNITUDE_WEIGHT = 0.1
 
 
-def latent_from_json(keys: Keys, scaling: RopeScaling) -> dict[str, Any]:
+def _latent_from_json(keys: Keys, scaling: RopeScaling) -> Fields:
     """Returns the fields of attention. scaling: YaRN's magnitude for all features multiplies scores here."""
     for key in ("attention_bias", "mlp_bias"):
         if keys.boolean(key, False):
@@ -32,7 +32,7 @@ def latent_from_json(keys: Keys, scaling: RopeScaling) -> dict[str, Any]:
     return _attention_fields(keys, latent, keys.integer("qk_rope_head_dim", 64), scaling)
 
 
-def latent_from_gguf(values: Keys, scaling: RopeScaling) -> dict[str, Any]:
+def _latent_from_gguf(values: Keys, scaling: RopeScaling) -> Fields:
     """Returns the fields of attention. Older files state the sizes of whole heads in other keys."""
     rotated = values.integer("rope.dimension_count")
     key_size = values.integer("attention.key_length_mla", values.integer("attention.key_length"))
@@ -45,7 +45,7 @@ def latent_from_gguf(values: Keys, scaling: RopeScaling) -> dict[str, Any]:
     return _attention_fields(values, latent, rotated, scaling)
 
 
-def _attention_fields(keys: Keys, latent: LatentAttention, rotated: int, scaling: RopeScaling) -> dict[str, Any]:
+def _attention_fields(keys: Keys, latent: LatentAttention, rotated: int, scaling: RopeScaling) -> Fields:
     key_size = latent.key_size + rotated
     if rotated < 1 or key_size < 1:
         raise keys.damaged(f"a head has {latent.key_size} plain and {rotated} rotated features, must be positive")
@@ -64,9 +64,7 @@ def _attention_fields(keys: Keys, latent: LatentAttention, rotated: int, scaling
     }
 
 
-def experts_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any]:
-    """Returns the fields of experts. name: the architecture's."""
-    is_v3 = name == _V3
+def _experts_from_json(keys: Keys, num_layers: int, *, is_v3: bool) -> Fields:
     method = keys.text("topk_method", "noaux_tc" if is_v3 else "greedy")
     methods = ("noaux_tc",) if is_v3 else ("greedy", "group_limited_greedy")
     scoring = keys.text("scoring_func", "sigmoid" if is_v3 else "softmax")
@@ -93,37 +91,11 @@ def experts_from_json(keys: Keys, name: str, num_layers: int) -> dict[str, Any]:
         "has_choice_bias": is_v3,
         "expert_groups": keys.integer("n_group", 8 if is_v3 else 1) if has_groups else 1,
         "used_expert_groups": keys.integer("topk_group", 4 if is_v3 else 1) if has_groups else 1,
-        "expert_layers": _expert_layers(num_layers, lambda layer: layer >= first and layer % interval == 0),
+        "expert_layers": tuple(layer >= first and layer % interval == 0 for layer in layer_range(num_layers)),
     }
 
 
-def experts_from_gguf(values: Keys, num_layers: int, has_tensor: Callable[[str], bool]) -> dict[str, Any]:
-    """Returns the fields of experts."""
-    scoring = values.integer("expert_gating_func", _SOFTMAX)
-    if scoring not in (_SOFTMAX, _SIGMOID):
-        raise UnsupportedArchitecture(
-            f"`expert_gating_func` {scoring} in `{values.path}`", supported=("1 (softmax)", "2 (sigmoid)")
-        )
-    first = values.integer("leading_dense_block_count", 0)
-    size = values.integer("expert_feed_forward_length")
-    return {
-        "num_experts": values.integer("expert_count"),
-        "num_experts_per_token": values.integer("expert_used_count"),
-        "expert_size": size,
-        "shared_expert_size": size * values.integer("expert_shared_count", 0),
-        "has_shared_gate": False,
-        # Old files state 0 for 1.
-        "expert_multiplier": values.number("expert_weights_scale", 1.0) or 1.0,
-        "renormalise_experts": values.boolean("expert_weights_norm", False),
-        "sigmoid_experts": scoring == _SIGMOID,
-        "has_choice_bias": has_tensor(f"blk.{first}.exp_probs_b.bias"),
-        "expert_groups": values.integer("expert_group_count", 1),
-        "used_expert_groups": values.integer("expert_group_used_count", 1),
-        "expert_layers": _expert_layers(num_layers, lambda layer: layer >= first),
-    }
-
-
-def scaling_from_gguf(values: Keys, factor: float, trained: int) -> RopeScaling:
+def _scaling_from_gguf(values: Keys, factor: float, trained: int) -> RopeScaling:
     """Returns YaRN's scaling. Its magnitude multiplies scores, so that rotation itself has none."""
     return RopeScaling(
         kind="yarn",
@@ -136,5 +108,28 @@ def scaling_from_gguf(values: Keys, factor: float, trained: int) -> RopeScaling:
     )
 
 
-def _expert_layers(num_layers: int, has_experts: Callable[[int], bool]) -> tuple[bool, ...]:
-    return tuple(has_experts(layer) for layer in range(min(max(num_layers, 0), MAX_LAYERS)))
+def _v2_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
+    return _latent_from_json(keys, scaling) | _experts_from_json(keys, num_layers, is_v3=False)
+
+
+def _v3_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
+    return _latent_from_json(keys, scaling) | _experts_from_json(keys, num_layers, is_v3=True)
+
+
+def _from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
+    experts = experts_from_gguf(values, num_layers, num_rows) if values.integer("expert_count", 0) else {}
+    return _latent_from_gguf(values, scaling) | experts
+
+
+_DEEPSEEK = Architecture(
+    models="DeepSeek-V2, V2-Lite, V2.5",
+    forward=forward,
+    json=JsonKeys(fields=_v2_from_json),
+    gguf=GgufKeys(name="deepseek2", renormalises=False, yarn=_scaling_from_gguf, fields=_from_gguf),
+    places=DEEPSEEK,
+)
+ARCHITECTURES = {
+    "deepseek_v2": _DEEPSEEK,
+    # GGUF states the differences, so files are read as V2.
+    "deepseek_v3": replace(_DEEPSEEK, models="DeepSeek-V3, R1", json=JsonKeys(fields=_v3_from_json)),
+}

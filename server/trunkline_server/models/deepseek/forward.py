@@ -9,25 +9,13 @@ from __future__ import annotations
 
 from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import Ops, T
 from trunkline_server.models.rope import rope
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
-    """Returns logits [S, V] of the rows that sample."""
-    x = ops.embedding("model.embed_tokens.weight")
-    for layer in range(config.num_layers):
-        name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        x = ops.add(x, attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
-        if config.has_experts(layer):
-            x = ops.add(x, experts(ops, config, f"{name}.mlp", normed))
-        else:
-            x = ops.add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
-    return ops.logits(x, "lm_head.weight")
+    """Returns the hidden rows [T, N]."""
+    return decoder.hidden(ops, config, attention, decoder.feed)
 
 
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
@@ -47,13 +35,3 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     ops.write_kv(layer, ops.rope(ops.join_heads(shared, latent, 1), rotary, config.head_size), None)
     mixed = ops.paged_attention(layer, query, config.attention_scale)
     return ops.linear(ops.head_linear(mixed, [f"{name}.v_up.{head}.weight" for head in heads]), f"{name}.o_proj.weight")
-
-
-def experts(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
-    """The experts that tokens choose and, if the model has one, the expert of all tokens."""
-    mixed = mixture(ops, config, name, x)
-    if config.expert_multiplier != 1.0:
-        mixed = ops.scale(mixed, config.expert_multiplier)
-    if not config.shared_expert_size:
-        return mixed
-    return ops.add(mixed, decoder.mlp(ops, config, f"{name}.shared_expert", x))

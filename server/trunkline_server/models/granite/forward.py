@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import decoder, qwen3
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import RecurrenceOperands, RecurrentOps, T
 
 
 def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
-    """Returns logits [S, V] of the rows that sample."""
-
-    def add(x: T, y: T) -> T:
-        return ops.add(x, ops.scale(y, config.residual_multiplier))
-
-    x = ops.scale(ops.embedding("model.embed_tokens.weight"), config.embedding_multiplier)
-    for layer in range(config.num_layers):
-        name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        if config.is_recurrent(layer):
-            x = add(x, scan(ops, config, f"{name}.mixer", normed))
-        else:
-            x = add(x, decoder.attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
-        if config.has_experts(layer):
-            shared = qwen3.mlp(ops, f"{name}.mlp.shared_expert", normed)
-            x = add(x, ops.add(mixture(ops, config, f"{name}.mlp", normed), shared))
-        else:
-            x = add(x, decoder.mlp(ops, config, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
-    return ops.logits(ops.scale(x, config.logit_multiplier), "lm_head.weight")
+    """Returns the hidden rows [T, N]."""
+    return decoder.hidden(ops, config, mix, feed)
 
 
-def scan(ops: RecurrentOps[T], config: ModelConfig, name: str, x: T) -> T:
+def mix(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
+    return (scan if config.is_recurrent(layer) else decoder.attention)(ops, config, layer, x)
+
+
+def feed(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
+    """The MLP, or the expert of all tokens beside those that a token chooses."""
+    name = f"model.layers.{layer}.mlp"
+    if not config.has_experts(layer):
+        return decoder.mlp(ops, config, name, x)
+    shared = decoder.shared_expert(ops, config, name, x)
+    return ops.add(mixture(ops, config, name, x), shared)
+
+
+def scan(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
     """A short convolution, a selective scan with steps that depend on the token, and a gate."""
-    recurrent = config.recurrent
+    name, recurrent = f"model.layers.{layer}.mixer", config.recurrent
     assert recurrent is not None
     inner, key_size = recurrent.num_heads * recurrent.value_size, recurrent.key_size
     channels = inner + 2 * key_size

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-from trunkline_server.models import qwen2_moe, qwen3
+from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.experts import mixture
 from trunkline_server.models.ops import RecurrenceOperands, RecurrentOps, T
 
 _L2_EPS = 1e-6
 
 
 def forward(ops: RecurrentOps[T], config: ModelConfig) -> T:
-    """Returns logits [S, V] of the rows that sample."""
-    x = ops.embedding("model.embed_tokens.weight")
-    for layer in range(config.num_layers):
-        name = f"model.layers.{layer}"
-        normed = ops.rms_norm(x, f"{name}.input_layernorm.weight", config.norm_eps)
-        if config.is_recurrent(layer):
-            x = ops.add(x, delta_rule(ops, config, f"{name}.mixer", normed))
-        else:
-            x = ops.add(x, gated_attention(ops, config, layer, normed))
-        normed = ops.rms_norm(x, f"{name}.post_attention_layernorm.weight", config.norm_eps)
-        if config.has_experts(layer):
-            mixed = mixture(ops, config, f"{name}.mlp", normed)
-            x = ops.add(x, ops.add(mixed, qwen2_moe.shared(ops, f"{name}.mlp", normed)))
-        else:
-            x = ops.add(x, qwen3.mlp(ops, f"{name}.mlp", normed))
-    x = ops.rms_norm(x, "model.norm.weight", config.norm_eps)
-    return ops.logits(x, "lm_head.weight")
+    """Returns the hidden rows [T, N]."""
+    return decoder.hidden(ops, config, mix, decoder.feed)
+
+
+def mix(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
+    return (delta_rule if config.is_recurrent(layer) else gated_attention)(ops, config, layer, x)
 
 
 def gated_attention(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
     """Qwen3's attention, whose results pass a gate before the output projection."""
     name = f"model.layers.{layer}.self_attn"
     gate = ops.sigmoid(ops.linear(x, f"{name}.gate_proj.weight"))
-    return ops.linear(ops.mul(qwen3.attend(ops, config, layer, x), gate), f"{name}.o_proj.weight")
+    return ops.linear(ops.mul(decoder.attend(ops, config, layer, x), gate), f"{name}.o_proj.weight")
 
 
-def delta_rule(ops: RecurrentOps[T], config: ModelConfig, name: str, x: T) -> T:
+def delta_rule(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
     """Queries, keys and values pass a short convolution; keys then replace what the state has for them."""
-    recurrent = config.recurrent
+    name, recurrent = f"model.layers.{layer}.mixer", config.recurrent
     assert recurrent is not None
     keys, values = recurrent.num_keys * recurrent.key_size, recurrent.num_heads * recurrent.value_size
     mixed = ops.silu(ops.short_conv(ops.linear(x, f"{name}.qkv_proj.weight"), f"{name}.conv.weight"))
