@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from trunkline_server import lifeline
+from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ def _kv_disk(cache: Settings, options: argparse.Namespace) -> StoreOptions | Non
 
     if cache.kv_disk_path is None:
         return None
+    if cache.kv_disk_size is None:
+        raise InvalidArgument("the settings have `kv_disk_path`, but no `kv_disk_size`", hint="set it in bytes")
     return StoreOptions(
         path=Path(cache.kv_disk_path),
         max_bytes=cache.kv_disk_size,

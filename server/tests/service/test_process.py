@@ -300,3 +300,9 @@ def test_an_unusable_socket_path_is_a_mistake(start: Start, socket_folder: Path)
     process = start(log_level="error")
     assert process.wait() == 2
     assert "is not a socket" in process.log[-1]
+
+
+def test_a_store_without_a_size_is_a_mistake(start: Start) -> None:
+    process = start(kv_disk_path="kv")
+    assert process.wait() == 2
+    assert "`kv_disk_path`, but no `kv_disk_size`; hint: set it in bytes" in process.log[-1]
