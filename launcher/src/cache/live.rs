@@ -184,7 +184,7 @@ pub(crate) fn show(server: &Server, id: &str) -> Result<String, CacheError> {
     Ok(out)
 }
 
-/// Whether pinned blocks are removed, too.
+/// What happens to pinned blocks when others are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pins {
     Keep,

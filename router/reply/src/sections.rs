@@ -60,7 +60,7 @@ impl Sections {
         Self { content_is_last: true, ..Self::new(start, marks) }
     }
 
-    /// Returns true if the content follows a grammar.
+    /// Returns whether the content follows a grammar.
     pub(crate) fn are_constrained(&self) -> bool {
         self.content_is_last
     }
