@@ -31,7 +31,7 @@ def rearranged(tensors, config, draw):
         if not name.startswith("blk."):
             out[name] = values[..., hidden]
     for layer in range(config.num_layers):
-        inner = draw.permutation(config.intermediate_size)
+        inner = draw.permutation(config.mlp.size)
         groups = config.num_heads // config.num_kv_heads
         heads = [draw.permutation(config.head_size) for _ in range(config.num_kv_heads)]
         values = np.concatenate([head * config.head_size + order for head, order in enumerate(heads)])

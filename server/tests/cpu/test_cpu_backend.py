@@ -164,7 +164,7 @@ def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None
 
 def test_info_describes_the_backend(backend: CpuBackend, checkpoint: Checkpoint) -> None:
     info = backend.info
-    dtype = "int8" if checkpoint.config.latent is None else "f16"
+    dtype = "int8" if checkpoint.config.attention.latent is None else "f16"
     assert (info.block_size, info.num_device_blocks, info.kv_dtype) == (BLOCK_SIZE, NUM_BLOCKS, dtype)
     assert info.bytes_per_block > 0
     assert info.weight_bytes > 0

@@ -49,11 +49,11 @@ def checkpoint(config: ModelConfig) -> Any:
 
 def config(**changes: Any) -> ModelConfig:
     whole: dict[str, Any] = {
-        "architecture": "llama", "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_layers": 2,
-        "num_heads": 4, "num_kv_heads": 2, "head_size": 4, "norm_eps": 1e-5, "max_position_embeddings": 64,
-        "rope_theta": 10000.0, "rope_layers": (True, True),
+        "architecture": "llama", "vocab_size": 40, "hidden_size": 16, "mlp.size": 24, "num_layers": 2,
+        "num_heads": 4, "num_kv_heads": 2, "head_size": 4, "norms.eps": 1e-5, "max_position_embeddings": 64,
+        "positions.theta": 10000.0, "positions.rotated_layers": (True, True),
     }  # fmt: skip
-    return ModelConfig(**{**whole, **changes})
+    return ModelConfig.from_fields(whole | changes)
 
 
 @pytest.mark.parametrize("is_tied", [False, True])
@@ -64,27 +64,35 @@ def test_every_weight_is_passed_once_and_a_tied_head_is_the_embedding(architectu
         "deepseek_v2", "deepseek_v3", "gpt_oss", "granitemoe", "granitemoehybrid", "lfm2_moe", "mixtral", "olmoe",
         "qwen2_moe", "qwen3_moe", "qwen3_next",
     ):  # fmt: skip
-        experts = {"num_experts": 3, "num_experts_per_token": 2, "expert_size": 8, "expert_layers": (True, True)}
+        experts = {"experts.num_experts": 3, "experts.num_used": 2, "experts.size": 8, "experts.layers": (True, True)}
     if architecture.startswith("deepseek"):
         latent = LatentAttention(size=6, query_size=5 if is_tied else 0, key_size=4, value_size=3)
-        experts |= {"latent": latent, "num_kv_heads": 1, "head_size": 8, "rotated_size": 2, "has_shared_gate": False}
-        experts |= {"has_choice_bias": is_tied, "sigmoid_experts": is_tied, "expert_groups": 3}
+        experts |= {
+            "attention.latent": latent,
+            "num_kv_heads": 1,
+            "head_size": 8,
+            "positions.rotated_size": 2,
+            "experts.has_shared_gate": False,
+        }
+        experts |= {"experts.has_choice_bias": is_tied, "experts.sigmoid": is_tied, "experts.num_groups": 3}
     if architecture in ("granitemoehybrid", "lfm2", "lfm2_moe", "qwen3_next"):
         num_keys = 1 if architecture == "granitemoehybrid" else 2
         heads = {"num_heads": 4, "value_size": 3, "num_keys": num_keys, "key_size": 5}
         recurrent = Recurrent(layers=(True, False), conv_width=3, **({} if architecture.startswith("lfm2") else heads))
-        experts |= {"recurrent": recurrent, "gated_attention": architecture == "qwen3_next"}
-        experts |= {"has_shared_gate": architecture == "qwen3_next"}
+        experts |= {"recurrent": recurrent, "attention.is_gated": architecture == "qwen3_next"}
+        experts |= {"experts.has_shared_gate": architecture == "qwen3_next"}
     has_shared_expert = architecture in ("deepseek_v2", "granitemoehybrid", "qwen2_moe", "qwen3_next")
     model = config(
         **registry.ARCHITECTURES[architecture].facts(),
         **experts,
-        shared_expert_size=8 if has_shared_expert else 0,
-        architecture=architecture,
-        tie_word_embeddings=is_tied,
-        attention_bias=architecture in ("gpt_oss", "qwen2", "qwen2_moe"),
-        attention_output_bias=architecture == "gpt_oss",
-        windows=(16, None) if architecture.startswith("gemma") else (),
+        **{
+            "architecture": architecture,
+            "experts.shared_size": 8 if has_shared_expert else 0,
+            "tie_word_embeddings": is_tied,
+            "attention.bias": architecture in ("gpt_oss", "qwen2", "qwen2_moe"),
+            "attention.output_bias": architecture == "gpt_oss",
+            "attention.windows": (16, None) if architecture.startswith("gemma") else (),
+        },
     )
     builder = RecordingBuilder()
     ops = TracingOps(builder, checkpoint(model))

@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def with_tokenizer(folder: Path, target: Path, **changes: Any) -> Path:
 
 def comparable(config: ModelConfig) -> dict[str, Any]:
     """Returns the fields that two files must have in common; numbers in GGUF have 32 bits."""
-    values = vars(as_written(replace(config, rope_scaling=RopeScaling())))
+    values = as_written(config).fields() | {"positions.scaling": RopeScaling()}
     return {name: np.float32(value) if isinstance(value, float) else value for name, value in values.items()}
 
 

@@ -14,7 +14,7 @@ from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from trunkline_server import cli
 from trunkline_server.backends import registry
 from trunkline_server.backends.interface import Chunk
-from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions
 from trunkline_server.weights import checkpoint
 
 # A sequence whose first token is this one makes the backend panic.
@@ -24,15 +24,14 @@ CONFIG = ModelConfig(
     architecture="llama",
     vocab_size=VOCAB_SIZE,
     hidden_size=16,
-    intermediate_size=16,
     num_layers=1,
     num_heads=2,
     num_kv_heads=1,
     head_size=8,
-    norm_eps=1e-5,
     max_position_embeddings=64,
-    rope_theta=10000.0,
-    rope_layers=(True,),
+    norms=Norms(eps=1e-5),
+    mlp=Mlp(size=16),
+    positions=Positions(theta=10000.0, rotated_layers=(True,)),
 )
 
 

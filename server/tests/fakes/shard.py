@@ -12,12 +12,13 @@ from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from trunkline_server._proto import shard_pb2
 from trunkline_server.engine import Engine
 from trunkline_server.loop import EngineLoop
-from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions
 from trunkline_server.service import SERVICE_NAME, ShardServer, ShardService
 
 MODEL = ModelConfig(
-    architecture="fake", vocab_size=VOCAB_SIZE, hidden_size=16, intermediate_size=16, num_layers=1, num_heads=2,
-    num_kv_heads=1, head_size=8, norm_eps=1e-6, max_position_embeddings=64, rope_theta=1e4, rope_layers=(True,),
+    architecture="fake", vocab_size=VOCAB_SIZE, hidden_size=16, num_layers=1, num_heads=2,
+    num_kv_heads=1, head_size=8, max_position_embeddings=64, norms=Norms(eps=1e-6), mlp=Mlp(size=16),
+    positions=Positions(theta=1e4, rotated_layers=(True,)),
 )  # fmt: skip
 # Longest wait for anything that must happen; only a failure reaches it.
 DEADLINE_S = 20.0

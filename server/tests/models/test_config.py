@@ -46,41 +46,46 @@ def read(**changes: Any) -> ModelConfig:
 
 def test_absent_keys_have_the_defaults_of_transformers() -> None:
     config = read()
-    assert (config.head_size, config.norm_eps, config.rope_theta) == (16, 1e-6, 10_000.0)
+    assert (config.head_size, config.norms.eps, config.positions.theta) == (16, 1e-6, 10_000.0)
     assert not config.tie_word_embeddings
-    assert config.rope_layers == (True, True)
+    assert config.positions.rotated_layers == (True, True)
     assert read(num_key_value_heads=None).num_kv_heads == 4
     assert read(model_type="qwen3").head_size == 128
     assert read(model_type="qwen3", head_dim=32).head_size == 32
     smollm3 = read(model_type="smollm3", num_hidden_layers=5)
-    assert smollm3.rope_layers == (True, True, True, False, True)
+    assert smollm3.positions.rotated_layers == (True, True, True, False, True)
     assert smollm3.tie_word_embeddings
-    assert smollm3.rope_theta == 2_000_000.0
+    assert smollm3.positions.theta == 2_000_000.0
 
 
 def test_deepseek_has_a_key_that_ends_with_its_latent() -> None:
     config = read(**DEEPSEEK)
     assert (config.num_kv_heads, config.head_size, config.rotary_size, config.latent_size) == (1, 40, 8, 32)
-    assert config.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
+    assert config.attention.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
     assert config.attention_scale == 32**-0.5
-    assert (config.expert_layers, config.shared_expert_size) == ((False, True), 64)
-    assert (config.expert_groups, config.sigmoid_experts, config.has_choice_bias) == (1, False, False)
+    assert (config.experts.layers, config.experts.shared_size) == ((False, True), 64)
+    assert (config.experts.num_groups, config.experts.sigmoid, config.experts.has_choice_bias) == (1, False, False)
     # Without the key, queries have the latent that transformers gives them.
     absent = read(**{key: value for key, value in DEEPSEEK.items() if key != "q_lora_rank"})
-    assert absent.latent is not None
-    assert absent.latent.query_size == 1536
+    assert absent.attention.latent is not None
+    assert absent.attention.latent.query_size == 1536
     yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 64, "mscale": 0.7, "mscale_all_dim": 0.7}
     scaled = read(**DEEPSEEK, rope_scaling=yarn)
     assert scaled.attention_scale == pytest.approx(32**-0.5 * (0.07 * math.log(40) + 1) ** 2)
     v3 = read(**{**DEEPSEEK, "model_type": "deepseek_v3", "n_group": 4, "topk_group": 2})
-    assert (v3.expert_groups, v3.used_expert_groups, v3.sigmoid_experts, v3.has_choice_bias) == (4, 2, True, True)
-    assert (v3.renormalise_experts, v3.expert_multiplier) == (True, 2.5)
+    assert (v3.experts.num_groups, v3.experts.num_used_groups, v3.experts.sigmoid, v3.experts.has_choice_bias) == (
+        4,
+        2,
+        True,
+        True,
+    )
+    assert (v3.experts.renormalise, v3.experts.multiplier) == (True, 2.5)
 
 
 def test_biases_are_those_of_the_architecture() -> None:
     def biases(**changes: Any) -> tuple[bool, bool, bool]:
         config = read(attention_bias=True, mlp_bias=True, **changes)
-        return config.attention_bias, config.attention_output_bias, config.mlp_bias
+        return config.attention.bias, config.attention.output_bias, config.mlp.bias
 
     assert biases() == (True, True, True)
     assert biases(model_type="qwen2") == (True, False, False)
@@ -104,35 +109,38 @@ def test_biases_are_those_of_the_architecture() -> None:
     ],
 )
 def test_a_window_without_effect_is_accepted(changes: dict[str, Any]) -> None:
-    assert read(**changes).windows == ()
+    assert read(**changes).attention.windows == ()
 
 
 def test_windows_are_those_of_the_layers() -> None:
-    assert read(model_type="mistral", sliding_window=2047).windows == (2047, 2047)
-    assert read(model_type="mistral", max_position_embeddings=8192).windows == (4096, 4096)
+    assert read(model_type="mistral", sliding_window=2047).attention.windows == (2047, 2047)
+    assert read(model_type="mistral", max_position_embeddings=8192).attention.windows == (4096, 4096)
     gemma2 = read(model_type="gemma2", num_hidden_layers=3)
-    assert gemma2.windows == (4096, None, 4096)
+    assert gemma2.attention.windows == (4096, None, 4096)
     assert [gemma2.window(layer) for layer in range(3)] == [4096, None, 4096]
-    assert (gemma2.attention_soft_cap, gemma2.logit_soft_cap, gemma2.local_rope_theta) == (50.0, 30.0, None)
+    assert (gemma2.attention.soft_cap, gemma2.logit_soft_cap, gemma2.positions.local_theta) == (50.0, 30.0, None)
     assert (gemma2.head_size, gemma2.attention_scale, gemma2.tie_word_embeddings) == (256, 256**-0.5, True)
     kinds = ["full_attention", "sliding_attention"]
-    assert read(model_type="gemma2", layer_types=kinds, sliding_window=7).windows == (None, 7)
-    assert read(model_type="gemma2", attn_logit_softcapping=None).attention_soft_cap is None
+    assert read(model_type="gemma2", layer_types=kinds, sliding_window=7).attention.windows == (None, 7)
+    assert read(model_type="gemma2", attn_logit_softcapping=None).attention.soft_cap is None
     gemma3 = read(model_type="gemma3_text", num_hidden_layers=7, query_pre_attn_scalar=168)
-    assert gemma3.windows == (4096,) * 5 + (None, 4096)
-    assert (gemma3.rope_theta, gemma3.local_rope_theta) == (1_000_000.0, 10_000.0)
-    assert (gemma3.attention_soft_cap, gemma3.logit_soft_cap, gemma3.attention_scale) == (None, None, 168**-0.5)
-    assert read(model_type="gemma3_text", sliding_window_pattern=2, sliding_window=9).windows == (9, None)
-    assert read().windows == ()
+    assert gemma3.attention.windows == (4096,) * 5 + (None, 4096)
+    assert (gemma3.positions.theta, gemma3.positions.local_theta) == (1_000_000.0, 10_000.0)
+    assert (gemma3.attention.soft_cap, gemma3.logit_soft_cap, gemma3.attention_scale) == (None, None, 168**-0.5)
+    assert read(model_type="gemma3_text", sliding_window_pattern=2, sliding_window=9).attention.windows == (9, None)
+    assert read().attention.windows == ()
     cohere2 = read(model_type="cohere2", num_hidden_layers=4)
-    assert (cohere2.windows, cohere2.rope_layers) == ((4096, 4096, 4096, None), (True, True, True, False))
+    assert (cohere2.attention.windows, cohere2.positions.rotated_layers) == (
+        (4096, 4096, 4096, None),
+        (True, True, True, False),
+    )
     whole = read(model_type="exaone4", sliding_window=None, layer_types=["full_attention"] * 2)
-    assert (whole.windows, whole.rope_layers) == ((), (True, True))
+    assert (whole.attention.windows, whole.positions.rotated_layers) == ((), (True, True))
 
 
 def test_windows_of_qwen_begin_at_a_layer_and_are_off_by_default() -> None:
     def windows(**changes: Any) -> tuple[int | None, ...]:
-        return read(num_hidden_layers=4, sliding_window=128, **changes).windows
+        return read(num_hidden_layers=4, sliding_window=128, **changes).attention.windows
 
     for model_type in ("qwen2", "qwen3"):
         assert windows(model_type=model_type, max_window_layers=1) == ()
@@ -162,7 +170,7 @@ def test_rotary_embeddings_of_gemma3_are_read_in_both_spellings() -> None:
         },
     )
     assert old == new
-    assert (new.rope_theta, new.local_rope_theta, new.rope_scaling.factor) == (5e5, 2e4, 8.0)
+    assert (new.positions.theta, new.positions.local_theta, new.positions.scaling.factor) == (5e5, 2e4, 8.0)
 
 
 @pytest.mark.parametrize(
@@ -262,12 +270,12 @@ def read_gguf(
 def test_gguf_metadata_is_read() -> None:
     config = read_gguf({})
     assert (config.vocab_size, config.head_size, config.num_kv_heads) == (1000, 16, 2)
-    assert (config.attention_bias, config.attention_output_bias, config.tie_word_embeddings) == (True, False, False)
-    assert read_gguf({"rope.scale_linear": 2.0}).rope_scaling.kind == "linear"
-    assert read_gguf({"rope.scaling.type": "none"}).rope_scaling.kind == "default"
-    assert read_gguf({}, factors=(1.0,) * 8).rope_scaling.factors == (1.0,) * 8
+    assert (config.attention.bias, config.attention.output_bias, config.tie_word_embeddings) == (True, False, False)
+    assert read_gguf({"rope.scale_linear": 2.0}).positions.scaling.kind == "linear"
+    assert read_gguf({"rope.scaling.type": "none"}).positions.scaling.kind == "default"
+    assert read_gguf({}, factors=(1.0,) * 8).positions.scaling.factors == (1.0,) * 8
     assert read_gguf({"attention.sliding_window": 2048}) == config
-    assert read_gguf({"attention.sliding_window": 512}).windows == (512, 512)
+    assert read_gguf({"attention.sliding_window": 512}).attention.windows == (512, 512)
 
 
 @pytest.mark.parametrize(
@@ -364,11 +372,11 @@ def test_older_and_newer_files_of_deepseek_state_the_same() -> None:
         }
     )
     assert older == newer
-    assert older.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
+    assert older.attention.latent == LatentAttention(size=32, query_size=0, key_size=24, value_size=24)
     # 0 stands for no factor.
-    assert read_deepseek2({"expert_weights_scale": 0.0}).expert_multiplier == 1.0
+    assert read_deepseek2({"expert_weights_scale": 0.0}).experts.multiplier == 1.0
     biased = read_deepseek2({"expert_gating_func": 2}, "blk.0.exp_probs_b.bias")
-    assert (biased.sigmoid_experts, biased.has_choice_bias) == (True, True)
+    assert (biased.experts.sigmoid, biased.experts.has_choice_bias) == (True, True)
 
 
 @pytest.mark.parametrize(

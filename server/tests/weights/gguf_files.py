@@ -127,13 +127,13 @@ def write_model(
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
     whole = config_from_json(path, config)
-    writer.add_feed_forward_length(whole.intermediate_size)
+    writer.add_feed_forward_length(whole.mlp.size)
     writer.add_head_count(config["num_attention_heads"])
     if architecture in _LAYER_NORM:
         keys = ("layer_norm_eps", "norm_epsilon", "norm_eps")
         writer.add_layer_norm_eps(next(config[key] for key in keys if key in config))
     else:
-        writer.add_layer_norm_rms_eps(whole.norm_eps)
+        writer.add_layer_norm_rms_eps(whole.norms.eps)
     head_size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     if architecture == "deepseek2":
         _write_latent(writer, config, divides_heads)

@@ -62,7 +62,7 @@ def test_every_layout_of_latent_attention_gives_the_weights_of_the_model(
     model = tiny_model(case)
     of_folder = open_checkpoint(model.folder)
     of_gguf = open_checkpoint(write_model(model, tmp_path / "m.gguf", divides_heads=divides_heads))
-    assert of_folder.config.latent == of_gguf.config.latent
+    assert of_folder.config.attention.latent == of_gguf.config.attention.latent
     for name in of_folder.names():
         for checkpoint in (of_folder, of_gguf):
             # Rows in the order of the file, like those that the model was made with.
@@ -114,22 +114,18 @@ def test_both_formats_give_the_same_config(tiny_model: TinyModels, tmp_path: Pat
         model = tiny_model(case)
         ours = open_checkpoint(model.folder).config
         theirs = open_checkpoint(write_model(model, tmp_path / f"{case}.gguf")).config
-        different = {
-            key: (value, getattr(theirs, key)) for key, value in vars(ours).items() if value != getattr(theirs, key)
-        }
+        found = theirs.fields()
+        different = {key: (value, found[key]) for key, value in ours.fields().items() if value != found[key]}
         # GGUF has one name for some architectures, and stores f32.
         renamed = {"mistral": "llama", "deepseek_v3": "deepseek_v2"}
         assert theirs.architecture == renamed.get(ours.architecture, ours.architecture)
         different.pop("architecture", None)
-        different.pop("norm_eps", None)
-        assert theirs.norm_eps == pytest.approx(ours.norm_eps, rel=1e-7)
-        if "rope_scaling" in different:
-            factors = [config.rope_scaling.attention_factor or 1.0 for config in (ours, theirs)]
-            assert factors[1] == pytest.approx(factors[0], rel=1e-6)
-            assert (
-                replace(theirs.rope_scaling, attention_factor=ours.rope_scaling.attention_factor) == ours.rope_scaling
-            )
-            del different["rope_scaling"]
+        different.pop("norms.eps", None)
+        assert theirs.norms.eps == pytest.approx(ours.norms.eps, rel=1e-7)
+        if "positions.scaling" in different:
+            scaling, other = different.pop("positions.scaling")
+            assert (other.attention_factor or 1.0) == pytest.approx(scaling.attention_factor or 1.0, rel=1e-6)
+            assert replace(other, attention_factor=scaling.attention_factor) == scaling
         assert different == {}, case
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,49 +31,52 @@ def config_keys(config: ModelConfig, path: Path) -> dict[str, Value]:
     config: a result of `as_written`. path: of the model, for messages. Raises UnsupportedFormat.
     """
     gguf = ARCHITECTURES[config.architecture].gguf
-    is_vector_or_state = config.pooling is not None or config.latent is not None or config.recurrent is not None
+    is_vector_or_state = (
+        config.pooling is not None or config.attention.latent is not None or config.recurrent is not None
+    )
     if (
         gguf is None
         or is_vector_or_state
-        or architecture_of(gguf.name, has_experts=config.num_experts > 0) != config.architecture
+        or architecture_of(gguf.name, has_experts=config.experts.num_experts > 0) != config.architecture
     ):
         raise UnsupportedFormat(f"`{path}` ({config.architecture}) cannot be written as GGUF", hint=CONVERTER_HINT)
     name = gguf.name
-    norm = "layer_norm_epsilon" if config.is_layer_norm else "layer_norm_rms_epsilon"
+    norm = "layer_norm_epsilon" if config.norms.are_layer_norms else "layer_norm_rms_epsilon"
     keys: dict[str, Value] = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_layers,
-        "feed_forward_length": config.intermediate_size,
+        "feed_forward_length": config.mlp.size,
         "vocab_size": config.vocab_size,
         "attention.head_count": config.num_heads,
         "attention.head_count_kv": config.num_kv_heads,
         "attention.key_length": config.head_size,
         "attention.value_length": config.head_size,
-        f"attention.{norm}": config.norm_eps,
+        f"attention.{norm}": config.norms.eps,
         "rope.dimension_count": config.rotary_size,
-        "rope.freq_base": config.rope_theta,
+        "rope.freq_base": config.positions.theta,
     }
-    if window := next((window for window in config.windows if window is not None), None):
+    if window := next((window for window in config.attention.windows if window is not None), None):
         keys["attention.sliding_window"] = window
-    if config.num_experts:
+    if config.experts.num_experts:
         keys |= {
-            "expert_count": config.num_experts,
-            "expert_used_count": config.num_experts_per_token,
-            "expert_feed_forward_length": config.expert_size,
+            "expert_count": config.experts.num_experts,
+            "expert_used_count": config.experts.num_used,
+            "expert_feed_forward_length": config.experts.size,
         }
-    if config.shared_expert_size:
-        keys["expert_shared_feed_forward_length"] = config.shared_expert_size
+    if config.experts.shared_size:
+        keys["expert_shared_feed_forward_length"] = config.experts.shared_size
     return {"general.architecture": name} | {
-        f"{name}.{key}": value for key, value in (keys | _multipliers(config) | _scaling(config.rope_scaling)).items()
+        f"{name}.{key}": value
+        for key, value in (keys | _multipliers(config) | _scaling(config.positions.scaling)).items()
     }
 
 
 def rope_divisors(config: ModelConfig) -> tuple[float, ...] | None:
     """Returns the contents of `rope_freqs.weight`, which has the scaling of Llama 3; None for other scalings."""
-    if config.rope_scaling.kind != "llama3":
+    if config.positions.scaling.kind != "llama3":
         return None
-    plain = rope(replace(config, rope_scaling=RopeScaling())).inv_freq
+    plain = rope(replace(config, positions=replace(config.positions, scaling=RopeScaling()))).inv_freq
     return tuple(before / after for before, after in zip(plain, rope(config).inv_freq, strict=True))
 
 
@@ -90,18 +93,15 @@ def check_complete(config: ModelConfig, keys: Mapping[str, Value], rows: Mapping
             f"`{path}` ({config.architecture}) cannot be written as GGUF, which would be refused: {error.message}",
             hint=CONVERTER_HINT,
         ) from error
-    wrong = [
-        field.name
-        for field in fields(ModelConfig)
-        if field.name != "rope_scaling" and getattr(found, field.name) != getattr(config, field.name)
-    ]
+    read, meant = found.fields(), config.fields()
+    wrong = [name for name in meant if name != "positions.scaling" and read[name] != meant[name]]
     pairs = zip(
         (*rope(found).inv_freq, *local_rope(found).inv_freq), (*rope(config).inv_freq, *local_rope(config).inv_freq),
         strict=False,
     )  # fmt: skip
-    is_close = all(abs(read - meant) <= 1e-6 * meant for read, meant in pairs)
+    is_close = all(abs(one - other) <= 1e-6 * other for one, other in pairs)
     if not is_close or abs(rope(found).attention_factor - rope(config).attention_factor) > 1e-6:
-        wrong.append("rope_scaling")
+        wrong.append("positions.scaling")
     if wrong:
         raise UnsupportedFormat(
             f"`{path}` ({config.architecture}) cannot be written as GGUF, whose metadata would lack {', '.join(wrong)}",
@@ -121,10 +121,10 @@ def _multipliers(config: ModelConfig) -> dict[str, Value]:
         }
     elif config.logit_multiplier is not None:
         keys = {"logit_scale": config.logit_multiplier}
-    if config.attention_multiplier is not None:
-        keys["attention.scale"] = config.attention_multiplier
-    if config.attention_soft_cap is not None and config.logit_soft_cap is not None:
-        keys["attn_logit_softcapping"] = config.attention_soft_cap
+    if config.attention.multiplier is not None:
+        keys["attention.scale"] = config.attention.multiplier
+    if config.attention.soft_cap is not None and config.logit_soft_cap is not None:
+        keys["attn_logit_softcapping"] = config.attention.soft_cap
         keys["final_logit_softcapping"] = config.logit_soft_cap
     return keys
 

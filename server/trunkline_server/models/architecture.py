@@ -15,7 +15,7 @@ from trunkline_server.models.keys import Keys
 from trunkline_server.models.ops import ClampedSwiglu
 from trunkline_server.models.places import Places
 
-# Fields of `ModelConfig` that replace those which are read for all architectures.
+# Fields for `ModelConfig.from_fields` that replace those which are read for all architectures.
 Fields = dict[str, Any]
 # Returns the rows of the file's tensor with this GGUF name, None if there is none.
 NumRows = Callable[[str], int | None]
@@ -105,7 +105,7 @@ class Architecture:
     json: JsonKeys = _JSON
     gguf: GgufKeys | None = None
     places: Places = _PLACES
-    # These are fields of `ModelConfig`, whatever the file.
+    # These are fields of `ModelConfig`, whatever the file says.
     activation: Activation = "silu"
     layer_norms: LayerNorms = NORMS_BEFORE
     is_layer_norm: bool = False
@@ -122,8 +122,15 @@ class Architecture:
 
     def facts(self) -> Fields:
         """Returns the fields of a config that no file states."""
-        names = (
-            "activation", "layer_norms", "is_layer_norm", "norm_bias", "gated_mlp", "query_key_norm",
-            "wide_query_key_norm", "attention_sinks", "expert_bias", "expert_activation",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        return {
+            "norms.are_layer_norms": self.is_layer_norm,
+            "norms.bias": self.norm_bias,
+            "norms.layer": self.layer_norms,
+            "attention.query_key_norm": self.query_key_norm,
+            "attention.wide_query_key_norm": self.wide_query_key_norm,
+            "attention.has_sinks": self.attention_sinks,
+            "mlp.is_gated": self.gated_mlp,
+            "mlp.activation": self.activation,
+            "experts.bias": self.expert_bias,
+            "experts.activation": self.expert_activation,
+        }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 from trunkline_server.models.ops import ClampedSwiglu
 from trunkline_server.models.pooling import Pooling
@@ -54,6 +55,27 @@ class RopeScaling:
         """Returns YaRN's factor of queries and keys, whose logarithmic term has this weight."""
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
 
+    def problem(self, num_frequencies: int) -> str | None:
+        if not 0 < self.factor < 1e6:
+            return f"the rope scaling factor is {self.factor}, must be positive"
+        if self.kind in ("llama3", "yarn") and not 1 <= self.original_max_position_embeddings <= MAX_POSITIONS:
+            return f"`original_max_position_embeddings` is {self.original_max_position_embeddings}, must be positive"
+        if self.kind == "llama3" and not 0 < self.low_freq_factor < self.high_freq_factor < 1e6:
+            return (
+                f"`low_freq_factor` {self.low_freq_factor} and `high_freq_factor` {self.high_freq_factor} "
+                "must be positive and rising"
+            )
+        if self.kind == "yarn" and not 0 < self.beta_slow <= self.beta_fast < 1e6:
+            return f"`beta_slow` {self.beta_slow} and `beta_fast` {self.beta_fast} must be positive and rising"
+        if self.attention_factor is not None and not 0 < self.attention_factor < 1e6:
+            return f"the rope attention factor is {self.attention_factor}, must be positive"
+        if self.kind == "factors":
+            if len(self.factors) != num_frequencies:
+                return f"there are {len(self.factors)} rope factors for {num_frequencies} frequencies"
+            if not all(0 < factor < 1e6 for factor in self.factors):
+                return "a rope factor is not positive"
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttention:
@@ -69,6 +91,17 @@ class LatentAttention:
     key_size: int
     value_size: int
     pairs_neighbours: bool = True
+
+    def problem(self) -> str | None:
+        for name, size, least in (
+            ("latent", self.size, 1),
+            ("latent of queries", self.query_size, 0),
+            ("part of a key that is not rotated", self.key_size, 1),
+            ("value", self.value_size, 1),
+        ):
+            if not least <= size <= MAX_FEATURES:
+                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +127,20 @@ class Recurrent:
         if not self.num_heads:
             return hidden_size
         return self.num_heads * self.value_size + 2 * self.num_keys * self.key_size
+
+    def problem(self, num_layers: int) -> str | None:
+        if len(self.layers) != num_layers:
+            return f"{len(self.layers)} layers are marked as recurrent or not, but the model has {num_layers}"
+        if all(self.layers):
+            return "no layer has attention"
+        if not 2 <= self.conv_width <= MAX_CONV_WIDTH:
+            return f"a convolution covers {self.conv_width} positions, must be from 2 to {MAX_CONV_WIDTH}"
+        sizes = (self.num_heads, self.value_size, self.num_keys, self.key_size)
+        if any(sizes) and not all(1 <= size <= MAX_HEADS for size in sizes):
+            return f"recurrent layers have sizes {sizes}, each must be from 1 to {MAX_HEADS}"
+        if self.num_keys and self.num_heads % self.num_keys != 0:
+            return f"{self.num_heads} recurrent heads cannot share {self.num_keys} keys evenly"
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,90 +194,186 @@ class ModelShape:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Norms:
+    """The norms outside of heads."""
+
+    eps: float
+    # LayerNorm instead of RMSNorm.
+    are_layer_norms: bool = False
+    bias: bool = False
+    layer: LayerNorms = NORMS_BEFORE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Attention of the layers that are not recurrent."""
+
+    # The projections of queries, keys and values have a bias; so has the output projection.
+    bias: bool = False
+    output_bias: bool = False
+    # Queries and keys are normalised: each head by itself, or all heads together.
+    query_key_norm: bool = False
+    wide_query_key_norm: bool = False
+    # For each layer, how many positions a query sees, its own included; None: all. Empty: no layer has a window.
+    windows: tuple[int | None, ...] = ()
+    # The factor of scores. None: they are divided by the square root of the scalar, or of the head size.
+    multiplier: float | None = None
+    query_pre_attn_scalar: float | None = None
+    # See `Ops.paged_attention`.
+    soft_cap: float | None = None
+    has_sinks: bool = False
+    # The results pass a gate before the output projection.
+    is_gated: bool = False
+    # None: heads have keys and values. Otherwise the only key head holds `Positions.rotated_size` rotated features and
+    # then the latent, and `head_size` is the sum of both.
+    latent: LatentAttention | None = None
+
+    def problem(self, num_layers: int) -> str | None:
+        if (num := len(self.windows)) not in (0, num_layers):
+            return f"{num} layers are marked with or without a window, but the model has {num_layers}"
+        for window in self.windows:
+            if window is not None and not 1 <= window <= MAX_POSITIONS:
+                return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """The MLP of layers without experts; experts have its activation unless they have their own."""
+
+    # Features inside.
+    size: int
+    is_gated: bool = True
+    bias: bool = False
+    activation: Activation = "silu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """The experts of a layer. `ops.Experts` says what tokens do with them."""
+
+    # 0: all layers have an MLP.
+    num_experts: int = 0
+    # Experts that a token uses.
+    num_used: int = 0
+    # For each layer, True if it has experts.
+    layers: tuple[bool, ...] = ()
+    # Features inside an expert, and inside the expert of all tokens (0: there is none), which may have a gate.
+    size: int = 0
+    shared_size: int = 0
+    has_shared_gate: bool = True
+    # Experts and routers have biases.
+    bias: bool = False
+    activation: ClampedSwiglu | None = None
+    # The factor of the outputs of the experts that a token chooses.
+    multiplier: float = 1.0
+    renormalise: bool = True
+    sigmoid: bool = False
+    # Experts are chosen with a bias.
+    has_choice_bias: bool = False
+    num_groups: int = 1
+    num_used_groups: int = 1
+
+    def problem(self, num_layers: int) -> str | None:
+        if not self.num_experts:
+            return None
+        if not 1 <= self.num_experts <= MAX_EXPERTS:
+            return f"the number of experts is {self.num_experts}, must be from 1 to {MAX_EXPERTS}"
+        if not 1 <= self.num_used <= self.num_experts:
+            return f"a token uses {self.num_used} experts, must be from 1 to {self.num_experts}"
+        for name, size, least in (("expert", self.size, 1), ("shared expert", self.shared_size, 0)):
+            if not least <= size <= MAX_FEATURES:
+                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
+        if problem := self._group_problem():
+            return problem
+        if len(self.layers) != num_layers:
+            return f"{len(self.layers)} of {num_layers} layers are marked with or without experts"
+        if (activation := self.activation) is not None:
+            for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
+                if not 1e-6 < value < 1e6:
+                    return f"`{name}` is {value}, must be positive"
+        return None
+
+    def _group_problem(self) -> str | None:
+        groups, used = self.num_groups, self.num_used_groups
+        if not 1 <= groups <= self.num_experts or self.num_experts % groups != 0:
+            return f"{self.num_experts} experts cannot be divided into {groups} groups evenly"
+        if not 1 <= used <= groups:
+            return f"a token uses {used} groups of experts, must be from 1 to {groups}"
+        if self.has_choice_bias and not self.sigmoid:
+            return "experts are chosen with a bias, which only scores by sigmoids have"
+        size = self.num_experts // groups
+        if used * size < self.num_used:
+            return f"a token uses {self.num_used} experts, but {used} groups have {used * size}"
+        if self.sigmoid and used < groups and size < 2:
+            return f"groups of experts are chosen by their two best, but {self.num_experts} experts are {groups} groups"
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positions:
+    """The rotary embedding, or an encoder's embedding of positions."""
+
+    # The rotary base.
+    theta: float
+    # For each layer, True if it rotates queries and keys (NoPE layers do not, arXiv:2501.18795).
+    rotated_layers: tuple[bool, ...]
+    # Features of each head that are rotated; None: all.
+    rotated_size: int | None = None
+    scaling: RopeScaling = RopeScaling()
+    # The base of layers with a window, which then have no scaling; None: that of other layers.
+    local_theta: float | None = None
+    # Rows of an encoder's embedding of positions that come before position 0.
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig(ModelShape):
-    """The shape of a model that a file of this package implements.
+    """The shape of a model that a family of this package implements.
 
     All counts are positive, `num_heads` is a multiple of `num_kv_heads`, and `head_size` is even.
     architecture: a key of `models.registry.ARCHITECTURES`.
-    intermediate_size: features inside the MLP. gated_mlp: it has a gate.
-    norm_eps: of all norms. norm_bias: they have a bias. layer_norms: the names of a layer's norms.
-    rope_layers: for each layer, True if it rotates queries and keys (NoPE layers do not, arXiv:2501.18795).
-    tie_word_embeddings: the output head is the embedding matrix.
-    windows: for each layer, how many positions a query sees, its own included; None: all. Empty: no layer has a window.
-    local_rope_theta: rotary base of layers with a window, which then have no rope scaling; None: that of other layers.
-    query_pre_attn_scalar: scores are divided by its square root; None: by that of `head_size`.
-    attention_soft_cap, logit_soft_cap: caps of scores and of logits, see `Ops.paged_attention`.
-    rotated_size: features of each head that are rotated; None: all.
-    embedding_multiplier, residual_multiplier, logit_multiplier: factors of embeddings, of what attention and MLP add to
-        the residual, and of logits. attention_multiplier: that of scores; None: see `query_pre_attn_scalar`.
-    attention_bias: query, key and value projections have a bias; attention_output_bias: the output projection has one.
-    query_key_norm: queries and keys are normalised, each head by itself, or all heads together with
-        `wide_query_key_norm`.
-    num_experts: of a layer with experts, of which a token uses `num_experts_per_token`; 0: all layers have an MLP.
-    expert_size, shared_expert_size: features inside an expert, and inside the expert of all tokens (0: there is none).
-    has_shared_gate: the expert of all tokens has a gate. expert_multiplier: factor of the other experts' outputs.
-    renormalise_experts, sigmoid_experts, expert_groups, used_expert_groups, expert_activation: see `ops.Experts`.
-    has_choice_bias: experts are chosen with a bias. expert_bias: experts and routers have biases.
-    expert_layers: for each layer, True if it has experts.
-    latent: None: heads have keys and values. Otherwise the only key head holds `rotated_size` rotated features and
-        then the latent, and `head_size` is the sum of both.
-    attention_sinks: see `Ops.paged_attention`. gated_attention: its results pass a gate before the output projection.
-    recurrent: None: all layers have attention.
-    position_offset: rows of an encoder's embedding of positions that come before position 0. num_text_types: rows of
-        its embedding of texts.
     """
 
     hidden_size: int
-    intermediate_size: int
-    norm_eps: float
-    rope_theta: float
-    rope_layers: tuple[bool, ...]
-    rope_scaling: RopeScaling = RopeScaling()
+    norms: Norms
+    mlp: Mlp
+    positions: Positions
+    attention: Attention = Attention()
+    experts: Mixture = Mixture()
+    # None: all layers have attention.
+    recurrent: Recurrent | None = None
+    # The output head is the embedding matrix.
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
-    attention_output_bias: bool = False
-    mlp_bias: bool = False
-    query_key_norm: bool = False
-    wide_query_key_norm: bool = False
-    windows: tuple[int | None, ...] = ()
-    local_rope_theta: float | None = None
-    query_pre_attn_scalar: float | None = None
-    attention_soft_cap: float | None = None
-    logit_soft_cap: float | None = None
-    layer_norms: LayerNorms = NORMS_BEFORE
-    is_layer_norm: bool = False
-    norm_bias: bool = False
-    gated_mlp: bool = True
-    activation: Activation = "silu"
-    rotated_size: int | None = None
+    # Factors of embeddings, of what attention and MLP add to the residual, and of the hidden rows behind the last norm.
     embedding_multiplier: float | None = None
     residual_multiplier: float | None = None
-    attention_multiplier: float | None = None
     logit_multiplier: float | None = None
-    num_experts: int = 0
-    num_experts_per_token: int = 0
-    expert_size: int = 0
-    shared_expert_size: int = 0
-    has_shared_gate: bool = True
-    expert_multiplier: float = 1.0
-    renormalise_experts: bool = True
-    sigmoid_experts: bool = False
-    expert_groups: int = 1
-    used_expert_groups: int = 1
-    has_choice_bias: bool = False
-    expert_activation: ClampedSwiglu | None = None
-    expert_bias: bool = False
-    expert_layers: tuple[bool, ...] = ()
-    latent: LatentAttention | None = None
-    attention_sinks: bool = False
-    gated_attention: bool = False
-    recurrent: Recurrent | None = None
-    position_offset: int = 0
+    # See `Ops.logits`.
+    logit_soft_cap: float | None = None
+    # Rows of an encoder's embedding of texts.
     num_text_types: int = 0
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """Builds a config from its fields; those in groups have the name `GROUP.FIELD`."""
+        groups: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in _GROUPS}}
+        for name, value in fields.items():
+            group, _, field = name.rpartition(".")
+            groups[group][field] = value
+        whole = groups.pop("")
+        return cls(**whole, **{name: _GROUPS[name](**own) for name, own in groups.items()})
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields by the names that `from_fields` takes."""
+        found = dict(vars(self))
+        for group in _GROUPS:
+            found |= {f"{group}.{name}": value for name, value in vars(found.pop(group)).items()}
+        return found
 
     def has_experts(self, layer: int) -> bool:
         """Returns True if the layer has experts instead of an MLP."""
-        return bool(self.expert_layers) and self.expert_layers[layer]
+        return bool(self.experts.layers) and self.experts.layers[layer]
 
     def is_recurrent(self, layer: int) -> bool:
         """Returns True if the layer has a state instead of attention."""
@@ -255,7 +398,7 @@ class ModelConfig(ModelShape):
 
     def window(self, layer: int) -> int | None:
         """Returns how many positions a query of the layer sees; None: all."""
-        return self.windows[layer] if self.windows else None
+        return self.attention.windows[layer] if self.attention.windows else None
 
     @property
     def vector_size(self) -> int:
@@ -268,7 +411,7 @@ class ModelConfig(ModelShape):
     @property
     def rotary_size(self) -> int:
         """The number of features of each head that are rotated."""
-        return self.head_size if self.rotated_size is None else self.rotated_size
+        return self.head_size if self.positions.rotated_size is None else self.positions.rotated_size
 
     @property
     def is_encoder(self) -> bool:
@@ -278,156 +421,74 @@ class ModelConfig(ModelShape):
     @property
     def latent_size(self) -> int | None:
         """The number of a key's last elements that are its value; None: values are stored apart."""
-        return None if self.latent is None else self.latent.size
+        return None if self.attention.latent is None else self.attention.latent.size
 
     @property
     def attention_scale(self) -> float:
         """The factor that scores are multiplied by."""
-        if self.attention_multiplier is not None:
-            return self.attention_multiplier
-        divisor = float(self.head_size) if self.query_pre_attn_scalar is None else self.query_pre_attn_scalar
-        return 1.0 / math.sqrt(divisor)
+        if self.attention.multiplier is not None:
+            return self.attention.multiplier
+        scalar = self.attention.query_pre_attn_scalar
+        return 1.0 / math.sqrt(float(self.head_size) if scalar is None else scalar)
 
     def problem(self) -> str | None:
         """Returns what is wrong with the numbers, or None. Readers turn it into an error that names their file."""
-        limits = {
-            "vocab_size": MAX_VOCAB_SIZE,
-            "hidden_size": MAX_FEATURES,
-            "intermediate_size": MAX_FEATURES,
-            "num_layers": MAX_LAYERS,
-            "num_heads": MAX_HEADS,
-            "num_kv_heads": MAX_HEADS,
-            "head_size": MAX_HEAD_SIZE,
-            "max_position_embeddings": MAX_POSITIONS,
-        }
-        for name, limit in limits.items():
-            if not 1 <= getattr(self, name) <= limit:
-                return f"`{name}` is {getattr(self, name)}, must be from 1 to {limit}"
+        for name, value, limit in (
+            ("vocab_size", self.vocab_size, MAX_VOCAB_SIZE),
+            ("hidden_size", self.hidden_size, MAX_FEATURES),
+            ("intermediate_size", self.mlp.size, MAX_FEATURES),
+            ("num_layers", self.num_layers, MAX_LAYERS),
+            ("num_heads", self.num_heads, MAX_HEADS),
+            ("num_kv_heads", self.num_kv_heads, MAX_HEADS),
+            ("head_size", self.head_size, MAX_HEAD_SIZE),
+            ("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS),
+        ):
+            if not 1 <= value <= limit:
+                return f"`{name}` is {value}, must be from 1 to {limit}"
         if self.num_heads % self.num_kv_heads != 0:
             return f"{self.num_heads} query heads cannot share {self.num_kv_heads} key/value heads evenly"
         if self.head_size % 2 != 0:
             return f"head size {self.head_size} is odd, but rotary embedding needs pairs"
         if self.rotary_size % 2 != 0 or not 2 <= self.rotary_size <= self.head_size:
             return f"{self.rotary_size} of {self.head_size} features of a head are rotated, must be pairs"
-        if not 0 < self.norm_eps < 1:
-            return f"the epsilon of norms is {self.norm_eps}, must be between 0 and 1"
-        if not 1 < self.rope_theta < 1e30:
-            return f"`rope_theta` is {self.rope_theta}, must be above 1"
-        if len(self.rope_layers) != self.num_layers:
-            return f"{len(self.rope_layers)} layers are marked as rotary or not, but the model has {self.num_layers}"
-        parts = (
-            self._latent_problem,
-            self._recurrent_problem,
-            self._window_problem,
-            self._rope_scaling_problem,
-            self._expert_problem,
-        )
-        return next((problem for part in parts if (problem := part()) is not None), None)
-
-    def _latent_problem(self) -> str | None:
-        latent = self.latent
-        if latent is None:
-            return None
-        for name, size, least in (
-            ("latent", latent.size, 1),
-            ("latent of queries", latent.query_size, 0),
-            ("part of a key that is not rotated", latent.key_size, 1),
-            ("value", latent.value_size, 1),
-        ):
-            if not least <= size <= MAX_FEATURES:
-                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
-        assert (self.num_kv_heads, self.head_size) == (1, self.rotary_size + latent.size), "readers set them"
-        return None
-
-    def _recurrent_problem(self) -> str | None:
-        recurrent = self.recurrent
-        if recurrent is None:
-            return None
-        if len(recurrent.layers) != self.num_layers:
-            return f"{len(recurrent.layers)} layers are marked as recurrent or not, but the model has {self.num_layers}"
-        if self.windows:
+        if not 0 < self.norms.eps < 1:
+            return f"the epsilon of norms is {self.norms.eps}, must be between 0 and 1"
+        if not 1 < self.positions.theta < 1e30:
+            return f"`rope_theta` is {self.positions.theta}, must be above 1"
+        if (num := len(self.positions.rotated_layers)) != self.num_layers:
+            return f"{num} layers are marked as rotary or not, but the model has {self.num_layers}"
+        if (latent := self.attention.latent) is not None:
+            if problem := latent.problem():
+                return problem
+            assert (self.num_kv_heads, self.head_size) == (1, self.rotary_size + latent.size), "readers set them"
+        if self.recurrent is not None and self.attention.windows:
             return "some layers are recurrent and others have a sliding window, which cannot be kept together"
-        if all(recurrent.layers):
-            return "no layer has attention"
-        if not 2 <= recurrent.conv_width <= MAX_CONV_WIDTH:
-            return f"a convolution covers {recurrent.conv_width} positions, must be from 2 to {MAX_CONV_WIDTH}"
-        sizes = (recurrent.num_heads, recurrent.value_size, recurrent.num_keys, recurrent.key_size)
-        if any(sizes) and not all(1 <= size <= MAX_HEADS for size in sizes):
-            return f"recurrent layers have sizes {sizes}, each must be from 1 to {MAX_HEADS}"
-        if recurrent.num_keys and recurrent.num_heads % recurrent.num_keys != 0:
-            return f"{recurrent.num_heads} recurrent heads cannot share {recurrent.num_keys} keys evenly"
-        return None
+        return (
+            (self.recurrent.problem(self.num_layers) if self.recurrent is not None else None)
+            or self.attention.problem(self.num_layers)
+            or self._factor_problem()
+            or self.positions.scaling.problem(self.rotary_size // 2)
+            or self.experts.problem(self.num_layers)
+        )
 
-    def _expert_problem(self) -> str | None:
-        if not self.num_experts:
-            return None
-        if not 1 <= self.num_experts <= MAX_EXPERTS:
-            return f"the number of experts is {self.num_experts}, must be from 1 to {MAX_EXPERTS}"
-        if not 1 <= self.num_experts_per_token <= self.num_experts:
-            return f"a token uses {self.num_experts_per_token} experts, must be from 1 to {self.num_experts}"
-        for name, size, least in (("expert", self.expert_size, 1), ("shared expert", self.shared_expert_size, 0)):
-            if not least <= size <= MAX_FEATURES:
-                return f"the {name} has {size} features, must be from {least} to {MAX_FEATURES}"
-        if problem := self._expert_group_problem():
-            return problem
-        if len(self.expert_layers) != self.num_layers:
-            return f"{len(self.expert_layers)} of {self.num_layers} layers are marked with or without experts"
-        if (activation := self.expert_activation) is not None:
-            for name, value in (("swiglu_alpha", activation.alpha), ("swiglu_limit", activation.limit)):
-                if not 1e-6 < value < 1e6:
-                    return f"`{name}` is {value}, must be positive"
-        return None
-
-    def _expert_group_problem(self) -> str | None:
-        groups, used = self.expert_groups, self.used_expert_groups
-        if not 1 <= groups <= self.num_experts or self.num_experts % groups != 0:
-            return f"{self.num_experts} experts cannot be divided into {groups} groups evenly"
-        if not 1 <= used <= groups:
-            return f"a token uses {used} groups of experts, must be from 1 to {groups}"
-        if self.has_choice_bias and not self.sigmoid_experts:
-            return "experts are chosen with a bias, which only scores by sigmoids have"
-        size = self.num_experts // groups
-        if used * size < self.num_experts_per_token:
-            return f"a token uses {self.num_experts_per_token} experts, but {used} groups have {used * size}"
-        if self.sigmoid_experts and used < groups and size < 2:
-            return f"groups of experts are chosen by their two best, but {self.num_experts} experts are {groups} groups"
-        return None
-
-    def _window_problem(self) -> str | None:
-        if len(self.windows) not in (0, self.num_layers):
-            return (
-                f"{len(self.windows)} layers are marked with or without a window, but the model has {self.num_layers}"
-            )
-        for window in self.windows:
-            if window is not None and not 1 <= window <= MAX_POSITIONS:
-                return f"the sliding window is {window}, must be from 1 to {MAX_POSITIONS}"
-        if self.local_rope_theta is not None and not 1 < self.local_rope_theta < 1e30:
-            return f"the `rope_theta` of layers with a window is {self.local_rope_theta}, must be above 1"
-        multipliers = [f"{what}_multiplier" for what in ("embedding", "residual", "attention", "logit", "expert")]
-        for name in ("query_pre_attn_scalar", "attention_soft_cap", "logit_soft_cap", *multipliers):
-            value = getattr(self, name)
+    def _factor_problem(self) -> str | None:
+        if self.positions.local_theta is not None and not 1 < self.positions.local_theta < 1e30:
+            return f"the `rope_theta` of layers with a window is {self.positions.local_theta}, must be above 1"
+        for name, value in (
+            ("query_pre_attn_scalar", self.attention.query_pre_attn_scalar),
+            ("attention_soft_cap", self.attention.soft_cap),
+            ("logit_soft_cap", self.logit_soft_cap),
+            ("embedding_multiplier", self.embedding_multiplier),
+            ("residual_multiplier", self.residual_multiplier),
+            ("attention_multiplier", self.attention.multiplier),
+            ("logit_multiplier", self.logit_multiplier),
+            ("expert_multiplier", self.experts.multiplier),
+        ):
             if value is not None and not 1e-6 < value < 1e6:
                 return f"`{name}` is {value}, must be positive"
         return None
 
-    def _rope_scaling_problem(self) -> str | None:
-        scaling = self.rope_scaling
-        if not 0 < scaling.factor < 1e6:
-            return f"the rope scaling factor is {scaling.factor}, must be positive"
-        if scaling.kind in ("llama3", "yarn") and not 1 <= scaling.original_max_position_embeddings <= MAX_POSITIONS:
-            return f"`original_max_position_embeddings` is {scaling.original_max_position_embeddings}, must be positive"
-        if scaling.kind == "llama3" and not 0 < scaling.low_freq_factor < scaling.high_freq_factor < 1e6:
-            return (
-                f"`low_freq_factor` {scaling.low_freq_factor} and `high_freq_factor` {scaling.high_freq_factor} "
-                "must be positive and rising"
-            )
-        if scaling.kind == "yarn" and not 0 < scaling.beta_slow <= scaling.beta_fast < 1e6:
-            return f"`beta_slow` {scaling.beta_slow} and `beta_fast` {scaling.beta_fast} must be positive and rising"
-        if scaling.attention_factor is not None and not 0 < scaling.attention_factor < 1e6:
-            return f"the rope attention factor is {scaling.attention_factor}, must be positive"
-        if scaling.kind == "factors":
-            if len(scaling.factors) != self.rotary_size // 2:
-                return f"there are {len(scaling.factors)} rope factors for {self.rotary_size // 2} frequencies"
-            if not all(0 < factor < 1e6 for factor in scaling.factors):
-                return "a rope factor is not positive"
-        return None
+
+_GROUPS: dict[str, type] = {
+    "norms": Norms, "attention": Attention, "mlp": Mlp, "experts": Mixture, "positions": Positions,
+}  # fmt: skip

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
-from trunkline_server.models.architecture import Architecture, GgufKeys, NumRows
+from trunkline_server.models.architecture import Architecture, Fields, GgufKeys, NumRows
 from trunkline_server.models.config import ModelConfig, RopeScaling, layer_range
 from trunkline_server.models.config_json import rope_layers
 from trunkline_server.models.keys import Keys
@@ -97,39 +96,39 @@ def _decoder_config(
     windows = _windows(values, gguf, num_layers)
     scaling = _rope_scaling(path, values, gguf, rope_factors)
     own = gguf.fields(values, num_layers, scaling, num_rows)
-    fields: dict[str, Any] = dict(
-        architecture=name,
-        vocab_size=vocab_rows,
-        hidden_size=hidden_size,
-        intermediate_size=values.integer("feed_forward_length"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        norm_eps=values.number(f"attention.layer_norm_{'' if architecture.is_layer_norm else 'rms_'}epsilon"),
-        max_position_embeddings=values.integer("context_length"),
-        rope_theta=values.number("rope.freq_base", gguf.rope_theta),
-        rope_layers=rope_layers(architecture, num_layers, windows),
-        rope_scaling=scaling,
-        tie_word_embeddings=not has_tensor("output.weight"),
-        attention_bias=has_tensor("blk.0.attn_q.bias") or has_tensor("blk.0.attn_qkv.bias"),
-        attention_output_bias=has_tensor("blk.0.attn_output.bias"),
-        mlp_bias=has_tensor("blk.0.ffn_up.bias"),
-        norm_bias=has_tensor("output_norm.bias"),
+    fields: Fields = {
+        "architecture": name,
+        "vocab_size": vocab_rows,
+        "hidden_size": hidden_size,
+        "mlp.size": values.integer("feed_forward_length"),
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "norms.eps": values.number(f"attention.layer_norm_{'' if architecture.is_layer_norm else 'rms_'}epsilon"),
+        "max_position_embeddings": values.integer("context_length"),
+        "positions.theta": values.number("rope.freq_base", gguf.rope_theta),
+        "positions.rotated_layers": rope_layers(architecture, num_layers, windows),
+        "positions.scaling": scaling,
+        "tie_word_embeddings": not has_tensor("output.weight"),
+        "attention.bias": has_tensor("blk.0.attn_q.bias") or has_tensor("blk.0.attn_qkv.bias"),
+        "attention.output_bias": has_tensor("blk.0.attn_output.bias"),
+        "mlp.bias": has_tensor("blk.0.ffn_up.bias"),
+        "norms.bias": has_tensor("output_norm.bias"),
         # The first layer may have no attention.
-        query_key_norm=architecture.query_key_norm or has_tensor("blk.0.attn_q_norm.weight"),
-        windows=windows,
-        local_rope_theta=gguf.local_rope_theta(values),
-        **({} if "latent" in own else _head_fields(values, head_size, own.get("num_kv_heads"), num_heads)),
+        "attention.query_key_norm": architecture.query_key_norm or has_tensor("blk.0.attn_q_norm.weight"),
+        "attention.windows": windows,
+        "positions.local_theta": gguf.local_rope_theta(values),
+        **({} if "attention.latent" in own else _head_fields(values, head_size, own.get("num_kv_heads"), num_heads)),
         **_expert_fields(values, architecture, num_layers),
         **_pooling_fields(values, num_rows("cls.output.weight")),
-    )
-    config = ModelConfig(**(architecture.facts() | fields | own))
+    }
+    config = ModelConfig.from_fields(architecture.facts() | fields | own)
     if problem := config.problem():
         raise DamagedFile(path, problem)
     _refuse_shapes(path, values, config)
     return config
 
 
-def _pooling_fields(values: Keys, num_labels: int | None) -> dict[str, Any]:
+def _pooling_fields(values: Keys, num_labels: int | None) -> Fields:
     """Returns the fields of how a decoder makes vectors. A reranker has a head with rows for "yes" and "no"."""
     if values.get("pooling_type") == RANK:
         if num_labels != 2:
@@ -142,12 +141,12 @@ def _pooling_fields(values: Keys, num_labels: int | None) -> dict[str, Any]:
     return {} if kind is None else {"pooling": Pooling(kind)}
 
 
-def _head_fields(values: Keys, head_size: int, num_kv_heads: int | None, num_heads: int) -> dict[str, Any]:
+def _head_fields(values: Keys, head_size: int, num_kv_heads: int | None, num_heads: int) -> Fields:
     rotated_size = values.integer("rope.dimension_count", head_size)
     return {
         "num_kv_heads": num_kv_heads or values.integer("attention.head_count_kv", num_heads),
         "head_size": head_size,
-        "rotated_size": None if rotated_size == head_size else rotated_size,
+        "positions.rotated_size": None if rotated_size == head_size else rotated_size,
     }
 
 
@@ -173,30 +172,33 @@ def _windows(values: Keys, gguf: GgufKeys, num_layers: int) -> tuple[int | None,
     return windows if any(windows) else ()
 
 
-def _expert_fields(values: Keys, architecture: Architecture, num_layers: int) -> dict[str, Any]:
+def _expert_fields(values: Keys, architecture: Architecture, num_layers: int) -> Fields:
     """Returns the fields that only models with experts state."""
     num_experts = values.integer("expert_count", 0)
     if num_experts == 0 or architecture.gguf is None:
         return {}
     shared = values.integer("expert_shared_feed_forward_length", 0)
     return {
-        "num_experts": num_experts,
-        "num_experts_per_token": values.integer("expert_used_count"),
-        "expert_size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
-        "shared_expert_size": shared if architecture.has_shared_expert else 0,
-        "renormalise_experts": architecture.gguf.renormalises,
-        "expert_layers": (True,) * len(layer_range(num_layers)),
+        "experts.num_experts": num_experts,
+        "experts.num_used": values.integer("expert_used_count"),
+        "experts.size": values.integer("expert_feed_forward_length", values.integer("feed_forward_length")),
+        "experts.shared_size": shared if architecture.has_shared_expert else 0,
+        "experts.renormalise": architecture.gguf.renormalises,
+        "experts.layers": (True,) * len(layer_range(num_layers)),
     }
 
 
 def _refuse_shapes(path: Path, values: Keys, config: ModelConfig) -> None:
-    if config.latent is None and values.integer("attention.value_length", config.head_size) != config.head_size:
+    if (
+        config.attention.latent is None
+        and values.integer("attention.value_length", config.head_size) != config.head_size
+    ):
         raise UnsupportedArchitecture(
             f"a value head size that differs from the key head size {config.head_size} in `{path}`",
             supported=("equal sizes",),
         )
     window = values.integer("attention.sliding_window", 0)
-    if 0 < window < config.max_position_embeddings and not config.windows:
+    if 0 < window < config.max_position_embeddings and not config.attention.windows:
         raise UnsupportedArchitecture(
             f"a sliding window of {window} tokens (context {config.max_position_embeddings}) in `{path}`",
             supported=("full attention",),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trunkline_server.errors import DamagedFile, UnsupportedArchitecture, quoted
-from trunkline_server.models.architecture import Architecture, JsonKeys
+from trunkline_server.models.architecture import Architecture, Fields, JsonKeys
 from trunkline_server.models.config import ModelConfig, layer_range
 from trunkline_server.models.config_rope import rope_scaling
 from trunkline_server.models.keys import Keys
@@ -44,31 +43,31 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     rope, local_rope_theta = _rope_keys(keys, json)
     scaling = rope_scaling(keys, rope, max_positions)
     own = json.fields(keys, num_layers, scaling)
-    fields: dict[str, Any] = dict(
-        architecture=name,
-        vocab_size=keys.integer("vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=keys.integer("intermediate_size"),
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=keys.integer("num_key_value_heads", num_heads),
-        head_size=head_size,
-        norm_eps=keys.number("rms_norm_eps", json.norm_eps),
-        max_position_embeddings=max_positions,
-        rope_theta=rope.number("rope_theta", keys.number("rope_theta", json.rope_theta)),
-        rope_layers=rope_layers(architecture, num_layers, windows),
-        rope_scaling=scaling,
-        rotated_size=_rotated_size(keys, rope, json, head_size),
-        tie_word_embeddings=keys.boolean("tie_word_embeddings", json.tied),
-        attention_bias=bias if json.attention_bias is None else json.attention_bias,
-        attention_output_bias=output_bias if json.attention_output_bias is None else json.attention_output_bias,
-        mlp_bias=json.has_mlp_bias and keys.boolean("mlp_bias", False),
-        windows=windows,
-        local_rope_theta=local_rope_theta,
+    fields: Fields = {
+        "architecture": name,
+        "vocab_size": keys.integer("vocab_size"),
+        "hidden_size": hidden_size,
+        "mlp.size": keys.integer("intermediate_size"),
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+        "num_kv_heads": keys.integer("num_key_value_heads", num_heads),
+        "head_size": head_size,
+        "norms.eps": keys.number("rms_norm_eps", json.norm_eps),
+        "max_position_embeddings": max_positions,
+        "positions.theta": rope.number("rope_theta", keys.number("rope_theta", json.rope_theta)),
+        "positions.rotated_layers": rope_layers(architecture, num_layers, windows),
+        "positions.scaling": scaling,
+        "positions.rotated_size": _rotated_size(keys, rope, json, head_size),
+        "tie_word_embeddings": keys.boolean("tie_word_embeddings", json.tied),
+        "attention.bias": bias if json.attention_bias is None else json.attention_bias,
+        "attention.output_bias": output_bias if json.attention_output_bias is None else json.attention_output_bias,
+        "mlp.bias": json.has_mlp_bias and keys.boolean("mlp_bias", False),
+        "attention.windows": windows,
+        "positions.local_theta": local_rope_theta,
         **architecture.facts(),
         **_expert_fields(keys, architecture, num_layers),
-    )
-    config = ModelConfig(**(fields | own))
+    }
+    config = ModelConfig.from_fields(fields | own)
     if config.recurrent is not None and not any(config.recurrent.layers):
         # Some models of families with recurrent layers have attention in all layers.
         config = replace(config, recurrent=None)
@@ -79,7 +78,7 @@ def config_from_json(path: Path, values: Mapping[str, object]) -> ModelConfig:
     return config
 
 
-def _expert_fields(keys: Keys, architecture: Architecture, num_layers: int) -> dict[str, Any]:
+def _expert_fields(keys: Keys, architecture: Architecture, num_layers: int) -> Fields:
     """Returns the fields that only models with experts state."""
     json = architecture.json
     if json.expert_size_key is None:
@@ -87,12 +86,12 @@ def _expert_fields(keys: Keys, architecture: Architecture, num_layers: int) -> d
     renormalise = keys.boolean("norm_topk_prob", False) if json.renormalises is None else json.renormalises
     has_shared = architecture.has_shared_expert
     return {
-        "num_experts": keys.integer("num_experts" if "num_experts" in keys else "num_local_experts"),
-        "num_experts_per_token": keys.integer("num_experts_per_tok"),
-        "expert_size": keys.integer(json.expert_size_key),
-        "shared_expert_size": keys.integer("shared_expert_intermediate_size") if has_shared else 0,
-        "renormalise_experts": renormalise,
-        "expert_layers": _expert_layers(keys, json, num_layers),
+        "experts.num_experts": keys.integer("num_experts" if "num_experts" in keys else "num_local_experts"),
+        "experts.num_used": keys.integer("num_experts_per_tok"),
+        "experts.size": keys.integer(json.expert_size_key),
+        "experts.shared_size": keys.integer("shared_expert_intermediate_size") if has_shared else 0,
+        "experts.renormalise": renormalise,
+        "experts.layers": _expert_layers(keys, json, num_layers),
     }
 
 

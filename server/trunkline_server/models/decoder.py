@@ -24,7 +24,7 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
 
 def hidden(ops: Ops[T], config: ModelConfig, mix: Part[T], feed: Part[T]) -> T:
     """Returns the hidden rows [T, N] of a decoder. mix: attention, or what replaces it; feed: MLP or experts."""
-    norms = config.layer_norms
+    norms = config.norms.layer
 
     def normed(x: T, layer: int, name: str | None) -> T:
         return x if name is None else norm(ops, config, f"model.layers.{layer}.{name}", x)
@@ -44,22 +44,22 @@ def hidden(ops: Ops[T], config: ModelConfig, mix: Part[T], feed: Part[T]) -> T:
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Grouped-query attention with its output projection."""
     name = f"model.layers.{layer}.self_attn.o_proj"
-    return project(ops, name, attend(ops, config, layer, x), config.attention_output_bias)
+    return project(ops, name, attend(ops, config, layer, x), config.attention.output_bias)
 
 
 def attend(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Returns what the heads read, before the output projection."""
     name = f"model.layers.{layer}.self_attn"
-    query, key, value = (project(ops, f"{name}.{part}_proj", x, config.attention_bias) for part in "qkv")
-    if config.query_key_norm:
+    query, key, value = (project(ops, f"{name}.{part}_proj", x, config.attention.bias) for part in "qkv")
+    if config.attention.query_key_norm:
         query, key = (head_norm(ops, config, f"{name}.{part}_norm", x) for part, x in (("q", query), ("k", key)))
-    if config.rope_layers[layer]:
+    if config.positions.rotated_layers[layer]:
         rotary = layer_rope(config, layer)
         query, key = ops.rope(query, rotary, config.head_size), ops.rope(key, rotary, config.head_size)
     kv_layer = config.kv_layer(layer)
     ops.write_kv(kv_layer, key, value)
-    sinks = f"{name}.sinks.weight" if config.attention_sinks else None
-    window, soft_cap = config.window(layer), config.attention_soft_cap
+    sinks = f"{name}.sinks.weight" if config.attention.has_sinks else None
+    window, soft_cap = config.window(layer), config.attention.soft_cap
     return ops.paged_attention(kv_layer, query, config.attention_scale, window, soft_cap, sinks)
 
 
@@ -68,14 +68,14 @@ def feed(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     name = f"model.layers.{layer}.mlp"
     if not config.has_experts(layer):
         return mlp(ops, config, name, x)
-    multiplier = config.expert_multiplier
+    multiplier = config.experts.multiplier
     mixed = scaled(ops, mixture(ops, config, name, x), None if multiplier == 1.0 else multiplier)
-    return ops.add(mixed, shared_expert(ops, config, name, x)) if config.shared_expert_size else mixed
+    return ops.add(mixed, shared_expert(ops, config, name, x)) if config.experts.shared_size else mixed
 
 
 def shared_expert(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     """The expert of all tokens, scaled by its gate if it has one."""
-    if not config.has_shared_gate:
+    if not config.experts.has_shared_gate:
         return mlp(ops, config, f"{name}.shared_expert", x)
     gate = ops.linear(x, f"{name}.shared_expert_gate.weight")
     return ops.sigmoid_scale(mlp(ops, config, f"{name}.shared_expert", x), gate)
@@ -83,27 +83,27 @@ def shared_expert(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
 
 def mlp(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     """An MLP, with or without a gate."""
-    if config.gated_mlp:
-        multiply = {"silu": ops.silu_mul, "gelu": ops.gelu_mul}[config.activation]
-        gate, up = (project(ops, f"{name}.{part}_proj", x, config.mlp_bias) for part in ("gate", "up"))
+    if config.mlp.is_gated:
+        multiply = {"silu": ops.silu_mul, "gelu": ops.gelu_mul}[config.mlp.activation]
+        gate, up = (project(ops, f"{name}.{part}_proj", x, config.mlp.bias) for part in ("gate", "up"))
         inner = multiply(gate, up)
     else:
-        activate = {"gelu": ops.gelu, "relu_squared": ops.relu_squared}[config.activation]
-        inner = activate(project(ops, f"{name}.up_proj", x, config.mlp_bias))
-    return project(ops, f"{name}.down_proj", inner, config.mlp_bias)
+        activate = {"gelu": ops.gelu, "relu_squared": ops.relu_squared}[config.mlp.activation]
+        inner = activate(project(ops, f"{name}.up_proj", x, config.mlp.bias))
+    return project(ops, f"{name}.down_proj", inner, config.mlp.bias)
 
 
 def norm(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
-    if config.is_layer_norm:
-        return ops.layer_norm(x, f"{name}.weight", f"{name}.bias" if config.norm_bias else None, config.norm_eps)
-    return ops.rms_norm(x, f"{name}.weight", config.norm_eps)
+    if config.norms.are_layer_norms:
+        return ops.layer_norm(x, f"{name}.weight", f"{name}.bias" if config.norms.bias else None, config.norms.eps)
+    return ops.rms_norm(x, f"{name}.weight", config.norms.eps)
 
 
 def head_norm(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     """The norm of queries or keys: of each head by itself, or of all heads together."""
-    if config.wide_query_key_norm:
-        return ops.rms_norm(x, f"{name}.weight", config.norm_eps)
-    return ops.head_rms_norm(x, f"{name}.weight", config.norm_eps, config.head_size)
+    if config.attention.wide_query_key_norm:
+        return ops.rms_norm(x, f"{name}.weight", config.norms.eps)
+    return ops.head_rms_norm(x, f"{name}.weight", config.norms.eps, config.head_size)
 
 
 def project(ops: Ops[T], name: str, x: T, bias: bool) -> T:

@@ -21,17 +21,17 @@ def experts_from_gguf(values: Keys, num_layers: int, num_rows: NumRows) -> Field
     first = values.integer("leading_dense_block_count", 0)
     size = values.integer("expert_feed_forward_length")
     return {
-        "num_experts": values.integer("expert_count"),
-        "num_experts_per_token": values.integer("expert_used_count"),
-        "expert_size": size,
-        "shared_expert_size": size * values.integer("expert_shared_count", 0),
-        "has_shared_gate": False,
+        "experts.num_experts": values.integer("expert_count"),
+        "experts.num_used": values.integer("expert_used_count"),
+        "experts.size": size,
+        "experts.shared_size": size * values.integer("expert_shared_count", 0),
+        "experts.has_shared_gate": False,
         # Old files state 0 for 1.
-        "expert_multiplier": values.number("expert_weights_scale", 1.0) or 1.0,
-        "renormalise_experts": values.boolean("expert_weights_norm", False),
-        "sigmoid_experts": scoring == _SIGMOID,
-        "has_choice_bias": num_rows(f"blk.{first}.exp_probs_b.bias") is not None,
-        "expert_groups": values.integer("expert_group_count", 1),
-        "used_expert_groups": values.integer("expert_group_used_count", 1),
-        "expert_layers": tuple(layer >= first for layer in layer_range(num_layers)),
+        "experts.multiplier": values.number("expert_weights_scale", 1.0) or 1.0,
+        "experts.renormalise": values.boolean("expert_weights_norm", False),
+        "experts.sigmoid": scoring == _SIGMOID,
+        "experts.has_choice_bias": num_rows(f"blk.{first}.exp_probs_b.bias") is not None,
+        "experts.num_groups": values.integer("expert_group_count", 1),
+        "experts.num_used_groups": values.integer("expert_group_used_count", 1),
+        "experts.layers": tuple(layer >= first for layer in layer_range(num_layers)),
     }

@@ -76,7 +76,7 @@ def joined_rows(config: ModelConfig, module: str) -> tuple[tuple[int, int]]:
     """Returns the rows of one projection among those of queries, keys and values, or of gate and up."""
     if module in GATE_UP:
         modules: tuple[str, ...] = GATE_UP
-        sizes = [config.intermediate_size] * 2
+        sizes = [config.mlp.size] * 2
     else:
         modules = QUERY_KEY_VALUE
         sizes = [count * config.head_size for count in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]

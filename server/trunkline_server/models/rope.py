@@ -11,14 +11,14 @@ from trunkline_server.models.ops import Rope
 
 def rope(config: ModelConfig) -> Rope:
     """Returns the rotary embedding of `config`, computed in f64 and rounded to f32 once."""
-    return _rope(config.rotary_size, config.rope_theta, config.rope_scaling)
+    return _rope(config.rotary_size, config.positions.theta, config.positions.scaling)
 
 
 def local_rope(config: ModelConfig) -> Rope:
     """Returns the rotary embedding of layers with a window: unscaled, with a base of its own if the model has one."""
-    if config.local_rope_theta is None:
+    if config.positions.local_theta is None:
         return rope(config)
-    return _rope(config.rotary_size, config.local_rope_theta, RopeScaling())
+    return _rope(config.rotary_size, config.positions.local_theta, RopeScaling())
 
 
 def layer_rope(config: ModelConfig, layer: int) -> Rope:

@@ -24,7 +24,7 @@ def _decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config.num_layers):
-        attention = _attention_shapes if config.latent is None else _latent_shapes
+        attention = _attention_shapes if config.attention.latent is None else _latent_shapes
         mixer = _mixer_shapes if config.is_recurrent(layer) else attention
         own = mixer(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
@@ -41,7 +41,7 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden = config.hidden_size
     query, key = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms.names:
+    for name in config.norms.layer.names:
         shapes |= _norm(name, config)
 
     def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
@@ -49,17 +49,17 @@ def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         if bias:
             shapes[f"{name}.bias"] = (outputs,)
 
-    linear("self_attn.q_proj", query, hidden, config.attention_bias)
-    linear("self_attn.k_proj", key, hidden, config.attention_bias)
-    linear("self_attn.v_proj", key, hidden, config.attention_bias)
-    if config.gated_attention:
-        linear("self_attn.gate_proj", query, hidden, config.attention_bias)
-    linear("self_attn.o_proj", hidden, query, config.attention_output_bias)
-    if config.attention_sinks:
+    linear("self_attn.q_proj", query, hidden, config.attention.bias)
+    linear("self_attn.k_proj", key, hidden, config.attention.bias)
+    linear("self_attn.v_proj", key, hidden, config.attention.bias)
+    if config.attention.is_gated:
+        linear("self_attn.gate_proj", query, hidden, config.attention.bias)
+    linear("self_attn.o_proj", hidden, query, config.attention.output_bias)
+    if config.attention.has_sinks:
         shapes["self_attn.sinks.weight"] = (config.num_heads,)
-    if config.query_key_norm:
-        shapes["self_attn.q_norm.weight"] = (query if config.wide_query_key_norm else config.head_size,)
-        shapes["self_attn.k_norm.weight"] = (key if config.wide_query_key_norm else config.head_size,)
+    if config.attention.query_key_norm:
+        shapes["self_attn.q_norm.weight"] = (query if config.attention.wide_query_key_norm else config.head_size,)
+        shapes["self_attn.k_norm.weight"] = (key if config.attention.wide_query_key_norm else config.head_size,)
     return shapes
 
 
@@ -70,7 +70,7 @@ def _mixer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     channels = recurrent.conv_channels(hidden)
     heads, inner = recurrent.num_heads, recurrent.num_heads * recurrent.value_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms.names:
+    for name in config.norms.layer.names:
         shapes |= _norm(name, config)
     shapes["mixer.conv.weight"] = (channels * recurrent.conv_width,)
     if recurrent.conv_bias:
@@ -92,10 +92,10 @@ def _mixer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Like `_attention_shapes`, for latent attention."""
-    latent, hidden, heads = config.latent, config.hidden_size, range(config.num_heads)
+    latent, hidden, heads = config.attention.latent, config.hidden_size, range(config.num_heads)
     assert latent is not None
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.layer_norms.names:
+    for name in config.norms.layer.names:
         shapes |= _norm(name, config)
     if latent.query_size:
         shapes["self_attn.q_a_proj.weight"] = (latent.query_size, hidden)
@@ -113,15 +113,15 @@ def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _norm(name: str, config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    kinds = ("weight", "bias") if config.norm_bias else ("weight",)
+    kinds = ("weight", "bias") if config.norms.bias else ("weight",)
     return {f"{name}.{kind}": (config.hidden_size,) for kind in kinds}
 
 
 def _mlp_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    shapes = _gated_mlp("mlp", config.hidden_size, config.intermediate_size)
-    if not config.gated_mlp:
+    shapes = _gated_mlp("mlp", config.hidden_size, config.mlp.size)
+    if not config.mlp.is_gated:
         del shapes["mlp.gate_proj.weight"]
-    return _with_biases(shapes) if config.mlp_bias else shapes
+    return _with_biases(shapes) if config.mlp.bias else shapes
 
 
 def _with_biases(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -131,17 +131,17 @@ def _with_biases(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...
 
 def _expert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden = config.hidden_size
-    shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (config.num_experts, hidden)}
-    for expert in range(config.num_experts):
-        shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.expert_size)
-    if config.expert_bias:
+    shapes: dict[str, tuple[int, ...]] = {"mlp.gate.weight": (config.experts.num_experts, hidden)}
+    for expert in range(config.experts.num_experts):
+        shapes |= _gated_mlp(f"mlp.experts.{expert}", hidden, config.experts.size)
+    if config.experts.bias:
         shapes = _with_biases(shapes)
-    if config.has_choice_bias:
-        shapes["mlp.gate.choice.bias"] = (config.num_experts,)
-    if config.shared_expert_size:
-        if config.has_shared_gate:
+    if config.experts.has_choice_bias:
+        shapes["mlp.gate.choice.bias"] = (config.experts.num_experts,)
+    if config.experts.shared_size:
+        if config.experts.has_shared_gate:
             shapes["mlp.shared_expert_gate.weight"] = (1, hidden)
-        shapes |= _gated_mlp("mlp.shared_expert", hidden, config.shared_expert_size)
+        shapes |= _gated_mlp("mlp.shared_expert", hidden, config.experts.shared_size)
     return shapes
 
 
@@ -163,10 +163,10 @@ def _encoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _bert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, config.mlp.size
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
-        "embeddings.position_embeddings.weight": (config.max_position_embeddings + config.position_offset, hidden),
+        "embeddings.position_embeddings.weight": (config.max_position_embeddings + config.positions.offset, hidden),
         "embeddings.token_type_embeddings.weight": (config.num_text_types, hidden),
     }
 
@@ -190,7 +190,7 @@ def _bert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _modernbert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, config.mlp.size
     shapes: dict[str, tuple[int, ...]] = {"embeddings.tok_embeddings.weight": (config.vocab_size, hidden)}
     shapes |= _norm("embeddings.norm", config)
     for layer in range(config.num_layers):
@@ -198,11 +198,11 @@ def _modernbert_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         shapes |= _norm(f"{name}.attn_norm", config) if layer else {}
         parts = ("query", "key", "value", "Wo")
         attention: dict[str, tuple[int, ...]] = {f"{name}.attn.{part}.weight": (hidden, hidden) for part in parts}
-        shapes |= _with_biases(attention) if config.attention_bias else attention
+        shapes |= _with_biases(attention) if config.attention.bias else attention
         shapes |= _norm(f"{name}.mlp_norm", config)
         mlp: dict[str, tuple[int, ...]] = {f"{name}.mlp.{part}.weight": (inner, hidden) for part in ("gate", "up")}
         mlp[f"{name}.mlp.Wo.weight"] = (hidden, inner)
-        shapes |= _with_biases(mlp) if config.mlp_bias else mlp
+        shapes |= _with_biases(mlp) if config.mlp.bias else mlp
     shapes |= _norm("final_norm", config)
     if config.pooling is not None and config.pooling.labels:
         shapes |= {"head.dense.weight": (hidden, hidden)} | _norm("head.norm", config)

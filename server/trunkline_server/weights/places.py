@@ -100,15 +100,19 @@ def gguf_place(name: str, config: ModelConfig, tensors: Container[str]) -> Place
         return Place(joined, rows=joined_rows(config, module))
     if (place := places.gguf_part(layer, module, kind, config, tensors)) is not None:
         return place
-    names = _GGUF_MODULES | (_GGUF_POST_NORMS if config.layer_norms.after_mlp is not None else {})
+    names = _GGUF_MODULES | (_GGUF_POST_NORMS if config.norms.layer.after_mlp is not None else {})
     return Place(f"{layer}.{(names | dict(places.gguf_modules))[module]}.{kind}")
 
 
 def interleaved_heads(name: str, config: ModelConfig, *, is_gguf: bool) -> tuple[int, int] | None:
     """Returns `Tensor.interleaved_heads` of a weight."""
-    if config.latent is not None:
+    if config.attention.latent is not None:
         is_rotated = ".self_attn.q_rope." in name or ".self_attn.k_rope." in name
-        return (config.rotary_size, config.rotary_size) if config.latent.pairs_neighbours and is_rotated else None
+        return (
+            (config.rotary_size, config.rotary_size)
+            if config.attention.latent.pairs_neighbours and is_rotated
+            else None
+        )
     where = ARCHITECTURES[config.architecture].places.pairs_neighbours
     pairs_neighbours = where == "everywhere" or (is_gguf and where == "in GGUF")
     is_rotated = ".self_attn.q_proj." in name or ".self_attn.k_proj." in name

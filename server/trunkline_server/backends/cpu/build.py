@@ -267,9 +267,9 @@ def _divide(
     if window_parts != "auto":
         return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
     # Encoders keep nothing for longer than a step.
-    if not any(config.windows) or config.is_encoder:
+    if not any(config.attention.windows) or config.is_encoder:
         return PoolSizes(num_blocks=num_blocks)
-    num_windowed = sum(window is not None for window in config.windows)
+    num_windowed = sum(window is not None for window in config.attention.windows)
     layer_bytes = block_size * _layer_bytes(config, kv_dtype, block_size)
     need = WindowNeed(
         base_bytes=(config.num_layers - num_windowed) * layer_bytes,
@@ -290,7 +290,7 @@ def _window_size(config: ModelConfig) -> int:
     """Returns the largest window; 0 if there is none. A position needs the state behind the one before it."""
     if config.recurrent is not None:
         return 2
-    return max((window for window in config.windows if window is not None), default=0)
+    return max((window for window in config.attention.windows if window is not None), default=0)
 
 
 def _info(
@@ -449,7 +449,7 @@ def memory_need(
     """
     config = checkpoint.config
     layer_bytes = _layer_bytes(config, kv_dtype, block_size)
-    num_apart = sum(window is not None for window in config.windows) if window_tokens else 0
+    num_apart = sum(window is not None for window in config.attention.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     return MemoryNeed(
         weight_bytes=packed_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
@@ -475,17 +475,15 @@ def _layer_bytes(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
 def _features_per_token(config: ModelConfig) -> int:
     """Returns an upper bound of the elements that one token's activations take inside a layer."""
     heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
-    if config.latent is not None:
+    if config.attention.latent is not None:
         # Queries and results of each head before they move into the space of latents and after they leave it.
-        parts = config.latent.key_size + config.rotary_size + config.latent.value_size
-        heads += config.num_heads * parts + 2 * config.latent.query_size
+        parts = config.attention.latent.key_size + config.rotary_size + config.attention.latent.value_size
+        heads += config.num_heads * parts + 2 * config.attention.latent.query_size
     # Each expert of a token has its own rows: inputs, twice its inner features, and outputs.
-    experts = config.num_experts_per_token * (2 * config.hidden_size + 3 * config.expert_size) + config.num_experts
+    experts = config.experts.num_used * (2 * config.hidden_size + 3 * config.experts.size) + config.experts.num_experts
     # Joined projections, their parts, and what convolution and recurrence make of them.
     mixer = 0
     if (recurrent := config.recurrent) is not None:
         inner = recurrent.num_heads * recurrent.value_size or config.hidden_size
         mixer = 4 * recurrent.conv_channels(config.hidden_size) + 6 * inner + 4 * recurrent.num_heads
-    return (
-        mixer + 4 * config.hidden_size + heads + 3 * config.intermediate_size + experts + 3 * config.shared_expert_size
-    )
+    return mixer + 4 * config.hidden_size + heads + 3 * config.mlp.size + experts + 3 * config.experts.shared_size

@@ -186,7 +186,7 @@ class _Assembly:
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
         self.flash, why = find_flash(
-            self.layout, self.dtype, is_fast=self.is_fast, has_sinks=self.config.attention_sinks,
+            self.layout, self.dtype, is_fast=self.is_fast, has_sinks=self.config.attention.has_sinks,
             is_encoder=self.config.is_encoder,
         )  # fmt: skip
         _log("attention of long chunks", by="own kernels" if self.flash is None else self.flash.name, because=why)
@@ -339,13 +339,13 @@ class _Assembly:
         config, limits = self.config, self.limits
         size = self.dtype.itemsize
         heads = (2 * config.num_heads + 4 * config.num_kv_heads) * config.head_size
-        if config.latent is not None:
+        if config.attention.latent is not None:
             # Queries and results of each head, outside the space of latents and before they are joined.
-            parts = config.latent.key_size + config.latent.value_size + config.head_size
-            heads += config.num_heads * parts + 2 * config.latent.query_size
-        features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.intermediate_size)
+            parts = config.attention.latent.key_size + config.attention.latent.value_size + config.head_size
+            heads += config.num_heads * parts + 2 * config.attention.latent.query_size
+        features = 4 * (3 * config.hidden_size) + size * (4 * config.hidden_size + heads + 4 * config.mlp.size)
         # Each expert of a token has its own rows: gate and up, their product, and the outputs in f32.
-        features += config.num_experts_per_token * (3 * size * config.expert_size + 4 * config.hidden_size + 16)
+        features += config.experts.num_used * (3 * size * config.experts.size + 4 * config.hidden_size + 16)
         if (recurrent := config.recurrent) is not None:
             # Inputs and results of convolutions and recurrences in f32, with what is between them.
             inner = recurrent.num_heads * recurrent.value_size

@@ -168,7 +168,7 @@ class _Loader:
     def _stack_of(self, name: str) -> list[str]:
         """Returns the names of all weights that one product multiplies, this one among them."""
         config = self._checkpoint.config
-        if whole := expert_stack(name, config.num_experts) or head_stack(name, config.num_heads):
+        if whole := expert_stack(name, config.experts.num_experts) or head_stack(name, config.num_heads):
             return whole
         for projections in STACKS:
             prefix, found, rest = name.partition(projections[0])

@@ -8,7 +8,7 @@ from trunkline_server.errors import UnsupportedArchitecture
 from trunkline_server.models.architecture import Architecture, Encoder, GgufKeys, NumRows
 from trunkline_server.models.bert.forward import classifier, forward
 from trunkline_server.models.bert.places import BERT
-from trunkline_server.models.config import ModelConfig, layer_range
+from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions, layer_range
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import MAX_LABELS, RANK, Pooling, kind_from_gguf
 
@@ -76,8 +76,12 @@ def _bert_config(
     num_layers: int,
     num_heads: int,
     hidden_size: int,
+    intermediate_size: int,
+    norm_eps: float,
+    position_offset: int = 0,
     **fields: Any,
 ) -> ModelConfig:
+    no_rotation = (False,) * len(layer_range(num_layers))
     return ModelConfig(
         architecture=name,
         hidden_size=hidden_size,
@@ -85,12 +89,9 @@ def _bert_config(
         num_heads=num_heads,
         num_kv_heads=num_heads,
         head_size=hidden_size // max(num_heads, 1),
-        rope_theta=10_000.0,
-        rope_layers=(False,) * len(layer_range(num_layers)),
-        gated_mlp=False,
-        activation="gelu",
-        is_layer_norm=True,
-        norm_bias=True,
+        norms=Norms(eps=norm_eps, are_layer_norms=True, bias=True),
+        mlp=Mlp(size=intermediate_size, is_gated=False, activation="gelu"),
+        positions=Positions(theta=10_000.0, rotated_layers=no_rotation, offset=position_offset),
         has_output_head=False,
         **fields,
     )

@@ -11,7 +11,7 @@ from trunkline_server.models.ops import Ops, T
 def forward(ops: Ops[T], config: ModelConfig) -> T:
     """Returns the hidden rows [T, N]."""
     x = ops.embedding("embeddings.word_embeddings.weight")
-    x = ops.add(x, ops.position_embedding("embeddings.position_embeddings.weight", config.position_offset))
+    x = ops.add(x, ops.position_embedding("embeddings.position_embeddings.weight", config.positions.offset))
     x = ops.add(x, ops.text_embedding("embeddings.token_type_embeddings.weight"))
     x = norm(ops, config, "embeddings.LayerNorm", x)
     for layer in range(config.num_layers):
@@ -40,4 +40,4 @@ def linear(ops: Ops[T], name: str, x: T) -> T:
 
 
 def norm(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
-    return ops.layer_norm(x, f"{name}.weight", f"{name}.bias", config.norm_eps)
+    return ops.layer_norm(x, f"{name}.weight", f"{name}.bias", config.norms.eps)

@@ -58,9 +58,9 @@ def _attention_fields(keys: Keys, latent: LatentAttention, rotated: int, scaling
     return {
         "num_kv_heads": 1,
         "head_size": latent.size + rotated,
-        "rotated_size": rotated,
-        "attention_multiplier": scale,
-        "latent": latent,
+        "positions.rotated_size": rotated,
+        "attention.multiplier": scale,
+        "attention.latent": latent,
     }
 
 
@@ -80,18 +80,18 @@ def _experts_from_json(keys: Keys, num_layers: int, *, is_v3: bool) -> Fields:
     first = keys.integer("first_k_dense_replace", 3 if is_v3 else 0)
     size = keys.integer("moe_intermediate_size")
     return {
-        "num_experts": keys.integer("n_routed_experts"),
-        "num_experts_per_token": keys.integer("num_experts_per_tok"),
-        "expert_size": size,
-        "shared_expert_size": size * keys.integer("n_shared_experts", 0),
-        "has_shared_gate": False,
-        "expert_multiplier": keys.number("routed_scaling_factor", 2.5 if is_v3 else 1.0),
-        "renormalise_experts": keys.boolean("norm_topk_prob", is_v3),
-        "sigmoid_experts": is_v3,
-        "has_choice_bias": is_v3,
-        "expert_groups": keys.integer("n_group", 8 if is_v3 else 1) if has_groups else 1,
-        "used_expert_groups": keys.integer("topk_group", 4 if is_v3 else 1) if has_groups else 1,
-        "expert_layers": tuple(layer >= first and layer % interval == 0 for layer in layer_range(num_layers)),
+        "experts.num_experts": keys.integer("n_routed_experts"),
+        "experts.num_used": keys.integer("num_experts_per_tok"),
+        "experts.size": size,
+        "experts.shared_size": size * keys.integer("n_shared_experts", 0),
+        "experts.has_shared_gate": False,
+        "experts.multiplier": keys.number("routed_scaling_factor", 2.5 if is_v3 else 1.0),
+        "experts.renormalise": keys.boolean("norm_topk_prob", is_v3),
+        "experts.sigmoid": is_v3,
+        "experts.has_choice_bias": is_v3,
+        "experts.num_groups": keys.integer("n_group", 8 if is_v3 else 1) if has_groups else 1,
+        "experts.num_used_groups": keys.integer("topk_group", 4 if is_v3 else 1) if has_groups else 1,
+        "experts.layers": tuple(layer >= first and layer % interval == 0 for layer in layer_range(num_layers)),
     }
 
 

@@ -21,17 +21,19 @@ def forward(ops: Ops[T], config: ModelConfig) -> T:
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Latent attention: all query heads share one key head, whose last elements are the value."""
     name = f"model.layers.{layer}.self_attn"
-    assert config.latent is not None
+    assert config.attention.latent is not None
     heads = range(config.num_heads)
     rotary = rope(config)
     source = x
-    if config.latent.query_size:
-        source = ops.rms_norm(ops.linear(x, f"{name}.q_a_proj.weight"), f"{name}.q_a_layernorm.weight", config.norm_eps)
+    if config.attention.latent.query_size:
+        source = ops.rms_norm(
+            ops.linear(x, f"{name}.q_a_proj.weight"), f"{name}.q_a_layernorm.weight", config.norms.eps
+        )
     plain, rotated = ops.linear(source, f"{name}.q_nope.weight"), ops.linear(source, f"{name}.q_rope.weight")
     absorbed = ops.head_linear(plain, [f"{name}.k_up.{head}.weight" for head in heads])
     query = ops.rope(ops.join_heads(rotated, absorbed, config.num_heads), rotary, config.head_size)
     latent, shared = ops.linear(x, f"{name}.kv_a.weight"), ops.linear(x, f"{name}.k_rope.weight")
-    latent = ops.rms_norm(latent, f"{name}.kv_a_layernorm.weight", config.norm_eps)
+    latent = ops.rms_norm(latent, f"{name}.kv_a_layernorm.weight", config.norms.eps)
     ops.write_kv(layer, ops.rope(ops.join_heads(shared, latent, 1), rotary, config.head_size), None)
     mixed = ops.paged_attention(layer, query, config.attention_scale)
     return ops.linear(ops.head_linear(mixed, [f"{name}.v_up.{head}.weight" for head in heads]), f"{name}.o_proj.weight")

@@ -40,7 +40,7 @@ def _latent(module: str, config: ModelConfig) -> Place | None:
     Rows of queries are those of one head after the other, plain before rotated ones. Below the latent of a token are
     its rotated rows. Each head has rows that make keys of the latent, then rows that make values of it.
     """
-    latent, rotated = config.latent, config.rotary_size
+    latent, rotated = config.attention.latent, config.rotary_size
     assert latent is not None
     if module in ("self_attn.q_nope", "self_attn.q_rope"):
         size = latent.key_size + rotated

@@ -24,7 +24,7 @@ def _from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
 def _gemma3_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
     # The files have a cap of scores, too, but transformers ignores it.
     return _from_json(keys, num_layers, scaling) | {
-        "query_pre_attn_scalar": keys.number("query_pre_attn_scalar", 256.0),
+        "attention.query_pre_attn_scalar": keys.number("query_pre_attn_scalar", 256.0),
         "logit_soft_cap": keys.optional_number("final_logit_softcapping"),
     }
 
@@ -34,7 +34,7 @@ def _gemma2_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fiel
         return keys.optional_number(key) if key in keys else default
 
     return _gemma3_from_json(keys, num_layers, scaling) | {
-        "attention_soft_cap": cap("attn_logit_softcapping", _ATTENTION_CAP),
+        "attention.soft_cap": cap("attn_logit_softcapping", _ATTENTION_CAP),
         "logit_soft_cap": cap("final_logit_softcapping", _LOGIT_CAP),
     }
 
@@ -45,14 +45,14 @@ def _from_gguf(keys: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumR
 
 def _gemma2_from_gguf(keys: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
     return _from_gguf(keys, num_layers, scaling, num_rows) | {
-        "query_pre_attn_scalar": _scalar_from_gguf(keys, largest=46),
-        "attention_soft_cap": keys.number("attn_logit_softcapping", _ATTENTION_CAP),
+        "attention.query_pre_attn_scalar": _scalar_from_gguf(keys, largest=46),
+        "attention.soft_cap": keys.number("attn_logit_softcapping", _ATTENTION_CAP),
         "logit_soft_cap": keys.number("final_logit_softcapping", _LOGIT_CAP),
     }
 
 
 def _gemma3_from_gguf(keys: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
-    scalar = {"query_pre_attn_scalar": _scalar_from_gguf(keys, largest=62)}
+    scalar = {"attention.query_pre_attn_scalar": _scalar_from_gguf(keys, largest=62)}
     return _from_gguf(keys, num_layers, scaling, num_rows) | scalar
 
 

@@ -13,7 +13,7 @@ _SWIGLU = ClampedSwiglu(alpha=1.702, limit=7.0)
 
 def _from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
     alpha, limit = keys.number("swiglu_alpha", _SWIGLU.alpha), keys.number("swiglu_limit", _SWIGLU.limit)
-    return {"expert_activation": ClampedSwiglu(alpha=alpha, limit=limit)}
+    return {"experts.activation": ClampedSwiglu(alpha=alpha, limit=limit)}
 
 
 ARCHITECTURES = {

@@ -16,7 +16,7 @@ def _part(layer: str, module: str, kind: str, config: ModelConfig) -> Place | No
     if projection == "down_proj":
         return Place(f"{layer}.mlp.experts.down_proj{suffix}", index, is_transposed=is_matrix)
     # Rows of gate and up take turns.
-    first, end = int(projection == "up_proj"), 2 * config.expert_size
+    first, end = int(projection == "up_proj"), 2 * config.experts.size
     tensor = f"{layer}.mlp.experts.gate_up_proj{suffix}"
     return Place(tensor, index, ((first, end),), step=2, is_transposed=is_matrix)
 

@@ -19,11 +19,15 @@ _NO_LIMIT = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 
 
 def _from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
-    names = ("embedding_multiplier", "residual_multiplier", "attention_multiplier")
     divisor = keys.number("logits_scaling", 1.0)
     if divisor <= 0:
         raise keys.wrong("logits_scaling", "a positive number")
-    return {name: keys.number(name, 1.0) for name in names} | {"logit_multiplier": 1.0 / divisor}
+    return {
+        "embedding_multiplier": keys.number("embedding_multiplier", 1.0),
+        "residual_multiplier": keys.number("residual_multiplier", 1.0),
+        "attention.multiplier": keys.number("attention_multiplier", 1.0),
+        "logit_multiplier": 1.0 / divisor,
+    }
 
 
 def _hybrid_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
@@ -49,17 +53,17 @@ def _hybrid_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fiel
     num_experts = keys.integer("num_local_experts", 0)
     # Models without experts have the expert of all tokens alone, as their MLP.
     experts = {
-        "num_experts": num_experts,
-        "num_experts_per_token": keys.integer("num_experts_per_tok", 2),
-        "expert_size": keys.integer("intermediate_size"),
-        "shared_expert_size": shared,
-        "has_shared_gate": False,
-        "expert_layers": (True,) * len(recurrent.layers),
+        "experts.num_experts": num_experts,
+        "experts.num_used": keys.integer("num_experts_per_tok", 2),
+        "experts.size": keys.integer("intermediate_size"),
+        "experts.shared_size": shared,
+        "experts.has_shared_gate": False,
+        "experts.layers": (True,) * len(recurrent.layers),
     }
     return {
         "recurrent": recurrent,
-        "intermediate_size": shared,
-        "rope_layers": (keys.get("position_embedding_type") == "rope",) * len(recurrent.layers),
+        "mlp.size": shared,
+        "positions.rotated_layers": (keys.get("position_embedding_type") == "rope",) * len(recurrent.layers),
         **_from_json(keys, num_layers, scaling),
         **(experts if num_experts else {}),
     }
@@ -72,7 +76,7 @@ def _from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows: Nu
     return {
         "embedding_multiplier": values.number("embedding_scale", 1.0),
         "residual_multiplier": values.number("residual_scale", 1.0),
-        "attention_multiplier": values.number("attention.scale", 1.0),
+        "attention.multiplier": values.number("attention.scale", 1.0),
         "logit_multiplier": 1.0 / divisor,
     }
 
@@ -84,13 +88,14 @@ def _hybrid_from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_r
     has_bias = True in layers and num_rows(f"blk.{layers.index(True)}.ssm_conv1d.bias") is not None
     shared = values.integer("expert_shared_feed_forward_length", values.integer("feed_forward_length"))
     rotates = values.boolean("rope.scaling.finetuned", False)
+    experts = {"experts.shared_size": shared, "experts.has_shared_gate": False}
     return {
         "num_kv_heads": num_kv_heads,
         "recurrent": state_from_gguf(values, layers, num_keys=1, conv_bias=has_bias),
-        "intermediate_size": shared,
-        "rope_layers": (rotates,) * num_layers,
+        "mlp.size": shared,
+        "positions.rotated_layers": (rotates,) * num_layers,
         **_from_gguf(values, num_layers, scaling, num_rows),
-        **({"shared_expert_size": shared, "has_shared_gate": False} if values.integer("expert_count", 0) else {}),
+        **(experts if values.integer("expert_count", 0) else {}),
     }
 
 

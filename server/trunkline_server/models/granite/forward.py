@@ -48,5 +48,5 @@ def scan(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T:
         skip=f"{name}.skip.weight",
     )
     read = ops.recurrence("scan", operands, recurrent.num_heads, key_size)
-    gated = ops.rms_norm(ops.silu_mul(gate, read), f"{name}.norm.weight", config.norm_eps)
+    gated = ops.rms_norm(ops.silu_mul(gate, read), f"{name}.norm.weight", config.norms.eps)
     return ops.linear(gated, f"{name}.out_proj.weight")

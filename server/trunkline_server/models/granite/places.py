@@ -15,12 +15,12 @@ _SHARED = re.compile(r"mlp\.(?:shared_expert\.)?(gate_proj|up_proj|down_proj)")
 def _part(layer: str, module: str, kind: str, config: ModelConfig) -> Place | None:
     if (expert := EXPERT.fullmatch(module)) is None:
         return None
-    return _joined(f"{layer}.block_sparse_moe", expert[2], kind, config.expert_size, int(expert[1]))
+    return _joined(f"{layer}.block_sparse_moe", expert[2], kind, config.experts.size, int(expert[1]))
 
 
 def _hybrid_part(layer: str, module: str, kind: str, config: ModelConfig) -> Place | None:
     if shared := _SHARED.fullmatch(module):
-        size = config.shared_expert_size or config.intermediate_size
+        size = config.experts.shared_size or config.mlp.size
         return _joined(f"{layer}.shared_mlp", shared[1], kind, size)
     if module.startswith("mixer."):
         return safetensors_scan(f"{layer}.mamba", module, kind)

@@ -15,21 +15,21 @@ from trunkline_server.models.recurrent_keys import layers_from_gguf, layers_from
 
 
 def _dense_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
-    return _convolutions(keys, num_layers) | {"intermediate_size": _intermediate_size(keys)}
+    return _convolutions(keys, num_layers) | {"mlp.size": _intermediate_size(keys)}
 
 
 def _experts_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
     first = keys.integer("num_dense_layers", 2)
     return _convolutions(keys, num_layers) | {
-        "num_experts": keys.integer("num_experts"),
-        "num_experts_per_token": keys.integer("num_experts_per_tok"),
-        "expert_size": keys.integer("moe_intermediate_size"),
-        "has_shared_gate": False,
-        "expert_multiplier": keys.number("routed_scaling_factor", 1.0),
-        "renormalise_experts": keys.boolean("norm_topk_prob", True),
-        "sigmoid_experts": True,
-        "has_choice_bias": keys.boolean("use_expert_bias", True),
-        "expert_layers": tuple(layer >= first for layer in layer_range(num_layers)),
+        "experts.num_experts": keys.integer("num_experts"),
+        "experts.num_used": keys.integer("num_experts_per_tok"),
+        "experts.size": keys.integer("moe_intermediate_size"),
+        "experts.has_shared_gate": False,
+        "experts.multiplier": keys.number("routed_scaling_factor", 1.0),
+        "experts.renormalise": keys.boolean("norm_topk_prob", True),
+        "experts.sigmoid": True,
+        "experts.has_choice_bias": keys.boolean("use_expert_bias", True),
+        "experts.layers": tuple(layer >= first for layer in layer_range(num_layers)),
     }
 
 
@@ -70,7 +70,7 @@ def _moe_from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows
     fields = _from_gguf(values, num_layers, scaling, num_rows)
     if values.integer("expert_count", 0) == 0:
         return fields
-    return fields | experts_from_gguf(values, num_layers, num_rows) | {"renormalise_experts": True}
+    return fields | experts_from_gguf(values, num_layers, num_rows) | {"experts.renormalise": True}
 
 
 _LFM2 = Architecture(

@@ -24,15 +24,19 @@ def _smollm3_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fie
         interval = keys.integer("no_rope_layer_interval", _SMOLLM3_NOPE_INTERVAL)
         if interval < 1:
             raise keys.damaged(f"key `no_rope_layer_interval` is {interval}, must be positive")
-        return {"rope_layers": tuple((layer + 1) % interval != 0 for layer in layers)}
+        return {"positions.rotated_layers": tuple((layer + 1) % interval != 0 for layer in layers)}
     # Despite the key's name, 1 marks a layer that rotates.
     if not isinstance(marks, list) or len(marks) < len(layers) or any(mark not in (0, 1) for mark in marks):
         raise keys.damaged(f"key `no_rope_layers` is not a list of {len(layers)} zeros and ones")
-    return {"rope_layers": tuple(mark == 1 for mark in marks[: len(layers)])}
+    return {"positions.rotated_layers": tuple(mark == 1 for mark in marks[: len(layers)])}
 
 
 def _smollm3_from_gguf(keys: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
-    return {"rope_layers": tuple((layer + 1) % _SMOLLM3_NOPE_INTERVAL != 0 for layer in layer_range(num_layers))}
+    return {
+        "positions.rotated_layers": tuple(
+            (layer + 1) % _SMOLLM3_NOPE_INTERVAL != 0 for layer in layer_range(num_layers)
+        )
+    }
 
 
 _UNBIASED = JsonKeys(attention_bias=False, attention_output_bias=False)

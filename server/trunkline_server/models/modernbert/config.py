@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trunkline_server.errors import UnsupportedArchitecture
 from trunkline_server.models.architecture import Architecture, Encoder
-from trunkline_server.models.config import ModelConfig, layer_range
+from trunkline_server.models.config import Attention, Mlp, ModelConfig, Norms, Positions, layer_range
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.modernbert.forward import classifier, forward
 from trunkline_server.models.modernbert.places import MODERNBERT
@@ -22,22 +22,19 @@ def _from_json(name: str, keys: Keys) -> ModelConfig:
         architecture=name,
         vocab_size=keys.integer("vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=keys.integer("intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
         num_kv_heads=num_heads,
         head_size=hidden_size // max(num_heads, 1),
-        norm_eps=keys.number("norm_eps", 1e-5),
         max_position_embeddings=keys.integer("max_position_embeddings", 8192),
-        rope_theta=_rope_theta(keys, "full_attention", "global_rope_theta", 160_000.0),
-        local_rope_theta=_rope_theta(keys, "sliding_attention", "local_rope_theta", 10_000.0),
-        rope_layers=(True,) * len(windows),
-        windows=windows,
-        attention_bias=attention_bias,
-        attention_output_bias=attention_bias,
-        mlp_bias=keys.boolean("mlp_bias", False),
-        is_layer_norm=True,
-        norm_bias=keys.boolean("norm_bias", False),
+        norms=Norms(eps=keys.number("norm_eps", 1e-5), are_layer_norms=True, bias=keys.boolean("norm_bias", False)),
+        attention=Attention(bias=attention_bias, output_bias=attention_bias, windows=windows),
+        mlp=Mlp(size=keys.integer("intermediate_size"), bias=keys.boolean("mlp_bias", False)),
+        positions=Positions(
+            theta=_rope_theta(keys, "full_attention", "global_rope_theta", 160_000.0),
+            local_theta=_rope_theta(keys, "sliding_attention", "local_rope_theta", 10_000.0),
+            rotated_layers=(True,) * len(windows),
+        ),
         has_output_head=False,
         pooling=Pooling("mean", whole=True),
     )

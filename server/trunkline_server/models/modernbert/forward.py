@@ -30,7 +30,7 @@ def classifier(ops: Ops[T], config: ModelConfig, x: T) -> T:
 def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     """Attention of all tokens to all tokens, or to those within the layer's window."""
     name, window = f"layers.{layer}.attn", config.window(layer)
-    rotary, bias = layer_rope(config, layer), config.attention_bias
+    rotary, bias = layer_rope(config, layer), config.attention.bias
     query = ops.rope(project(ops, f"{name}.query", x, bias), rotary, config.head_size)
     key = ops.rope(project(ops, f"{name}.key", x, bias), rotary, config.head_size)
     ops.write_kv(layer, key, project(ops, f"{name}.value", x, bias))
@@ -39,6 +39,6 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
 
 def mlp(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:
     """Gated MLP with exact GELU."""
-    gate = ops.gelu_erf(project(ops, f"{name}.gate", x, config.mlp_bias))
-    inner = ops.mul(gate, project(ops, f"{name}.up", x, config.mlp_bias))
-    return project(ops, f"{name}.Wo", inner, config.mlp_bias)
+    gate = ops.gelu_erf(project(ops, f"{name}.gate", x, config.mlp.bias))
+    inner = ops.mul(gate, project(ops, f"{name}.up", x, config.mlp.bias))
+    return project(ops, f"{name}.Wo", inner, config.mlp.bias)

@@ -23,7 +23,7 @@ def _places(names: Iterable[str], tensors: Collection[str], config: ModelConfig)
         joined = _JOINED_MODULE.fullmatch(module)
         if joined and joined[2] in _JOINED:
             tensor, index = _JOINED[joined[2]]
-            size = config.hidden_size if tensor == "Wqkv" else config.intermediate_size
+            size = config.hidden_size if tensor == "Wqkv" else config.mlp.size
             rows = ((index * size, (index + 1) * size),)
             places[name] = Place(f"{prefix}{joined[1]}.{tensor}.{kind}", rows=rows)
         else:

@@ -29,7 +29,7 @@ def _next_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields
         num_keys=keys.integer("linear_num_key_heads", 16),
         key_size=keys.integer("linear_key_head_dim", 128),
     )
-    return {"recurrent": recurrent, "gated_attention": True}
+    return {"recurrent": recurrent, "attention.is_gated": True}
 
 
 def _next_from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
@@ -42,7 +42,7 @@ def _next_from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_row
         raise values.wrong("attention.recurrent_layers", f"{num_layers} booleans")
     num_keys = values.integer("ssm.group_count")
     recurrent = state_from_gguf(values, layers, num_keys=num_keys, conv_bias=False)
-    return {"recurrent": recurrent if any(layers) else None, "gated_attention": True}
+    return {"recurrent": recurrent if any(layers) else None, "attention.is_gated": True}
 
 
 _QWEN2 = JsonKeys(attention_bias=True, attention_output_bias=False, window=4096)

@@ -44,6 +44,6 @@ def delta_rule(ops: RecurrentOps[T], config: ModelConfig, layer: int, x: T) -> T
         strength=ops.sigmoid(ops.linear(x, f"{name}.strength_proj.weight")),
     )
     read = ops.recurrence("delta", operands, recurrent.num_heads, recurrent.key_size)
-    read = ops.head_rms_norm(read, f"{name}.norm.weight", config.norm_eps, recurrent.value_size)
+    read = ops.head_rms_norm(read, f"{name}.norm.weight", config.norms.eps, recurrent.value_size)
     gate = ops.linear(x, f"{name}.gate_proj.weight")
     return ops.linear(ops.silu_mul(gate, read), f"{name}.out_proj.weight")
