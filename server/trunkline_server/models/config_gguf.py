@@ -63,15 +63,10 @@ def config_from_gguf(
 
 def architecture_of(gguf_name: str, *, has_experts: bool) -> str | None:
     """Returns the architecture as which files of a GGUF name are read; None if there is none with experts."""
-    of_name = [name for name, own in ARCHITECTURES.items() if own.gguf is not None and own.gguf.name == gguf_name]
-    if not has_experts:
-        return of_name[0]
-    return next((name for name in of_name if _renormalises(name) is not None), None)
-
-
-def _renormalises(name: str) -> bool | None:
-    gguf = ARCHITECTURES[name].gguf
-    return None if gguf is None else gguf.renormalises
+    of_name = (
+        (name, own.gguf) for name, own in ARCHITECTURES.items() if own.gguf is not None and own.gguf.name == gguf_name
+    )
+    return next((name for name, gguf in of_name if not has_experts or gguf.renormalises is not None), None)
 
 
 def _decoder_config(
