@@ -308,7 +308,7 @@ release-notes: ##- print the changelog's section of VERSION, by default that of 
 
 proto: .venv-test/.stamp ## regenerate the Python stubs and the Rust types from proto/
 	PYTHONPATH=server $(TEST_PYTHON) scripts/gen_proto.py
-	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- router/src/engine/shard/generated
+	cargo run --quiet --manifest-path proto/rust/Cargo.toml --target-dir target/proto -- .
 
 manifests: .venv-test/.stamp .tools/deploy.stamp ## regenerate deploy/manifests/ from the Helm chart, and the dashboard
 	PYTHONPATH=deploy/tests $(TEST_PYTHON) deploy/tests/manifests.py

@@ -14,7 +14,9 @@ import rust_imports
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
-RUST_TYPES = ROOT / "router/src/engine/shard/generated/trunkline.shard.v1.rs"
+RUST_TYPES = [
+    ROOT / folder / "generated/trunkline.shard.v1.rs" for folder in ("contract/src", "router/src/engine/shard")
+]
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
@@ -85,14 +87,17 @@ def generated(path: Path) -> bool:
 
 def check_generated() -> list[str]:
     """Checks that the Rust types are the unedited output of `make proto`, by the digests in their first line."""
-    header, _, code = RUST_TYPES.read_text().partition("\n")
-    wanted = {
-        "contract": hashlib.sha256(CONTRACT.read_bytes()).hexdigest(),
-        "code": hashlib.sha256(code.encode()).hexdigest(),
-    }
-    stale = [what for what, value in wanted.items() if f"{what} sha256:{value}" not in header]
-    name = RUST_TYPES.relative_to(ROOT)
-    return [f"{name}: stale, its {what} has changed; hint: run `make proto`" for what in stale]
+    found = []
+    for path in RUST_TYPES:
+        header, _, code = path.read_text().partition("\n")
+        wanted = {
+            "contract": hashlib.sha256(CONTRACT.read_bytes()).hexdigest(),
+            "code": hashlib.sha256(code.encode()).hexdigest(),
+        }
+        stale = [what for what, value in wanted.items() if f"{what} sha256:{value}" not in header]
+        name = path.relative_to(ROOT)
+        found += [f"{name}: stale, its {what} has changed; hint: run `make proto`" for what in stale]
+    return found
 
 
 def check_text(path: Path, text: str) -> list[str]:
@@ -218,8 +223,8 @@ def check_pure(path: Path, text: str) -> list[str]:
         return []
     if name.name == "Cargo.toml":
         dependencies = text.partition("[dependencies]\n")[2].partition("\n[")[0].splitlines()
-        # Hashing is pure.
-        pure = ("trunkline-contract", "trunkline-draft", "trunkline-kv", "blake3")
+        # Hashing is pure, and so are messages.
+        pure = ("trunkline-contract", "trunkline-draft", "trunkline-kv", "blake3", "prost")
         impure = [line for line in dependencies if line and not line.startswith(pure)]
         return [f"{name}: a pure crate may not depend on `{line}`" for line in impure]
     if path.suffix != ".rs" or not str(name).startswith(f"{crate}/src/"):

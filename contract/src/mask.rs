@@ -1,6 +1,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use prost::bytes::Bytes;
+
 /// The tokens that may be sampled, and penalties, in the format of `Chunk.allowed_tokens` in `shard.proto`. Cloning is
 /// cheap.
 #[derive(Clone, PartialEq, Eq)]
@@ -27,9 +29,21 @@ impl TokenMask {
         Self(bits.into())
     }
 
+    /// Reads the mask of a message; an empty one is none.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (!bytes.is_empty()).then(|| Self(bytes.into()))
+    }
+
     /// Returns the bytes of a mask without penalties.
     pub const fn num_bytes(vocab_size: u32) -> usize {
         vocab_size.div_ceil(8) as usize
+    }
+}
+
+/// Shares the mask's memory.
+impl From<TokenMask> for Bytes {
+    fn from(mask: TokenMask) -> Self {
+        Self::from_owner(mask.0)
     }
 }
 

@@ -2,6 +2,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::mask::TokenMask;
+use crate::proto::Watermark;
 
 /// The parameters by which the tokens of one sequence are chosen, field by field as in `shard.proto`.
 ///
@@ -107,22 +108,6 @@ pub mod range {
     /// Returns whether a range stands for all numbers above 0, because it begins with the smallest one.
     pub fn is_above_zero(range: &RangeInclusive<f32>) -> bool {
         *range.start() > 0.0 && *range.start() <= f32::MIN_POSITIVE
-    }
-}
-
-#[derive(Clone, Copy, PartialEq)]
-pub struct Watermark {
-    /// The share of the vocabulary that is green.
-    pub gamma: f32,
-    pub delta: f32,
-    /// The key of the generator that decides which tokens are green. It is secret, so `Debug` does not show it.
-    pub key: u64,
-}
-
-impl fmt::Debug for Watermark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { gamma, delta, key: _ } = self;
-        f.debug_struct("Watermark").field("gamma", gamma).field("delta", delta).finish_non_exhaustive()
     }
 }
 

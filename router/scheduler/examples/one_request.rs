@@ -40,10 +40,8 @@ pub fn main() {
     let token = SampledToken { token_id: 4, ..Default::default() };
     let sequence = SequenceResult {
         sequence_id: plan.chunks[0].sequence_id,
-        outcome: SequenceOutcome::Token(token.clone()),
-        scores: Vec::new(),
-        more_tokens: Vec::new(),
-        num_own_drafts: 0,
+        outcome: Some(Outcome::Token(token.clone())),
+        ..SequenceResult::default()
     };
     let result = StepResult {
         step_id: plan.step_id,

@@ -7,9 +7,8 @@
 use std::time::Instant;
 
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
-    StepResult, Update,
+    Event, LaneId, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -24,10 +23,8 @@ struct Clock {
 fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
-        outcome: SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }),
-        scores: Vec::new(),
-        more_tokens: Vec::new(),
-        num_own_drafts: 0,
+        outcome: Some(Outcome::Token(SampledToken { token_id, ..SampledToken::default() })),
+        ..SequenceResult::default()
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();

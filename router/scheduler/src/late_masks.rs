@@ -19,14 +19,16 @@ impl Shard {
     pub(crate) fn send_late_mask(&mut self, run: &mut Run, mask: TokenMask) {
         if run.mask_step_id.take().is_some() {
             run.sent_mask = Some(mask.clone());
-            self.outbox.send_late_mask(LateMask { sequence_id: run.wire_id, allowed_tokens: Some(mask) });
+            let late = LateMask { sequence_id: run.wire_id, allowed_tokens: mask.into(), mask_id: 0 };
+            self.outbox.send_late_mask(late);
         }
     }
 
     /// Tells a sequence's chunk in flight that awaits a mask, if there is one, to sample nothing.
     pub(crate) fn cancel_late_mask(&mut self, key: SequenceKey, run: &mut Run) {
         if let Some(step_id) = run.mask_step_id.take() {
-            self.outbox.send_late_mask(LateMask { sequence_id: run.wire_id, allowed_tokens: None });
+            let late = LateMask { sequence_id: run.wire_id, ..LateMask::default() };
+            self.outbox.send_late_mask(late);
             run.pending_samples -= 1;
             self.steps.cancel_sample(step_id, key);
         }

@@ -92,13 +92,14 @@ pub use in_flight::RUN_AHEAD;
 pub use lower_tier::{Coverage, LowerTier};
 pub use pins::Nodes;
 pub use plan::{
-    BlockCopy, BlockStore, Chunk, LateMask, LogitsRows, Restore, RestoreOutcome, SampledToken, SequenceError,
-    SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, TokenScore, Transfers,
+    BlockCopy, BlockRestore, BlockStore, Chunk, LateMask, LogitsRows, Outcome, Restore, RestoreOutcome,
+    SampledToken, SequenceError, SequenceErrorCode, SequenceResult, SequenceStart, StepPlan, StepResult,
+    StoreOutcome, TokenLogprob, TokenScore, Transfers,
 };
 pub use prefill::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;
 pub use stats::Stats;
+pub use step_cost::StepWork;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, TokenMask, Watermark};
 pub use trunkline_kv::{
     CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,

@@ -75,8 +75,8 @@ pub(crate) fn start_bytes(
     const PARAMS_BYTES: u64 = 512;
     let token_bytes = u64::from(limits.vocab_size.max(2).ilog2() / 7 + 1);
     let num_blocks = num_tokens.div_ceil(limits.block_size);
-    let last_mask = last.and_then(|last| last.sampling.allowed_tokens.as_ref());
-    let mask = sampling.allowed_tokens.as_ref().filter(|&mask| last_mask != Some(mask));
+    let last_mask = last.and_then(|last| last.sampling.as_ref()).map(|last| &last.allowed_tokens[..]);
+    let mask = sampling.allowed_tokens.as_ref().filter(|mask| last_mask != Some(&mask.0[..]));
     PARAMS_BYTES
         + u64::from(num_tokens) * token_bytes
         + u64::from(num_blocks) * 5

@@ -16,7 +16,7 @@ use crate::lifecycle::Lifecycle;
 use crate::loss::has_others_in_flight;
 use crate::message_size::start_bytes;
 use crate::output;
-use crate::plan::{Chunk, StepPlan};
+use crate::plan::{Chunk, LogitsRows, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
 use crate::sequence::{CellId, FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
@@ -252,14 +252,14 @@ impl<'p, 'a> Planner<'p, 'a> {
             sample,
             stores,
             appended_token_ids: sequence.tokens[sequence.tokens.len() - num_unsent..].to_vec(),
-            allowed_tokens,
+            allowed_tokens: allowed_tokens.map(Into::into).unwrap_or_default(),
             awaits_mask,
             score: is_scored,
             draft_token_ids: Vec::new(),
             draft_masks: Vec::new(),
             num_own_drafts: 0,
         };
-        let rows = chunk.rows(num_to_score);
+        let rows = LogitsRows::of(&chunk, num_to_score);
         self.budget.spend(num_tokens, rows);
         self.budget.vectors -= u32::from(sample && sequence.pooling.is_some());
         self.plan.chunks.push(chunk);
@@ -313,7 +313,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         chunk.num_own_drafts = num_own;
         if let Some(constraint) = &sequence.constraint {
             let drafts = constraint.drafts()[..num_given].iter();
-            chunk.draft_masks = drafts.map(|draft| draft.mask.clone()).collect();
+            chunk.draft_masks = drafts.map(|draft| draft.mask.clone().into()).collect();
         }
         let new_blocks = &run.table.blocks()[run.num_sent_blocks..];
         chunk.new_block_ids.extend(new_blocks.iter().map(|hold| hold.id().0));
@@ -425,7 +425,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let Self { parts, mut plan, planned, .. } = self;
         let shard = parts.lane.shard_mut();
         shard.outbox.move_into(&mut plan);
-        plan.discards = shard.kv.store_mut().map(StoreIndex::take_discards).unwrap_or_default();
+        let discards = shard.kv.store_mut().map(StoreIndex::take_discards).unwrap_or_default();
+        plan.discards = discards.iter().map(|slot| slot.0).collect();
         if plan.is_empty() {
             shard.steps.recycle(planned);
             return None;
@@ -436,7 +437,6 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
-        let discards = plan.discards.clone();
         let work = StepWork::of(&planned);
         let predicted_us = parts.lane.throughput.step_cost.predict_us(work).filter(|_| work.rows > 0);
         let step = StepInFlight {

@@ -9,7 +9,7 @@ use crate::in_flight::PlannedChunk;
 use crate::lifecycle::Lifecycle;
 use crate::loss::clear_suspect;
 use crate::output::append_token;
-use crate::plan::{SampledToken, SequenceOutcome, SequenceResult, StepResult, TokenScore};
+use crate::plan::{Outcome, SampledToken, SequenceResult, StepResult, TokenScore};
 use crate::sequence::{Phase, SequenceKey};
 
 /// A step's outcomes, taken by wire id. Taking them in the order of the chunks costs O(1) each.
@@ -74,12 +74,10 @@ pub(crate) fn take_result(parts: &mut Lifecycle<'_>, result: StepResult) {
 }
 
 fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<SequenceResult>) {
-    let (outcome, more, scores) = match result {
-        Some(SequenceResult { outcome, more_tokens, num_own_drafts, scores, .. }) => {
-            (Some(outcome), MoreTokens { tokens: more_tokens, num_own_drafts }, scores)
-        }
-        None => (None, MoreTokens::default(), Vec::new()),
-    };
+    let has_result = result.is_some();
+    let SequenceResult { outcome, more_tokens, num_own_drafts, scores, vector, .. } =
+        result.unwrap_or_default();
+    let more = MoreTokens { tokens: more_tokens, num_own_drafts };
     parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
     let (num_known, is_whole) = (sequence.num_tokens(), sequence.is_whole());
@@ -94,9 +92,10 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     if let Some(shard) = &mut parts.lane.shard {
         shard.kv.device_mut().release_copy_source(&mut run.table);
     }
-    let error = match &outcome {
-        Some(SequenceOutcome::Error(error)) => Some(error.clone()),
-        _ => None,
+    let (token, error) = match outcome {
+        Some(Outcome::Token(token)) => (Some(token), None),
+        Some(Outcome::Error(error)) => (None, Some(error)),
+        None => (None, None),
     };
     if error.is_some() {
         run.has_failed = true;
@@ -116,7 +115,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
         return;
     }
     if let Some(error) = error {
-        parts.end(chunk.key, EndReason::Failed(error));
+        parts.end(chunk.key, EndReason::Failed(error.into()));
         return;
     }
     parts.index(chunk.key);
@@ -125,15 +124,12 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
         return;
     }
     let is_pooled = parts.sequences[chunk.key].pooling.is_some();
-    match (chunk.rows.sample, outcome) {
-        (true, Some(SequenceOutcome::Vector(vector))) if is_pooled => take_vector(parts, chunk.key, vector),
-        (true, Some(SequenceOutcome::Token(token))) if !is_pooled => {
-            take_tokens(parts, chunk, token, &drafts, more)
-        }
+    match (chunk.rows.sample, token) {
+        (true, None) if is_pooled && !vector.is_empty() => take_vector(parts, chunk.key, vector),
+        (true, Some(token)) if !is_pooled => take_tokens(parts, chunk, token, &drafts, more),
         (true, _) => parts.fail_result(chunk.key, "the result lacks the token or vector that was asked for"),
-        (false, Some(SequenceOutcome::Computed)) if is_scored => {}
-        (false, Some(_)) => parts.counters.unexpected_results += 1,
-        (false, None) => {}
+        (false, None) if is_scored && vector.is_empty() => {}
+        (false, _) => parts.counters.unexpected_results += u64::from(has_result),
     }
     // The outcome may have ended the sequence for good.
     let run = parts.sequences.get(chunk.key).and_then(|sequence| sequence.run.as_ref());

@@ -7,7 +7,7 @@ use crate::event::{RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
 use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
 use crate::outbox::Outbox;
-use crate::plan::{BlockStore, Restore};
+use crate::plan::{BlockRestore, BlockStore, Restore};
 use crate::restores::Restores;
 use crate::sequence::{RunRestore, SequenceKey};
 use crate::stats::Stats;
@@ -98,7 +98,9 @@ impl Shard {
         let num_full_blocks = (num_positions / self.limits.block_size) as usize;
         let next = std::iter::from_fn(|| self.kv.begin_store(table, num_full_blocks));
         let most = if self.limits.windows.is_some() { usize::MAX } else { MAX_STORES_PER_CHUNK };
-        next.take(most).map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot }).collect()
+        next.take(most)
+            .map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot: slot.0 })
+            .collect()
     }
 
     /// Begins to read the stored blocks of a hit into a table that has already grown by as many. The restore goes with
@@ -114,7 +116,13 @@ impl Shard {
         }
         let blocks = self.kv.begin_restore(table, hit);
         let restore_id = self.restores.begin(key, blocks.len() as u32, self.steps.next_step_id());
-        self.outbox.restore(Restore { restore_id, blocks: blocks.clone() });
+        let message = |block: &trunkline_kv::RestoredBlock| BlockRestore {
+            slot: block.slot.0,
+            block_id: block.block.0,
+            key: block.key.as_bytes().to_vec(),
+            base_only: block.base_only,
+        };
+        self.outbox.restore(Restore { restore_id, blocks: blocks.iter().map(message).collect() });
         Some(RunRestore { restore_id, blocks })
     }
 

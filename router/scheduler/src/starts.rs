@@ -1,5 +1,7 @@
 //! The start of a sequence on its shard.
 
+use trunkline_contract::proto::PooledPrompt;
+
 use crate::plan::{BlockCopy, SequenceStart, StepPlan};
 use crate::sequence::Sequence;
 use crate::shard::Shard;
@@ -13,9 +15,12 @@ pub(crate) fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut 
             sequence_id: run.wire_id,
             token_ids: sequence.tokens.clone(),
             num_prompt_tokens: sequence.num_prompt_tokens,
-            sampling: sequence.sampling.clone(),
-            root_key: shard.kv.store().map(|_| sequence.salt.root_key()),
-            pooled: sequence.pooling.map(|pooled| pooled.second_text),
+            sampling: Some(sequence.sampling.clone().into()),
+            root_key: shard
+                .kv
+                .store()
+                .map_or_else(Vec::new, |_| sequence.salt.root_key().as_bytes().to_vec()),
+            pooled: sequence.pooling.map(|pooled| PooledPrompt { second_text: pooled.second_text }),
         });
     }
     if let Some(copy) = run.copy.take() {

@@ -20,6 +20,7 @@
 //! other, starting with the last values, rather than solving for all of them.
 
 use crate::in_flight::PlannedChunk;
+use crate::plan::StepPlan;
 
 /// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the
 /// start of a long prompt, where rows read little context, is remembered at its end, where they read much.
@@ -66,6 +67,13 @@ impl StepWork {
         self.decode_context -= chunk.decode_context;
         self.add(first, num_rows + num_drafts);
         self
+    }
+
+    /// Returns the work of all chunks of a plan.
+    pub fn of_plan(plan: &StepPlan) -> Self {
+        let mut work = Self::default();
+        plan.chunks.iter().for_each(|chunk| work.add(chunk.first_position, chunk.num_rows()));
+        work
     }
 
     pub(crate) fn of(chunks: &[PlannedChunk]) -> Self {

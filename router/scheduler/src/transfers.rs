@@ -1,5 +1,7 @@
 //! Blocks that move between the pool and the store: their outcomes, and restores that take too long.
 
+use trunkline_contract::SlotId;
+
 use crate::event::Restored;
 use crate::lifecycle::Lifecycle;
 use crate::plan::{RestoreOutcome, Transfers};
@@ -10,8 +12,10 @@ use crate::sequence::{Phase, SequenceKey};
 pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
     for outcome in &transfers.stores {
         let Some(shard) = &mut parts.lane.shard else { continue };
-        let is_expected =
-            shard.kv.store_mut().is_some_and(|store| store.end_write(outcome.slot, outcome.is_stored));
+        let is_expected = shard
+            .kv
+            .store_mut()
+            .is_some_and(|store| store.end_write(SlotId(outcome.slot), outcome.is_stored));
         parts.counters.unexpected_results += u64::from(!is_expected);
         parts.counters.stored_blocks += u64::from(is_expected && outcome.is_stored);
         parts.counters.store_failures += u64::from(is_expected && !outcome.is_stored);

@@ -3,9 +3,11 @@
 // The tests and the benchmark each use only a part of this module.
 #![allow(dead_code, unused_imports, clippy::unwrap_used)]
 
+mod masks;
 mod model;
 mod shard;
 mod store;
 
+pub use masks::KnownMasks;
 pub use model::{END, PAD, START, VOCAB_SIZE, bytes, prompt_of, write_model};
 pub use shard::{MockShard, MockVectors, ShardPlan, Watch};

@@ -15,9 +15,9 @@ use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 use trunkline_router::engine::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
 use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
-use trunkline_router::engine::shard::{KnownMasks, plan_from_proto};
-use trunkline_scheduler::LateMask;
+use trunkline_scheduler::{KEY_BYTES, SamplingParams};
 
+use super::masks::KnownMasks;
 use super::model::{CONTEXT, END, VOCAB_SIZE, bytes};
 use super::store::{BLOCK_BYTES, FINGERPRINT, MockStore};
 
@@ -281,18 +281,17 @@ async fn serve_steps(
 ) {
     let (queue, mut queued) = mpsc::channel::<(proto::StepPlan, Option<proto::StepPlan>)>(4);
     let (watch, keep_plans) = (plan.watch.clone(), plan.keep_plans);
-    let (masks, mut late_masks) = mpsc::unbounded_channel::<LateMask>();
+    let (masks, mut late_masks) = mpsc::unbounded_channel::<proto::LateMask>();
     tokio::spawn(async move {
         let mut known = KnownMasks::default();
-        while let Ok(Some(request)) = requests.message().await {
+        while let Ok(Some(mut request)) = requests.message().await {
+            let sent = request.plan.clone().filter(|_| keep_plans);
+            known.resolve(&mut request).expect("a mask is sent before its number is used");
             for late in request.late_masks {
-                let late = known.read_late(late).expect("a mask is sent before its number is used");
                 // The receiver may be gone.
                 let _ = masks.send(late);
             }
-            let Some(mut step) = request.plan else { continue };
-            let sent = keep_plans.then(|| step.clone());
-            known.resolve(&mut step).expect("a mask is sent before its number is used");
+            let Some(step) = request.plan else { continue };
             if let Some(watch) = &watch {
                 watch.plan_read(step.step_id);
             }
@@ -345,12 +344,12 @@ async fn serve_steps(
 }
 
 /// Passes a late mask to its chunk. Without a mask, the chunk samples nothing.
-fn take_late_mask(step: &mut proto::StepPlan, late: LateMask) {
+fn take_late_mask(step: &mut proto::StepPlan, late: proto::LateMask) {
     let is_it = |chunk: &&mut proto::Chunk| chunk.sequence_id == late.sequence_id && chunk.awaits_mask;
     let chunk = step.chunks.iter_mut().find(is_it).expect("a mask belongs to a chunk of the running step");
     chunk.awaits_mask = false;
-    chunk.sample = late.allowed_tokens.is_some();
-    chunk.allowed_tokens = late.allowed_tokens.map_or_else(Vec::new, |mask| mask.0.to_vec());
+    chunk.sample = !late.allowed_tokens.is_empty();
+    chunk.allowed_tokens = late.allowed_tokens;
 }
 
 /// Restores blocks once the disk answers, and sends the outcome.
@@ -462,6 +461,18 @@ fn penalty(mask: &[u8], token_id: u32) -> f32 {
     pair.map_or(0.0, |[_, addend]| f32::from_le_bytes(*addend))
 }
 
+/// Panics if the keys of blocks or the sampling parameters of a plan break the contract.
+fn check(step: &proto::StepPlan) {
+    for start in &step.starts {
+        assert!([0, KEY_BYTES].contains(&start.root_key.len()), "{start:?}");
+        let sampling = start.sampling.clone().expect("a start has its parameters");
+        let problem = SamplingParams::from(sampling).check().err();
+        assert!(problem.is_none(), "{problem:?}");
+    }
+    let mut blocks = step.restores.iter().flat_map(|restore| &restore.blocks);
+    assert!(blocks.all(|block| block.key.len() == KEY_BYTES));
+}
+
 fn run_step(
     plan: &ShardPlan,
     store: Option<&MockStore>,
@@ -473,9 +484,7 @@ fn run_step(
     }
     // A real shard refuses what the contract excludes. The benchmark keeps no plans and skips the check.
     if plan.keep_plans {
-        let parsed = plan_from_proto(step.clone()).expect("the plan follows the contract");
-        let problem = parsed.starts.iter().find_map(|start| start.sampling.check().err());
-        assert!(problem.is_none(), "{problem:?}");
+        check(&step);
     }
     for start in step.starts {
         let sequence_id = start.sequence_id;
@@ -524,7 +533,7 @@ fn run_step(
             if more_tokens.last().or(first.as_ref()).is_none_or(|token| token.token_id != draft) {
                 break;
             }
-            more_tokens.push(sequence.sample(chunk.draft_masks.get(index).map_or(&[], Vec::as_slice)));
+            more_tokens.push(sequence.sample(chunk.draft_masks.get(index).map_or(&[][..], |mask| &mask[..])));
         }
         let outcome = first.map(Outcome::Token);
         if chunk.sample || chunk.score {

@@ -1,23 +1,21 @@
-//! Replays the contract's recorded conversation through the router's conversions.
+//! Replays the contract's recorded conversation through the router's messages.
 
 use base64::prelude::{BASE64_STANDARD, Engine};
-use serde_json::{Value, json};
+use bytes::Bytes;
+use prost::Message;
+use serde_json::Value;
+use trunkline_contract::SamplingParams;
 use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
-use trunkline_router::engine::shard::{
-    KnownMasks, NamedMasks, ShardInfo, plan_from_proto, plan_to_proto, result_from_proto,
-    transfers_from_proto,
-};
-use trunkline_scheduler::{
-    BlockCopy, BlockId, BlockKey, BlockStore, Chunk, Restore, RestoreOutcome, RestoredBlock, Salt,
-    SampledToken, SamplingParams, SequenceErrorCode, SequenceOutcome, SequenceResult, SequenceStart, SlotId,
-    StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenMask, TokenScore, Watermark, WindowLimits,
-};
+use trunkline_router::engine::shard::{NamedMasks, ShardInfo};
+use trunkline_scheduler::WindowLimits;
+
+use crate::mock::KnownMasks;
 
 const CONVERSATION: &str = include_str!("../../../proto/testdata/conversation.jsonl");
 
 #[test]
-fn the_recorded_conversation_converts_to_the_same_values() {
-    let (mut plans, mut results, mut late_masks) = (0, 0, 0);
+fn the_recorded_conversation_is_read_and_written_without_loss() {
+    let (mut plans, mut results, mut num_late) = (0, 0, 0);
     let (mut named, mut known) = (NamedMasks::default(), KnownMasks::default());
     for line in CONVERSATION.lines() {
         let record: Value = serde_json::from_str(line).unwrap();
@@ -27,35 +25,42 @@ fn the_recorded_conversation_converts_to_the_same_values() {
             let info = ShardInfo::from_proto(FromJson::from_json(describe)).unwrap();
             assert_eq!(describe["vocab_size"], info.vocab_size);
             assert_eq!(describe["num_device_blocks"], info.limits().num_blocks);
-        } else if let Some(plan) = record.get("plan") {
-            let message = proto::StepPlan::from_json(plan);
+        } else if let Some(result) = record.get("result") {
+            let message = proto::StepResult::from_json(result);
+            assert_eq!(decoded(&message), message);
+            results += 1;
+        } else {
+            let plan = record.get("plan").map(proto::StepPlan::from_json);
+            let late_masks: Vec<_> =
+                record.get("late_mask").map(proto::LateMask::from_json).into_iter().collect();
+            plans += usize::from(plan.is_some());
+            num_late += late_masks.len();
+            let message = proto::StepRequest { plan, late_masks };
+            assert_eq!(decoded(&message), message);
             let mut resolved = message.clone();
             known.resolve(&mut resolved).unwrap();
-            let plain = plan_from_proto(resolved).unwrap();
-            let mut json = plain.to_json();
-            // The router's type has no names.
-            for (start, recorded) in
-                json["starts"].as_array_mut().unwrap().iter_mut().zip(plan["starts"].as_array().unwrap())
-            {
-                start["sampling"]["mask_id"] = recorded["sampling"]["mask_id"].clone();
-            }
-            assert_eq!(json, *plan);
-            assert_eq!(plan_to_proto(plain, &mut named), message);
-            plans += 1;
-        } else if let Some(late) = record.get("late_mask") {
-            let message = proto::LateMask::from_json(late);
-            let plain = known.read_late(message.clone()).unwrap();
-            assert!(plain.allowed_tokens.is_some());
-            assert_eq!(named.write_late(plain), message);
-            late_masks += 1;
-        } else {
-            let plain = result_from_proto(FromJson::from_json(&record["result"]));
-            assert_eq!(plain.to_json(), record["result"]);
-            results += 1;
+            check_sampling(&resolved);
+            named.name_all(&mut resolved);
+            assert_eq!(resolved, message, "the router numbers masks as they were recorded");
         }
     }
     assert!(plans >= 5 && plans == results, "{plans} plans, {results} results");
-    assert!(late_masks > 0, "no late mask");
+    assert!(num_late > 0, "no late mask");
+}
+
+/// Returns a message as the other side reads it.
+fn decoded<M: Message + Default>(message: &M) -> M {
+    M::decode(&message.encode_to_vec()[..]).unwrap()
+}
+
+/// Checks that the parameters of starts become the kernels' and the same message again.
+fn check_sampling(request: &proto::StepRequest) {
+    let starts = request.plan.iter().flat_map(|plan| &plan.starts);
+    for sampling in starts.map(|start| start.sampling.as_ref().unwrap()) {
+        let params = SamplingParams::from(sampling.clone());
+        params.check().unwrap();
+        assert_eq!(proto::SamplingParams { mask_id: sampling.mask_id, ..params.into() }, *sampling);
+    }
 }
 
 #[test]
@@ -99,69 +104,9 @@ fn unsupported_window_sizes_are_refused() {
     assert!(error.unwrap_err().to_string().contains(text));
 }
 
-#[test]
-fn transfers_are_converted_completely() {
-    let key = Salt::default().with_cache_salt("tenant").root_key();
-    let plan = StepPlan {
-        step_id: 3,
-        starts: vec![SequenceStart {
-            sequence_id: 1,
-            token_ids: vec![5; 9],
-            num_prompt_tokens: 9,
-            sampling: SamplingParams { prompt_logprobs: Some(4), ..SamplingParams::default() },
-            root_key: Some(key),
-            pooled: Some(3),
-        }],
-        chunks: vec![Chunk {
-            sequence_id: 1,
-            first_position: 4,
-            num_tokens: 5,
-            new_block_ids: vec![7, 8],
-            sample: true,
-            stores: vec![BlockStore { block_index: 1, slot: SlotId(11) }],
-            appended_token_ids: vec![6, 1],
-            allowed_tokens: Some(TokenMask([0b101, 0].as_slice().into())),
-            awaits_mask: false,
-            score: true,
-            draft_token_ids: vec![2, 9],
-            draft_masks: vec![TokenMask([1, 0].as_slice().into()), TokenMask([2, 0].as_slice().into())],
-            num_own_drafts: 0,
-        }],
-        restores: vec![Restore {
-            restore_id: 2,
-            blocks: vec![RestoredBlock {
-                slot: SlotId(4),
-                key: key.extend(&[5; 4]),
-                block: BlockId(7),
-                base_only: true,
-            }],
-        }],
-        discards: vec![SlotId(9)],
-        window_drops: vec![3, 1],
-        ..StepPlan::default()
-    };
-    let message = plan_to_proto(plan.clone(), &mut NamedMasks::default());
-    assert_eq!(plan_from_proto(message.clone()).unwrap(), plan);
-    let mut short = message;
-    short.restores[0].blocks[0].key.pop();
-    assert!(plan_from_proto(short).unwrap_err().to_string().contains("a key has 15 bytes, expected 16"));
-    let outcome = proto::RestoreOutcome { restore_id: 2, num_blocks: 1, time_us: 30 };
-    let transfers = transfers_from_proto(proto::Transfers {
-        stores: vec![proto::StoreOutcome { slot: 11, is_stored: true }],
-        restores: vec![outcome],
-    });
-    assert_eq!(transfers.stores, [StoreOutcome { slot: SlotId(11), is_stored: true }]);
-    assert_eq!(transfers.restores, [RestoreOutcome { restore_id: 2, num_blocks: 1, time_us: 30 }]);
-}
-
 /// Reads Protobuf's JSON, in which bytes are base64.
 trait FromJson {
     fn from_json(value: &Value) -> Self;
-}
-
-/// Writes the router's own types as Protobuf's JSON.
-trait ToJson {
-    fn to_json(&self) -> Value;
 }
 
 macro_rules! scalars {
@@ -171,22 +116,10 @@ macro_rules! scalars {
                 serde_json::from_value(value.clone()).unwrap()
             }
         }
-        impl ToJson for $type {
-            fn to_json(&self) -> Value {
-                json!(self)
-            }
-        }
     )*};
 }
 
-/// Writes these fields under their names.
-macro_rules! fields {
-    ($value:ident: $($field:ident),*) => {
-        [$((stringify!($field), $value.$field.to_json())),*].into_iter().collect::<Value>()
-    };
-}
-
-/// Reads a message, and writes the router's type for it if that has the same fields.
+/// Reads a message.
 macro_rules! message {
     ($message:ident: $($field:ident),*) => {
         impl FromJson for proto::$message {
@@ -195,35 +128,27 @@ macro_rules! message {
             }
         }
     };
-    ($message:ident, $type:ident: $($field:ident),*) => {
-        message! { $message: $($field),* }
-        impl ToJson for $type {
-            fn to_json(&self) -> Value {
-                fields!(self: $($field),*)
-            }
-        }
-    };
 }
 
 scalars!(bool, u32, u64, f32, String);
-message! { StepPlan, StepPlan: step_id, ends, starts, copies, chunks, restores, discards, window_drops }
+message! { StepPlan: step_id, ends, starts, copies, chunks, restores, discards, window_drops }
 message! { SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key, pooled }
 message! { PooledPrompt: second_text }
-message! { BlockCopy, BlockCopy: source_block_id, destination_block_id, num_tokens }
-message! { Chunk, Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
+message! { BlockCopy: source_block_id, destination_block_id, num_tokens }
+message! { Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
 allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks, num_own_drafts }
-message! { BlockStore, BlockStore: block_index, slot }
-message! { Restore, Restore: restore_id, blocks }
+message! { BlockStore: block_index, slot }
+message! { Restore: restore_id, blocks }
 message! { BlockRestore: slot, block_id, key, base_only }
 message! { SamplingParams: temperature, top_p, top_k, min_p, seed, choice, presence_penalty, frequency_penalty,
 repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs, logit_bias, allowed_tokens, mask_id,
 typical_p, num_top_prompt_logprobs, watermark, top_n_sigma, xtc_probability, xtc_threshold }
 message! { TokenBias: token_id, bias }
-message! { Watermark, Watermark: gamma, delta, key }
-message! { StepResult, StepResult: step_id, sequences, device_time_us, draft_time_us }
-message! { SampledToken, SampledToken: token_id, logprob, top_logprobs }
-message! { TokenLogprob, TokenLogprob: token_id, logprob }
-message! { PromptTokenLogprob, TokenScore: logprob, rank, top_logprobs }
+message! { Watermark: gamma, delta, key }
+message! { StepResult: step_id, sequences, device_time_us, draft_time_us }
+message! { SampledToken: token_id, logprob, top_logprobs }
+message! { TokenLogprob: token_id, logprob }
+message! { PromptTokenLogprob: logprob, rank, top_logprobs }
 message! { LateMask: sequence_id, allowed_tokens, mask_id }
 message! { DescribeResponse: contract_version, architecture, vocab_size, num_layers, num_heads, num_kv_heads, head_size,
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
@@ -244,16 +169,6 @@ impl FromJson for i32 {
     }
 }
 
-impl ToJson for SequenceStart {
-    fn to_json(&self) -> Value {
-        let mut json = fields!(self: sequence_id, token_ids, num_prompt_tokens, sampling, root_key);
-        if let Some(second_text) = self.pooled {
-            json["pooled"] = json!({"second_text": second_text});
-        }
-        json
-    }
-}
-
 impl<T: FromJson> FromJson for Option<T> {
     fn from_json(value: &Value) -> Self {
         (!value.is_null()).then(|| T::from_json(value))
@@ -263,6 +178,12 @@ impl<T: FromJson> FromJson for Option<T> {
 impl FromJson for Vec<u8> {
     fn from_json(value: &Value) -> Self {
         BASE64_STANDARD.decode(value.as_str().unwrap()).unwrap()
+    }
+}
+
+impl FromJson for Bytes {
+    fn from_json(value: &Value) -> Self {
+        Vec::<u8>::from_json(value).into()
     }
 }
 
@@ -280,78 +201,5 @@ impl FromJson for proto::SequenceResult {
         let num_own_drafts = FromJson::from_json(&value["num_own_drafts"]);
         let vector = FromJson::from_json(&value["vector"]);
         Self { sequence_id, outcome: token.or(error), scores, more_tokens, num_own_drafts, vector }
-    }
-}
-
-impl<T: ToJson> ToJson for Vec<T> {
-    fn to_json(&self) -> Value {
-        self.iter().map(T::to_json).collect()
-    }
-}
-
-impl ToJson for SlotId {
-    fn to_json(&self) -> Value {
-        self.0.into()
-    }
-}
-
-impl ToJson for Option<BlockKey> {
-    fn to_json(&self) -> Value {
-        BASE64_STANDARD.encode(self.as_ref().map_or(&[][..], |key| key.as_bytes())).into()
-    }
-}
-
-impl ToJson for Option<TokenMask> {
-    fn to_json(&self) -> Value {
-        BASE64_STANDARD.encode(self.as_ref().map_or(&[][..], |mask| &mask.0)).into()
-    }
-}
-
-impl ToJson for TokenMask {
-    fn to_json(&self) -> Value {
-        BASE64_STANDARD.encode(&self.0).into()
-    }
-}
-
-impl ToJson for RestoredBlock {
-    fn to_json(&self) -> Value {
-        json!({"slot": self.slot.0, "block_id": self.block.0, "key": Some(self.key).to_json(),
-               "base_only": self.base_only})
-    }
-}
-
-impl ToJson for SamplingParams {
-    fn to_json(&self) -> Value {
-        let bias = self.logit_bias.iter().map(|(id, bias)| json!({"token_id": id, "bias": bias}));
-        let mut json = fields! { self: temperature, top_p, top_k, min_p, seed, choice, presence_penalty,
-        frequency_penalty, repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs,
-        allowed_tokens, typical_p, top_n_sigma, xtc_probability, xtc_threshold };
-        json["logit_bias"] = bias.collect();
-        json["num_top_prompt_logprobs"] = self.prompt_logprobs.unwrap_or(0).into();
-        if let Some(watermark) = &self.watermark {
-            json["watermark"] = watermark.to_json();
-        }
-        json
-    }
-}
-
-impl ToJson for SequenceResult {
-    fn to_json(&self) -> Value {
-        let mut json = fields!(self: sequence_id, scores, more_tokens, num_own_drafts);
-        json["vector"] = json!([]);
-        match &self.outcome {
-            SequenceOutcome::Token(token) => json["token"] = token.to_json(),
-            SequenceOutcome::Vector(vector) => json["vector"] = vector.to_json(),
-            SequenceOutcome::Computed => {}
-            SequenceOutcome::Error(error) => {
-                let code = match error.code {
-                    SequenceErrorCode::NotFinite => "SEQUENCE_ERROR_CODE_NOT_FINITE",
-                    SequenceErrorCode::InvalidPlan => "SEQUENCE_ERROR_CODE_INVALID_PLAN",
-                    other => panic!("{other:?} is not recorded"),
-                };
-                json["error"] = json!({"code": code, "message": error.message});
-            }
-        }
-        json
     }
 }

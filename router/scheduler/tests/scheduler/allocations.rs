@@ -8,9 +8,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
-    StepResult, Update,
+    Event, LaneId, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
 struct Counting;
@@ -87,10 +86,8 @@ fn request(id: u64) -> SequenceRequest {
 fn answer(plan: &StepPlan) -> StepResult {
     let outcome = |id: u64| SequenceResult {
         sequence_id: id,
-        outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
-        scores: Vec::new(),
-        more_tokens: Vec::new(),
-        num_own_drafts: 0,
+        outcome: Some(Outcome::Token(SampledToken { token_id: 7, ..SampledToken::default() })),
+        ..SequenceResult::default()
     };
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::model::Known;
 use crate::sim::scenario::{request, salt};
-use crate::sim::shard::{FakeShard, ShardFaults};
+use crate::sim::shard::{FakeShard, ShardFaults, seed_of};
+use trunkline_contract::proto;
 use trunkline_scheduler::*;
 
 #[path = "../../examples/one_request.rs"]
@@ -308,7 +309,13 @@ fn no_sequence_parks_on_a_lower_class_or_another_salt() {
     foreign.salt = salt(1);
     driver.known.insert(
         3,
-        Known { salt: 1, prompt: foreign.token_ids.clone(), is_constrained: false, pooling: None },
+        Known {
+            salt: 1,
+            prompt: foreign.token_ids.clone(),
+            is_constrained: false,
+            is_scored: false,
+            pooling: None,
+        },
     );
     driver.submit(request(4, text(5, 100), 1));
     driver.step();
@@ -339,7 +346,10 @@ fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
     let mut foreign = request(3, prompt, 1);
     foreign.salt = salt(1);
     let foreign_prompt = foreign.token_ids.clone();
-    driver.known.insert(3, Known { salt: 1, prompt: foreign_prompt, is_constrained: false, pooling: None });
+    driver.known.insert(
+        3,
+        Known { salt: 1, prompt: foreign_prompt, is_constrained: false, is_scored: false, pooling: None },
+    );
     driver.handle(Event::Submit(Box::new(foreign)));
     driver.step();
     assert_eq!(driver.started(3).unwrap().0, 0, "another salt hits nothing");
@@ -368,14 +378,14 @@ fn out_of_blocks_the_newest_of_the_lowest_class_is_preempted_and_writes_the_same
     let mut resumed = Vec::new();
     while let Some(plan) = driver.step() {
         for start in &plan.starts {
-            let names = wire_ids.entry(start.sampling.seed).or_insert_with(Vec::new);
+            let names = wire_ids.entry(seed_of(start)).or_insert_with(Vec::new);
             names.push(start.sequence_id);
             if names.len() > 1 {
                 assert_eq!(start.num_prompt_tokens, 6, "the prompt stays the prompt");
                 assert!(start.token_ids.len() > 6, "the output so far goes with it");
                 let chunk = plan.chunks.iter().find(|chunk| chunk.sequence_id == start.sequence_id).unwrap();
                 assert!(chunk.first_position > 0, "it resumes by prefix hit");
-                resumed.push(start.sampling.seed);
+                resumed.push(seed_of(start));
             }
         }
     }
@@ -527,14 +537,15 @@ fn a_sequence_that_fails_fails_alone_and_leaves_nothing_to_hit() {
     driver.submit(request(2, text(2, 8), 4));
     let plan = driver.plan().unwrap();
     driver.plan();
-    let error = SequenceError { code: SequenceErrorCode::NotFinite, message: "nan".to_owned() };
+    let error =
+        proto::SequenceError { code: proto::SequenceErrorCode::NotFinite.into(), message: "nan".to_owned() };
     let failed = plan.chunks[0].sequence_id;
     for result in &mut driver.results {
         let outcome = result.sequences.iter_mut().find(|outcome| outcome.sequence_id == failed).unwrap();
-        outcome.outcome = SequenceOutcome::Error(error.clone());
+        outcome.outcome = Some(Outcome::Error(error.clone()));
     }
     driver.acknowledge();
-    assert_eq!(driver.ended(1), Some(&EndReason::Failed(error)));
+    assert_eq!(driver.ended(1), Some(&EndReason::Failed(error.into())));
     driver.acknowledge();
     driver.run();
     assert_eq!((driver.ended(2), driver.output(2).len()), (Some(&EndReason::Length), 4));
@@ -551,7 +562,7 @@ fn end_tokens_go_to_the_shard_with_the_sampling_parameters() {
     asked.ignore_eos = true;
     driver.submit(asked);
     let plan = driver.step().unwrap();
-    assert_eq!(plan.starts[0].sampling.end_token_ids, [7, 9]);
+    assert_eq!(plan.starts[0].sampling.as_ref().unwrap().end_token_ids, [7, 9]);
 }
 
 #[test]
@@ -584,7 +595,8 @@ fn a_new_shard_computes_no_prompt_logprobs_that_were_reported() {
         driver.submit(asked);
         let mut num_rows = 0;
         let mut count = |plan: &StepPlan| {
-            let rows = plan.chunks.iter().map(|chunk| chunk.rows(NUM_PROMPT_TOKENS - 1).num_scored);
+            let rows =
+                plan.chunks.iter().map(|chunk| LogitsRows::of(chunk, NUM_PROMPT_TOKENS - 1).num_scored);
             num_rows += rows.sum::<u32>();
         };
         for _ in 0..num_steps {

@@ -7,6 +7,7 @@ use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
 use crate::sim::scenario::{Arrival, Scenario, request, salt};
+use crate::sim::shard::seed_of;
 use crate::sim::tenants::{Service, arrival, weights};
 use crate::sim::{Options, run};
 use crate::simulation::seeds;
@@ -345,7 +346,7 @@ fn a_tenant_that_asks_for_little_has_the_next_plan_to_itself() {
         tenants.driver.acknowledge();
         let plan = tenants.driver.plan().expect("a step was over");
         tenants.service.add(&plan, |seed| seed % 10);
-        let seeds: Vec<u64> = plan.starts.iter().map(|start| start.sampling.seed % 10).collect();
+        let seeds: Vec<u64> = plan.starts.iter().map(|start| seed_of(start) % 10).collect();
         assert_eq!((seeds.as_slice(), plan.chunks.len()), (&[2][..], 1), "round {round}");
         while tenants.num_open(2) > 0 {
             tenants.step();

@@ -98,10 +98,8 @@ impl World {
         let sampling = plan.chunks.iter().filter(|chunk| chunk.sample);
         let sequences = sampling.map(|chunk| SequenceResult {
             sequence_id: chunk.sequence_id,
-            outcome: SequenceOutcome::Token(SampledToken { token_id: 999, ..SampledToken::default() }),
-            scores: Vec::new(),
-            more_tokens: Vec::new(),
-            num_own_drafts: 0,
+            outcome: Some(Outcome::Token(SampledToken { token_id: 999, ..SampledToken::default() })),
+            ..SequenceResult::default()
         });
         let result = StepResult {
             step_id: plan.step_id,

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LaneId, LateMask, Millis, NextTokens, Priority, Retention, Salt, SampledToken,
-    SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult,
-    ShardLimits, StepPlan, StepResult, TokenMask, Update,
+    Allowed, Event, LaneId, LateMask, Millis, NextTokens, Outcome, Priority, Retention, Salt, SampledToken,
+    SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits,
+    StepPlan, StepResult, TokenMask, Update,
 };
 
 const END: u32 = 7;
@@ -32,6 +32,11 @@ fn request(id: u64, constrained: bool) -> SequenceRequest {
         drafter: None,
         pooling: None,
     }
+}
+
+fn late(sequence_id: u64, bits: Option<u8>) -> LateMask {
+    let allowed_tokens = bits.map(|bits| mask(bits).into()).unwrap_or_default();
+    LateMask { sequence_id, allowed_tokens, mask_id: 0 }
 }
 
 fn mask(bits: u8) -> TokenMask {
@@ -87,10 +92,8 @@ impl World {
     fn result(&mut self, step_id: u64, wire_ids: &[u64]) {
         let token = |&sequence_id: &u64| SequenceResult {
             sequence_id,
-            outcome: SequenceOutcome::Token(SampledToken { token_id: 1, ..SampledToken::default() }),
-            scores: Vec::new(),
-            more_tokens: Vec::new(),
-            num_own_drafts: 0,
+            outcome: Some(Outcome::Token(SampledToken { token_id: 1, ..SampledToken::default() })),
+            ..SequenceResult::default()
         };
         let sequences = wire_ids.iter().map(token).collect();
         self.handle(Event::StepResult(
@@ -113,15 +116,15 @@ fn a_step_begins_before_its_masks_and_the_next_waits_for_all_of_them() {
     let second = world.plan().unwrap();
     let awaits: Vec<bool> = second.chunks.iter().map(|chunk| chunk.awaits_mask).collect();
     assert_eq!(awaits, [true, false, true]);
-    assert!(second.chunks.iter().all(|chunk| chunk.sample && chunk.allowed_tokens.is_none()));
+    assert!(second.chunks.iter().all(|chunk| chunk.sample && chunk.allowed_tokens.is_empty()));
     world.result(1, &wire_ids);
     assert!(world.plan().is_none() && world.late().is_empty(), "masks are being worked out");
     world.allow(2, allowed(0b100));
-    assert_eq!(world.late(), [LateMask { sequence_id: wire_ids[2], allowed_tokens: Some(mask(0b100)) }]);
+    assert_eq!(world.late(), [late(wire_ids[2], Some(0b100))]);
     assert!(world.plan().is_none(), "one is missing");
     world.allow(0, allowed(0b10));
     let third = world.plan().unwrap();
-    assert_eq!(world.late(), [LateMask { sequence_id: wire_ids[0], allowed_tokens: Some(mask(0b10)) }]);
+    assert_eq!(world.late(), [late(wire_ids[0], Some(0b10))]);
     assert_eq!(third.chunks.iter().filter(|chunk| chunk.awaits_mask).count(), 2);
     assert_eq!(third.chunks.len(), 3);
 }
@@ -133,12 +136,12 @@ fn forced_tokens_leave_the_step_in_flight_without_a_sample() {
     assert!(world.plan().unwrap().chunks[0].awaits_mask);
     world.result(1, &[wire_id]);
     world.allow(0, Allowed { forced: vec![4, 5], ..allowed(0b1000) });
-    assert_eq!(world.late(), [LateMask { sequence_id: wire_id, allowed_tokens: None }]);
+    assert_eq!(world.late(), [late(wire_id, None)]);
     let third = world.plan().unwrap();
     let chunk = &third.chunks[0];
     assert_eq!((chunk.first_position, chunk.num_tokens), (4, 2), "the sampled token is computed already");
     assert_eq!(chunk.appended_token_ids, [4, 5]);
-    assert_eq!((&chunk.allowed_tokens, chunk.awaits_mask), (&Some(mask(0b1000)), false));
+    assert_eq!((&chunk.allowed_tokens[..], chunk.awaits_mask), (&[0b1000][..], false));
     world.result(2, &[]);
     world.result(3, &[wire_id]);
     let tokens: Vec<u32> = world
@@ -168,7 +171,7 @@ fn a_sequence_that_ends_does_not_hold_up_its_step() {
         assert!(world.plan().unwrap().chunks[0].awaits_mask);
         world.result(1, &[wire_id]);
         end(&mut world);
-        assert_eq!(world.late(), [LateMask { sequence_id: wire_id, allowed_tokens: None }]);
+        assert_eq!(world.late(), [late(wire_id, None)]);
         assert!(world.updates.iter().any(|update| matches!(update, Update::Ended { .. })));
         world.result(2, &[]);
         assert_eq!(world.scheduler.stats().blocks_held, 0);
@@ -192,7 +195,7 @@ fn no_plan_waits_for_a_slow_mask() {
     world.allow(0, allowed(1));
     let plan = world.plan().unwrap();
     assert_eq!(plan.chunks.len(), 2);
-    assert!(plan.chunks.iter().any(|chunk| chunk.allowed_tokens.is_some() && !chunk.awaits_mask));
+    assert!(plan.chunks.iter().any(|chunk| !chunk.allowed_tokens.is_empty() && !chunk.awaits_mask));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Pins of prompts, from the request to the end of their time.
 
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Pinned, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceOutcome, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
+    Event, LaneId, Millis, Outcome, Pinned, Priority, Retention, Salt, SampledToken, SamplingParams,
+    Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
     StepResult, StoreContents, Update,
 };
 
@@ -44,10 +44,8 @@ fn result(plan: &StepPlan) -> StepResult {
     let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
     let sequences = sampled.map(|chunk| SequenceResult {
         sequence_id: chunk.sequence_id,
-        outcome: SequenceOutcome::Token(SampledToken { token_id: 7, ..SampledToken::default() }),
-        scores: Vec::new(),
-        more_tokens: Vec::new(),
-        num_own_drafts: 0,
+        outcome: Some(Outcome::Token(SampledToken { token_id: 7, ..SampledToken::default() })),
+        ..SequenceResult::default()
     });
     StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
 }

@@ -149,6 +149,7 @@ fn another_salt_reads_nothing() {
             salt: 9,
             prompt: foreign.token_ids.clone(),
             is_constrained: false,
+            is_scored: false,
             pooling: None,
         },
     );
@@ -172,7 +173,7 @@ fn a_read_that_hangs_is_given_up_and_its_blocks_stay_reserved() {
     let (mut driver, prompt, other) = after_another_kill();
     driver.submit(request(2, prompt.clone(), 2));
     let plan = driver.step().expect("a plan that restores");
-    let late: Vec<BlockId> = plan.restores[0].blocks.iter().map(|block| block.block).collect();
+    let late: Vec<BlockId> = plan.restores[0].blocks.iter().map(|block| BlockId(block.block_id)).collect();
     assert_eq!(late.len(), 5);
     let deadline = driver.scheduler.next_wakeup().expect("nobody waits for ever");
     driver.now = Millis(deadline.0 - 1);
@@ -275,7 +276,7 @@ fn a_removed_blocks_slot_is_given_to_nobody_before_the_shard_has_emptied_it() {
     slots.sort_unstable();
     let mut discards = plan.discards;
     discards.sort_unstable();
-    assert_eq!(slots, discards);
+    assert_eq!(slots.iter().map(|slot| slot.0).collect::<Vec<_>>(), discards);
 }
 
 #[test]

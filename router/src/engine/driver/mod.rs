@@ -22,10 +22,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
     Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats,
-    TenantUsage, Update,
+    StepWork, TenantUsage, Update,
 };
 
-use crate::engine::shard::{LinkEvent, ShardStatus, StepMessage};
+use crate::engine::shard::proto::StepRequest;
+use crate::engine::shard::{LinkEvent, ShardStatus};
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::limits::{MAX_LOOKS, MAX_WAITING_TOKENS};
 use crate::metrics::Metrics;
@@ -54,7 +55,7 @@ pub struct Driver {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     link: mpsc::Receiver<LinkEvent>,
-    plans: Option<mpsc::Sender<StepMessage>>,
+    plans: Option<mpsc::Sender<StepRequest>>,
     clients: HashMap<SequenceId, Client>,
     constraints: Constraints,
     /// Receives masks that other threads computed.
@@ -379,13 +380,14 @@ impl Driver {
                 return;
             }
             if let Some(plan) = &plan {
+                let work = StepWork::of_plan(plan);
                 self.metrics.step_tokens.observe(plan.num_tokens() as f64);
                 tracing::trace!(
                     step_id = plan.step_id,
                     chunks = plan.chunks.len(),
                     rows = plan.num_tokens(),
-                    context = plan.work().context,
-                    decode_context = plan.work().decode_context,
+                    context = work.context,
+                    decode_context = work.decode_context,
                     stores = plan.chunks.iter().map(|chunk| chunk.stores.len()).sum::<usize>(),
                     restores = plan.restores.len(),
                     awaited_masks = plan.chunks.iter().filter(|chunk| chunk.awaits_mask).count(),
@@ -398,7 +400,7 @@ impl Driver {
                 tracing::error!(step_id, "the scheduler planned a step without a shard");
                 return;
             };
-            if let Err(error) = plans.try_send(StepMessage { plan, late_masks }) {
+            if let Err(error) = plans.try_send(StepRequest { plan, late_masks }) {
                 if matches!(error, TrySendError::Full(_)) {
                     tracing::error!("the scheduler planned further ahead than the link has room for");
                 }

@@ -5,26 +5,18 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use trunkline_scheduler::{LateMask, StepPlan, StepResult, StoreContents, Transfers};
+use trunkline_scheduler::{StepResult, StoreContents, Transfers};
 
 use super::client::{client, connect, failed, within};
 use super::info::ShardInfo;
 use super::local_store::StoreGate;
 use super::store::read_store;
-use super::{NamedMasks, ShardError, plan_to_proto, proto, result_from_proto, transfers_from_proto};
+use super::{NamedMasks, ShardError, proto};
 use crate::limits::RECONNECT_PAUSE;
 
 /// The most messages that wait for the socket. The scheduler keeps two plans in flight. The rest is room for plans that
 /// only end sequences, and for late masks, which the driver sends once per turn.
 const MAX_WAITING_PLANS: usize = 64;
-
-/// A message from the driver to the shard, with a plan, late masks or both.
-#[derive(Debug, Default, PartialEq)]
-pub struct StepMessage {
-    pub plan: Option<StepPlan>,
-    /// The tokens that steps may sample whose plans were sent before.
-    pub late_masks: Vec<LateMask>,
-}
 
 /// An event that the link reports to the driver.
 #[derive(Debug)]
@@ -34,7 +26,7 @@ pub enum LinkEvent {
         info: Arc<ShardInfo>,
         /// The contents of the shard's store, if it has one.
         store: Option<StoreContents>,
-        plans: mpsc::Sender<StepMessage>,
+        plans: mpsc::Sender<proto::StepRequest>,
     },
     Result(StepResult),
     Transfers(Transfers),
@@ -97,12 +89,11 @@ async fn run_once(
     if let Some(gate) = &mut gate {
         gate.set(&info, store.is_some()).await;
     }
-    let (plans, outgoing) = mpsc::channel::<StepMessage>(MAX_WAITING_PLANS);
+    let (plans, outgoing) = mpsc::channel::<proto::StepRequest>(MAX_WAITING_PLANS);
     let mut masks = NamedMasks::default();
-    let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |message| {
-        // The shard reads late masks first, and names refer to the last mask before them.
-        let late_masks = message.late_masks.into_iter().map(|late| masks.write_late(late)).collect();
-        proto::StepRequest { plan: message.plan.map(|plan| plan_to_proto(plan, &mut masks)), late_masks }
+    let requests = tokio_stream::StreamExt::map(ReceiverStream::new(outgoing), move |mut request| {
+        masks.name_all(&mut request);
+        request
     });
     // A server may send its response header only with the first result. The driver must therefore be able to send plans
     // before `step` returns.
@@ -117,8 +108,8 @@ async fn run_once(
             return Err(ShardError::InvalidMessage { detail: "step response is empty".into() });
         }
         // The order matters, because the tokens of a block that was stored may be in the same message's result.
-        let result = response.result.map(result_from_proto).map(LinkEvent::Result);
-        let transfers = response.transfers.map(transfers_from_proto).map(LinkEvent::Transfers);
+        let result = response.result.map(LinkEvent::Result);
+        let transfers = response.transfers.map(LinkEvent::Transfers);
         for event in [result, transfers].into_iter().flatten() {
             if events.send(event).await.is_err() {
                 return Ok(());

@@ -6,12 +6,11 @@
 //! replaced, and the shard follows.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use lru::LruCache;
-use trunkline_scheduler::{LateMask, TokenMask};
 
-use super::{ShardError, proto};
+use super::proto;
 
 /// The numbers that a mask can have.
 pub const NAMES: RangeInclusive<u32> = 1..=64;
@@ -19,7 +18,7 @@ pub const NAMES: RangeInclusive<u32> = 1..=64;
 /// The router's table of masks.
 #[derive(Debug)]
 pub struct NamedMasks {
-    masks: LruCache<u32, TokenMask>,
+    masks: LruCache<u32, Bytes>,
 }
 
 impl Default for NamedMasks {
@@ -29,24 +28,36 @@ impl Default for NamedMasks {
 }
 
 impl NamedMasks {
-    /// Converts a late mask for the shard.
-    pub fn write_late(&mut self, late: LateMask) -> proto::LateMask {
-        let (allowed_tokens, mask_id) =
-            late.allowed_tokens.map_or_else(Default::default, |mask| self.write(&mask));
-        proto::LateMask { sequence_id: late.sequence_id, allowed_tokens, mask_id }
+    /// Replaces the masks of a request by their numbers where the shard has them, and numbers the others.
+    pub fn name_all(&mut self, request: &mut proto::StepRequest) {
+        // The shard reads late masks first, and names refer to the last mask before them.
+        for late in &mut request.late_masks {
+            late.mask_id = self.write(&mut late.allowed_tokens);
+        }
+        let starts = request.plan.iter_mut().flat_map(|plan| &mut plan.starts);
+        for sampling in starts.filter_map(|start| start.sampling.as_mut()) {
+            sampling.mask_id = self.write(&mut sampling.allowed_tokens);
+        }
     }
 
-    /// Returns a mask's bytes, or none if the shard has them, and its number.
-    pub fn write(&mut self, mask: &TokenMask) -> (Vec<u8>, u32) {
+    /// Returns a mask's number, or 0 for no mask. Empties the mask if the shard has it.
+    fn write(&mut self, mask: &mut Bytes) -> u32 {
+        if mask.is_empty() {
+            return 0;
+        }
         let (mask_id, is_new) = self.name(mask);
-        (if is_new { mask.0.to_vec() } else { Vec::new() }, mask_id)
+        if !is_new {
+            mask.clear();
+        }
+        mask_id
     }
 
     /// Returns the number of a mask, and true if it was just entered. In a full table a new mask replaces the least
     /// recently used one.
-    fn name(&mut self, mask: &TokenMask) -> (u32, bool) {
+    fn name(&mut self, mask: &Bytes) -> (u32, bool) {
         // Equal masks mostly share their bytes, so comparing pointers first avoids reading them.
-        let same = self.masks.iter().find(|(_, named)| Arc::ptr_eq(&named.0, &mask.0));
+        let place = |mask: &Bytes| (mask.as_ptr(), mask.len());
+        let same = self.masks.iter().find(|(_, named)| place(named) == place(mask));
         let same = same.or_else(|| self.masks.iter().find(|(_, named)| *named == mask));
         if let Some((&name, _)) = same {
             self.masks.promote(&name);
@@ -57,48 +68,5 @@ impl NamedMasks {
         let name = oldest.map_or(NAMES.start() + self.masks.len() as u32, |(name, _)| name);
         self.masks.put(name, mask.clone());
         (name, true)
-    }
-}
-
-/// A shard's table of masks. Mock shards and the replay of recorded conversations use it.
-#[derive(Debug, Default)]
-pub struct KnownMasks {
-    masks: Vec<Option<TokenMask>>,
-}
-
-impl KnownMasks {
-    /// Converts a late mask as a shard does.
-    pub fn read_late(&mut self, late: proto::LateMask) -> Result<LateMask, ShardError> {
-        let allowed_tokens = self.read(&late.allowed_tokens, late.mask_id, late.sequence_id)?;
-        Ok(LateMask { sequence_id: late.sequence_id, allowed_tokens })
-    }
-
-    /// Puts the bytes of named masks into the starts of a plan.
-    pub fn resolve(&mut self, plan: &mut proto::StepPlan) -> Result<(), ShardError> {
-        for start in &mut plan.starts {
-            let Some(sampling) = &mut start.sampling else { continue };
-            let mask = self.read(&sampling.allowed_tokens, sampling.mask_id, start.sequence_id)?;
-            sampling.allowed_tokens = mask.map_or_else(Vec::new, |mask| mask.0.to_vec());
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, bytes: &[u8], name: u32, sequence_id: u64) -> Result<Option<TokenMask>, ShardError> {
-        let invalid = |what: &str| ShardError::InvalidMessage {
-            detail: format!("mask of sequence {sequence_id}: mask {name} {what}"),
-        };
-        let mask = (!bytes.is_empty()).then(|| TokenMask(bytes.into()));
-        if name == 0 {
-            return Ok(mask);
-        }
-        if !NAMES.contains(&name) {
-            return Err(invalid("is not a name"));
-        }
-        self.masks.resize(NAMES.count(), None);
-        let named = &mut self.masks[(name - NAMES.start()) as usize];
-        if mask.is_some() {
-            *named = mask;
-        }
-        named.clone().map(Some).ok_or_else(|| invalid("has not been sent"))
     }
 }

@@ -1,24 +1,20 @@
-//! The connection to the shard: the generated protocol, its conversion to the scheduler's types, the link that keeps a
-//! Step stream open, and the health poll.
+//! The connection to the shard: the generated service, the link that keeps a Step stream open, and the health poll.
 
 mod client;
-mod convert;
 mod health;
 mod info;
 mod link;
 mod local_store;
 mod masks;
-mod sampling;
 mod store;
 
 pub use client::connect;
-pub use convert::{plan_from_proto, plan_to_proto, result_from_proto, transfers_from_proto};
 pub use health::{Check, HangWatch, Health, watch_health};
 pub use info::{ShardInfo, Vectors};
-pub use link::{LinkEvent, StepMessage, run_link};
+pub use link::{LinkEvent, run_link};
 pub(in crate::engine) use local_store::LocalStore;
 pub use local_store::StoreGate;
-pub use masks::{KnownMasks, NamedMasks};
+pub use masks::{NAMES as MASK_NAMES, NamedMasks};
 pub use store::stored_blocks_from_proto;
 
 /// The contract version that this build speaks.
@@ -36,9 +32,11 @@ pub enum ShardStatus {
     Lost(std::sync::Arc<ShardInfo>),
 }
 
-/// Types and services that `make proto` generates from `proto/trunkline/shard/v1/shard.proto`.
+/// The messages of `proto/trunkline/shard/v1/shard.proto`, and its service, which `make proto` generates.
 #[allow(missing_docs, clippy::all)]
 pub mod proto {
+    pub use trunkline_contract::proto::*;
+
     include!("generated/trunkline.shard.v1.rs");
 }
 

@@ -8,7 +8,7 @@ use trunkline_scheduler::budget::{
 use trunkline_scheduler::fairness::Fairness;
 use trunkline_scheduler::sequence::SequenceKey;
 use trunkline_scheduler::step_cost::{StepCost, StepWork};
-use trunkline_scheduler::{Chunk, ShardLimits};
+use trunkline_scheduler::{Chunk, LogitsRows, ShardLimits};
 
 fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
     let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
@@ -33,22 +33,7 @@ fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
 }
 
 fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chunk {
-    let (new_block_ids, stores, appended_token_ids) = (Vec::new(), Vec::new(), Vec::new());
-    Chunk {
-        sequence_id: 1,
-        first_position,
-        num_tokens,
-        new_block_ids,
-        sample,
-        stores,
-        appended_token_ids,
-        allowed_tokens: None,
-        awaits_mask: false,
-        score,
-        draft_token_ids: Vec::new(),
-        draft_masks: Vec::new(),
-        num_own_drafts: 0,
-    }
+    Chunk { sequence_id: 1, first_position, num_tokens, score, sample, ..Chunk::default() }
 }
 
 #[test]
@@ -67,7 +52,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
     };
     let mut budget = StepBudget::new(32, &limits);
     let mut spend = |chunk: Chunk, num_to_score: u32| {
-        budget.spend(chunk.num_tokens, chunk.rows(num_to_score));
+        budget.spend(chunk.num_tokens, LogitsRows::of(&chunk, num_to_score));
         (budget.tokens, budget.chunks, budget.rows)
     };
     // A part of a prompt has no row, a decode has one, and a scored chunk has one for each scored position and one to
@@ -77,7 +62,7 @@ fn chunks_tokens_and_rows_are_spent_apart() {
     assert_eq!(spend(chunk(0, 3, true, false), 5), (18, 5, 4));
     assert_eq!(spend(chunk(3, 3, true, true), 5), (15, 4, 1));
     assert!(!budget.is_spent());
-    budget.spend(1, chunk(11, 1, false, true).rows(0));
+    budget.spend(1, LogitsRows::of(&chunk(11, 1, false, true), 0));
     assert_eq!((budget.tokens, budget.chunks, budget.rows), (14, 3, 0));
     assert!(budget.is_spent());
 }

@@ -111,7 +111,13 @@ impl Driver {
         let prompt = request.token_ids.clone();
         self.known.insert(
             request.sampling.seed,
-            Known { salt: 0, prompt, is_constrained: request.constrained, pooling: None },
+            Known {
+                salt: 0,
+                prompt,
+                is_constrained: request.constrained,
+                is_scored: request.sampling.prompt_logprobs.is_some(),
+                pooling: None,
+            },
         );
         self.handle(Event::Submit(Box::new(request)));
     }

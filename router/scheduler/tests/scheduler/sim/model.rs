@@ -29,9 +29,9 @@ impl Model {
     }
 
     /// Like [`Model::sample`], but takes the next allowed token in a circle.
-    pub fn sample_allowed(self, prefix: u64, seed: u64, mask: &TokenMask) -> u32 {
+    pub fn sample_allowed(self, prefix: u64, seed: u64, mask: &[u8]) -> u32 {
         let mut token = self.sample(prefix, seed);
-        while mask.0[token as usize / 8] >> (token % 8) & 1 == 0 {
+        while mask[token as usize / 8] >> (token % 8) & 1 == 0 {
             token = (token + 1) % self.vocab_size;
         }
         token
@@ -73,7 +73,7 @@ impl Model {
         let mut output = Vec::new();
         while output.len() < max_new_tokens as usize {
             let Some(mask) = self.allowed(seed, &output) else { return (output, true) };
-            let token = self.sample_allowed(prefix, seed, &mask);
+            let token = self.sample_allowed(prefix, seed, &mask.0);
             output.push(token);
             if ends.contains(&token) {
                 break;
@@ -157,5 +157,6 @@ pub struct Known {
     pub salt: u64,
     pub prompt: Vec<u32>,
     pub is_constrained: bool,
+    pub is_scored: bool,
     pub pooling: Option<Pooling>,
 }

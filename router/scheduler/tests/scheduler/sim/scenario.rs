@@ -370,6 +370,7 @@ impl Scenario {
                     salt: salt_index,
                     prompt: asked.token_ids.clone(),
                     is_constrained: asked.constrained,
+                    is_scored: false,
                     pooling: None,
                 };
                 let output = if asked.constrained {

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use trunkline_contract::MAX_RESULT_MESSAGE_BYTES;
+use trunkline_contract::{MAX_RESULT_MESSAGE_BYTES, proto};
 use trunkline_scheduler::{
-    BlockKey, Chunk, LateMask, Pooling, RestoredBlock, SampledToken, SequenceError, SequenceErrorCode,
-    SequenceOutcome, SequenceResult, ShardLimits, StepPlan, StepResult, TokenMask, TokenScore,
+    BlockKey, BlockRestore, Chunk, LateMask, Outcome, Pooling, SampledToken, SequenceResult, SequenceStart,
+    ShardLimits, StepPlan, StepResult, TokenScore,
 };
 
 use super::model::{Known, Model};
@@ -33,7 +33,7 @@ struct ShardSequence {
     has_failed: bool,
     is_constrained: bool,
     pooling: Option<Pooling>,
-    root_key: Option<BlockKey>,
+    root_key: Vec<u8>,
     /// The chunk that awaits a mask.
     awaited_mask: Option<AwaitedMask>,
 }
@@ -97,8 +97,8 @@ impl FakeShard {
     }
 
     /// Marks a block as unusable until its restore ends.
-    pub fn begin_restore(&mut self, block: &RestoredBlock) {
-        let block_id = block.block.0;
+    pub fn begin_restore(&mut self, block: &BlockRestore) {
+        let block_id = block.block_id;
         self.slots[block_id as usize].fill(POISON);
         assert!(self.window_slots[block_id as usize].is_none(), "block {block_id} was free");
         if !block.base_only {
@@ -170,22 +170,17 @@ impl FakeShard {
         self.check_budget(plan);
         let mut sequences = Vec::new();
         for chunk in &plan.chunks {
-            let outcome = self.compute(chunk, rng);
+            let result = self.compute(chunk, rng);
             let own_drafts = if chunk.num_own_drafts > 0 { self.own_drafts(chunk) } else { Vec::new() };
             let num_own_drafts = own_drafts.len() as u32;
-            let more_tokens = self.sample_more(chunk, &own_drafts, outcome.as_ref());
-            let is_good = !matches!(outcome, Some(SequenceOutcome::Error(_)));
+            let more_tokens = self.sample_more(chunk, &own_drafts, result.as_ref());
+            let outcome = result.as_ref().and_then(|result| result.outcome.as_ref());
+            let is_good = !matches!(outcome, Some(Outcome::Error(_)));
             self.store(chunk, is_good);
             let scores = if is_good { self.scores(chunk) } else { Vec::new() };
-            let outcome = outcome.or(chunk.score.then_some(SequenceOutcome::Computed));
-            if let Some(outcome) = outcome {
-                sequences.push(SequenceResult {
-                    sequence_id: chunk.sequence_id,
-                    outcome,
-                    scores,
-                    more_tokens,
-                    num_own_drafts,
-                });
+            let computed = SequenceResult { sequence_id: chunk.sequence_id, ..SequenceResult::default() };
+            if let Some(result) = result.or(chunk.score.then_some(computed)) {
+                sequences.push(SequenceResult { scores, more_tokens, num_own_drafts, ..result });
             }
         }
         let num_rows: u32 = plan.chunks.iter().map(Chunk::num_rows).sum();
@@ -253,7 +248,7 @@ impl FakeShard {
 
     fn start(&mut self, plan: &StepPlan, known: &BTreeMap<u64, Known>) {
         for start in &plan.starts {
-            let request = &known[&start.sampling.seed];
+            let request = &known[&seed_of(start)];
             let num_prompt_tokens = start.num_prompt_tokens as usize;
             assert_eq!(start.token_ids[..num_prompt_tokens], request.prompt, "the prompt stays the prompt");
             let mut hashes = vec![Model::start(request.salt)];
@@ -263,15 +258,15 @@ impl FakeShard {
             let sequence = ShardSequence {
                 tokens: start.token_ids.clone(),
                 num_prompt_tokens,
-                is_scored: start.sampling.prompt_logprobs.is_some(),
+                is_scored: request.is_scored,
                 hashes,
-                seed: start.sampling.seed,
+                seed: seed_of(start),
                 table: Vec::new(),
                 next_position: None,
                 has_failed: false,
                 is_constrained: request.is_constrained,
                 pooling: request.pooling,
-                root_key: start.root_key,
+                root_key: start.root_key.clone(),
                 awaited_mask: None,
             };
             assert_eq!(
@@ -316,7 +311,8 @@ impl FakeShard {
             let index = store.block_index as usize;
             let end = (chunk.first_position + chunk.num_tokens) as usize;
             assert!((index + 1) * block_size <= end, "a block is full when it is stored");
-            let mut key = sequence.root_key.expect("a sequence that is stored has a root");
+            let root = sequence.root_key[..].try_into().expect("a sequence that is stored has a root");
+            let mut key = BlockKey::from_bytes(root);
             let mut parent = None;
             // A failed chunk may have run past the known tokens.
             if is_good {
@@ -367,7 +363,7 @@ impl FakeShard {
         assert_eq!(wire_ids.len(), plan.chunks.len(), "one chunk per sequence");
     }
 
-    fn compute(&mut self, chunk: &Chunk, rng: &mut Rng) -> Option<SequenceOutcome> {
+    fn compute(&mut self, chunk: &Chunk, rng: &mut Rng) -> Option<SequenceResult> {
         let block_size = self.limits.block_size as usize;
         let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
         for &block_id in &chunk.new_block_ids {
@@ -395,10 +391,13 @@ impl FakeShard {
             self.compute_windows(chunk.sequence_id, first, end, false);
             let message = "made to fail".to_owned();
             note_late_mask(&mut self.sequences, chunk, AwaitedMask::Failed);
-            return Some(SequenceOutcome::Error(SequenceError {
-                code: SequenceErrorCode::NotFinite,
-                message,
-            }));
+            let code = proto::SequenceErrorCode::NotFinite.into();
+            let outcome = Some(Outcome::Error(proto::SequenceError { code, message }));
+            return Some(SequenceResult {
+                sequence_id: chunk.sequence_id,
+                outcome,
+                ..SequenceResult::default()
+            });
         }
         assert!(end <= sequence.tokens.len(), "only known tokens are computed");
         let is_scored_alone = sequence.is_scored && end < sequence.num_prompt_tokens;
@@ -409,7 +408,7 @@ impl FakeShard {
                 !chunk.sample || end == sequence.tokens.len(),
                 "a token is sampled after the last known one"
             );
-            let has_mask = chunk.allowed_tokens.is_some();
+            let has_mask = !chunk.allowed_tokens.is_empty();
             assert!(!(has_mask && chunk.awaits_mask), "a mask comes once");
             assert_eq!(chunk.sample, has_mask || chunk.awaits_mask, "every sample has a mask");
         } else {
@@ -419,7 +418,7 @@ impl FakeShard {
                 "a token is sampled after the last known one"
             );
             assert!(
-                chunk.allowed_tokens.is_none() && chunk.appended_token_ids.is_empty() && !chunk.awaits_mask,
+                chunk.allowed_tokens.is_empty() && chunk.appended_token_ids.is_empty() && !chunk.awaits_mask,
                 "none is constrained"
             );
         }
@@ -441,9 +440,14 @@ impl FakeShard {
             return None;
         }
         if sequence.pooling.is_some() {
-            return Some(SequenceOutcome::Vector(Model::vector(sequence.hashes[end])));
+            let vector = Model::vector(sequence.hashes[end]);
+            return Some(SequenceResult {
+                sequence_id: chunk.sequence_id,
+                vector,
+                ..SequenceResult::default()
+            });
         }
-        self.sample(chunk.sequence_id, chunk.allowed_tokens.as_ref(), rng)
+        self.sample(chunk.sequence_id, &chunk.allowed_tokens, rng)
     }
 
     /// Returns the drafts of the shard's draft model, which is wrong at times and may find fewer than it is asked for.
@@ -469,7 +473,7 @@ impl FakeShard {
         &mut self,
         chunk: &Chunk,
         own_drafts: &[u32],
-        first: Option<&SequenceOutcome>,
+        first: Option<&SequenceResult>,
     ) -> Vec<SampledToken> {
         let block_size = self.limits.block_size as usize;
         let sequence = &self.sequences[&chunk.sequence_id];
@@ -482,7 +486,8 @@ impl FakeShard {
         if !has_drafts {
             return Vec::new();
         }
-        let is_good = matches!(first, Some(SequenceOutcome::Token(_)));
+        let first = first.and_then(|first| first.outcome.as_ref());
+        let is_good = matches!(first, Some(Outcome::Token(_)));
         let mut hash = sequence.hashes[end.min(sequence.hashes.len() - 1)];
         let table = sequence.table.clone();
         for (position, &draft) in (end..).zip(&drafts) {
@@ -498,7 +503,7 @@ impl FakeShard {
         }
         let mut more = Vec::new();
         let mut token_id = match first {
-            Some(SequenceOutcome::Token(token)) => token.token_id,
+            Some(Outcome::Token(token)) => token.token_id,
             _ => return more,
         };
         for (index, &draft) in drafts.iter().enumerate() {
@@ -530,28 +535,16 @@ impl FakeShard {
     pub fn take_late_mask(&mut self, late: &LateMask, rng: &mut Rng) -> Option<SequenceResult> {
         let sequence = self.sequences.get_mut(&late.sequence_id).expect("a started sequence");
         let was = sequence.awaited_mask.take().expect("each chunk that waits is told once");
-        let mask = late.allowed_tokens.as_ref().filter(|_| was == AwaitedMask::Waits)?;
-        let outcome = self.sample(late.sequence_id, Some(mask), rng)?;
-        Some(SequenceResult {
-            sequence_id: late.sequence_id,
-            outcome,
-            scores: Vec::new(),
-            more_tokens: Vec::new(),
-            num_own_drafts: 0,
-        })
+        let is_sampled = was == AwaitedMask::Waits && !late.allowed_tokens.is_empty();
+        if is_sampled { self.sample(late.sequence_id, &late.allowed_tokens, rng) } else { None }
     }
 
-    fn sample(
-        &mut self,
-        sequence_id: u64,
-        mask: Option<&TokenMask>,
-        rng: &mut Rng,
-    ) -> Option<SequenceOutcome> {
+    fn sample(&mut self, sequence_id: u64, mask: &[u8], rng: &mut Rng) -> Option<SequenceResult> {
         let sequence = self.sequences.get_mut(&sequence_id).expect("only started sequences compute");
         let end = sequence.tokens.len();
         let token_id = match mask {
-            Some(mask) => self.model.sample_allowed(sequence.hashes[end], sequence.seed, mask),
-            None => self.model.sample(sequence.hashes[end], sequence.seed),
+            [] => self.model.sample(sequence.hashes[end], sequence.seed),
+            mask => self.model.sample_allowed(sequence.hashes[end], sequence.seed, mask),
         };
         sequence.tokens.push(token_id);
         sequence.hashes.push(Model::extend(sequence.hashes[end], token_id));
@@ -560,8 +553,14 @@ impl FakeShard {
         }
         let is_foreign = rng.once_in(self.faults.foreign_token);
         let token_id = if is_foreign { self.limits.vocab_size } else { token_id };
-        Some(SequenceOutcome::Token(SampledToken { token_id, ..SampledToken::default() }))
+        let outcome = Some(Outcome::Token(SampledToken { token_id, ..SampledToken::default() }));
+        Some(SequenceResult { sequence_id, outcome, ..SequenceResult::default() })
     }
+}
+
+/// Returns the sampling seed of a start, which tells its request.
+pub fn seed_of(start: &SequenceStart) -> u64 {
+    start.sampling.as_ref().expect("a start has its parameters").seed
 }
 
 /// Notes that a chunk's late mask will have no effect.

@@ -54,7 +54,7 @@ pub struct Record {
 /// A block that is being written.
 #[derive(Clone, Debug)]
 pub struct Write {
-    pub slot: SlotId,
+    pub slot: u32,
     pub record: Record,
     /// True if the chunk that filled it did not fail.
     pub is_good: bool,
@@ -91,26 +91,26 @@ impl FakeStore {
         StoreContents { num_slots: self.plan.num_slots, blocks: blocks.collect(), is_in_memory: false }
     }
 
-    pub fn discard(&mut self, slot: SlotId) {
-        assert!(!self.is_busy[slot.0 as usize], "a slot in a transfer is not emptied");
-        self.slots[slot.0 as usize] = None;
+    pub fn discard(&mut self, slot: u32) {
+        assert!(!self.is_busy[slot as usize], "a slot in a transfer is not emptied");
+        self.slots[slot as usize] = None;
     }
 
     /// Begins to overwrite a slot, whose content is lost.
-    pub fn begin_write(&mut self, slot: SlotId) {
-        let is_busy = std::mem::replace(&mut self.is_busy[slot.0 as usize], true);
+    pub fn begin_write(&mut self, slot: u32) {
+        let is_busy = std::mem::replace(&mut self.is_busy[slot as usize], true);
         assert!(!is_busy, "a slot is in one transfer");
-        self.slots[slot.0 as usize] = None;
+        self.slots[slot as usize] = None;
     }
 
     /// Ends a write, and returns true if the block is stored.
     pub fn end_write(&mut self, write: Write, now: Millis, rng: &mut Rng) -> bool {
-        self.is_busy[write.slot.0 as usize] = false;
+        self.is_busy[write.slot as usize] = false;
         let is_refused = self.plan.is_full(now) || self.plan.is_lost(now);
         let is_stored = write.is_good && !rng.once_in(self.plan.write_fault) && !is_refused;
         if is_stored {
             self.sequence += 1;
-            self.slots[write.slot.0 as usize] = Some((self.sequence, write.record));
+            self.slots[write.slot as usize] = Some((self.sequence, write.record));
         }
         is_stored
     }
@@ -124,14 +124,14 @@ impl FakeStore {
     ) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
         let mut read = Vec::new();
         for block in restore.blocks.iter().filter(|_| !self.plan.is_lost(now)) {
-            assert!(!self.is_busy[block.slot.0 as usize], "a slot that is read is not written");
+            assert!(!self.is_busy[block.slot as usize], "a slot that is read is not written");
             if rng.once_in(self.plan.broken_block) {
-                self.slots[block.slot.0 as usize] = None;
+                self.slots[block.slot as usize] = None;
             }
             // Another read may have found the damage before.
-            let Some((_, record)) = &self.slots[block.slot.0 as usize] else { break };
-            assert_eq!(record.key, block.key, "a slot that is to be read keeps its block");
-            read.push((block.block.0, record.hashes.clone()));
+            let Some((_, record)) = &self.slots[block.slot as usize] else { break };
+            assert_eq!(record.key.as_bytes(), &block.key[..], "a slot that is to be read keeps its block");
+            read.push((block.block_id, record.hashes.clone()));
         }
         let outcome = RestoreOutcome {
             restore_id: restore.restore_id,

@@ -8,7 +8,7 @@ use trunkline_scheduler::{
 
 use super::rng::Rng;
 use super::scenario::{Arrival, Client, Scenario, request, salt};
-use super::shard::ShardFaults;
+use super::shard::{ShardFaults, seed_of};
 
 /// The weights of tenants 1, 2 and so on.
 pub type Weights = Vec<u32>;
@@ -102,7 +102,7 @@ impl Service {
     /// Adds a plan. `tenant` returns a sequence's tenant by its sampling seed.
     pub fn add(&mut self, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
         for start in &plan.starts {
-            self.runs.insert(start.sequence_id, (start.sampling.seed, start.num_prompt_tokens));
+            self.runs.insert(start.sequence_id, (seed_of(start), start.num_prompt_tokens));
         }
         for chunk in &plan.chunks {
             let (seed, num_prompt_tokens) = self.runs[&chunk.sequence_id];

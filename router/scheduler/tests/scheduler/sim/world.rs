@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
     BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
-    SequenceId, ShardLimits, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
+    SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers,
+    Update,
 };
 
 use super::model::{Known, Model};
@@ -144,6 +145,7 @@ impl<'a> World<'a> {
                     salt: arrival.salt,
                     prompt,
                     is_constrained: arrival.request.constrained,
+                    is_scored: arrival.request.sampling.prompt_logprobs.is_some(),
                     pooling: arrival.request.pooling.map(|pooled| pooled.pooling),
                 },
             );
@@ -342,8 +344,8 @@ impl<'a> World<'a> {
         let Some(first) = records.first() else { return };
         let slots = tier.reserve_adopted(salt, first.parent, records.len());
         let writes = slots.into_iter().zip(records).map(|(slot, record)| {
-            store.begin_write(slot);
-            Write { slot, record, is_good: true }
+            store.begin_write(slot.0);
+            Write { slot: slot.0, record, is_good: true }
         });
         let writes: Vec<Write> = writes.collect();
         let at = self.now.plus(self.rng.range(0, store.plan.max_delay_ms));
@@ -360,7 +362,7 @@ impl<'a> World<'a> {
             // The router stops at the first block that cannot be written.
             let write = Write { is_good: is_written, ..write };
             is_written = store.end_write(write, self.now, &mut self.rng);
-            self.scheduler.lower_tier().adopt(slot, key, parent, is_written);
+            self.scheduler.lower_tier().adopt(SlotId(slot), key, parent, is_written);
         }
         self.scheduler.check_invariants();
     }

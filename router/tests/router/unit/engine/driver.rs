@@ -2,13 +2,12 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
-use trunkline_router::engine::shard::{LinkEvent, ShardInfo, StepMessage};
+use trunkline_router::engine::shard::proto::StepRequest;
+use trunkline_router::engine::shard::{LinkEvent, ShardInfo};
 use trunkline_router::metrics::Metrics;
 use trunkline_router::shutdown::Phase;
 use trunkline_router::trace::TelemetrySlot;
-use trunkline_scheduler::{
-    SampledToken, SchedulerConfig, SequenceOutcome, SequenceResult, StepPlan, StepResult,
-};
+use trunkline_scheduler::{Outcome, SampledToken, SchedulerConfig, SequenceResult, StepPlan, StepResult};
 
 use crate::support::{DEADLINE, sequence};
 
@@ -21,7 +20,7 @@ mod late;
 struct Driven {
     ends: DriverEnds,
     metrics: Arc<Metrics>,
-    plans: mpsc::Receiver<StepMessage>,
+    plans: mpsc::Receiver<StepRequest>,
 }
 
 impl Driven {
@@ -49,10 +48,8 @@ impl Driven {
     fn give_result(&self, plan: &StepPlan) {
         let result = |sequence_id| SequenceResult {
             sequence_id,
-            outcome: SequenceOutcome::Token(SampledToken::default()),
-            scores: Vec::new(),
-            more_tokens: Vec::new(),
-            num_own_drafts: 0,
+            outcome: Some(Outcome::Token(SampledToken::default())),
+            ..SequenceResult::default()
         };
         let sequences = plan.chunks.iter().map(|chunk| result(chunk.sequence_id)).collect();
         let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1, draft_time_us: 0 };

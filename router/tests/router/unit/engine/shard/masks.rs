@@ -1,21 +1,30 @@
-use trunkline_router::engine::shard::{KnownMasks, NamedMasks, plan_from_proto, plan_to_proto, proto};
-use trunkline_scheduler::{LateMask, SamplingParams, SequenceStart, StepPlan, TokenMask};
+use bytes::Bytes;
+use trunkline_router::engine::shard::{NamedMasks, proto};
+
+use crate::mock::KnownMasks;
 
 /// The number of mask numbers in the protocol.
 const NUM_NAMES: u64 = 64;
 /// A number of masks that exceeds the mask numbers.
 const NUM_MASKS: u64 = 80;
 
-fn mask(number: u64) -> TokenMask {
-    TokenMask(number.to_le_bytes().as_slice().into())
+fn mask(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_le_bytes())
+}
+
+/// A request with one late mask.
+fn late(sequence_id: u64, allowed_tokens: Bytes, mask_id: u32) -> proto::StepRequest {
+    let late = proto::LateMask { sequence_id, allowed_tokens, mask_id };
+    proto::StepRequest { plan: None, late_masks: vec![late] }
 }
 
 /// Sends a mask, and returns true if its bytes were sent too.
 fn say(names: &mut NamedMasks, known: &mut KnownMasks, number: u64) -> bool {
-    let late = LateMask { sequence_id: number + 1, allowed_tokens: Some(mask(number)) };
-    let message = names.write_late(late.clone());
-    let is_new = !message.allowed_tokens.is_empty();
-    assert_eq!(known.read_late(message).unwrap(), late);
+    let mut message = late(number + 1, mask(number), 0);
+    names.name_all(&mut message);
+    let is_new = !message.late_masks[0].allowed_tokens.is_empty();
+    known.resolve(&mut message).unwrap();
+    assert_eq!(message.late_masks[0].allowed_tokens, mask(number));
     is_new
 }
 
@@ -50,31 +59,35 @@ fn the_least_recently_used_mask_is_replaced() {
 fn a_new_stream_starts_without_masks() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
     assert!(say(&mut names, &mut known, 7));
-    let late = LateMask { sequence_id: 1, allowed_tokens: Some(mask(7)) };
-    assert!(KnownMasks::default().read_late(names.write_late(late)).is_err());
+    let mut message = late(1, mask(7), 0);
+    names.name_all(&mut message);
+    assert!(KnownMasks::default().resolve(&mut message).is_err());
     assert!(say(&mut NamedMasks::default(), &mut KnownMasks::default(), 7));
 }
 
 #[test]
 fn late_masks_may_be_absent_or_unnumbered() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
-    let late = LateMask { sequence_id: 3, allowed_tokens: None };
-    let message = names.write_late(late.clone());
-    assert_eq!(message, proto::LateMask { sequence_id: 3, ..Default::default() });
-    assert_eq!(known.read_late(message).unwrap(), late);
-    let plain = proto::LateMask { sequence_id: 3, allowed_tokens: vec![1, 2], mask_id: 0 };
-    assert_eq!(known.read_late(plain).unwrap().allowed_tokens, Some(TokenMask([1, 2].as_slice().into())));
+    let none = late(3, Bytes::new(), 0);
+    let mut message = none.clone();
+    names.name_all(&mut message);
+    assert_eq!(message, none);
+    for unnumbered in [none, late(3, Bytes::from_static(&[1, 2]), 0)] {
+        let mut message = unnumbered.clone();
+        known.resolve(&mut message).unwrap();
+        assert_eq!(message, unnumbered);
+    }
 }
 
 #[test]
 fn invalid_mask_numbers_are_refused() {
     for (mask_id, what) in [(5, "has not been sent"), (65, "is not a name"), (u32::MAX, "is not a name")] {
-        let late = proto::LateMask { sequence_id: 9, mask_id, ..Default::default() };
         let mut start = proto::SequenceStart { sequence_id: 9, ..Default::default() };
         start.sampling = Some(proto::SamplingParams { mask_id, ..Default::default() });
-        let mut plan = proto::StepPlan { starts: vec![start], ..Default::default() };
-        let same = KnownMasks::default().resolve(&mut plan).unwrap_err().to_string();
-        let error = KnownMasks::default().read_late(late).unwrap_err().to_string();
+        let plan = proto::StepPlan { starts: vec![start], ..Default::default() };
+        let mut request = proto::StepRequest { plan: Some(plan), late_masks: Vec::new() };
+        let same = KnownMasks::default().resolve(&mut request).unwrap_err();
+        let error = KnownMasks::default().resolve(&mut late(9, Bytes::new(), mask_id)).unwrap_err();
         assert_eq!(error, same);
         assert!(error.contains(&format!("sequence 9: mask {mask_id} {what}")), "{error}");
     }
@@ -83,27 +96,33 @@ fn invalid_mask_numbers_are_refused() {
 #[test]
 fn starts_and_late_masks_share_their_numbers() {
     let (mut names, mut known) = (NamedMasks::default(), KnownMasks::default());
-    let start = |sequence_id, mask: Option<TokenMask>| SequenceStart {
+    let start = |(mask, sequence_id): (Option<Bytes>, u64)| proto::SequenceStart {
         sequence_id,
-        token_ids: vec![1],
-        num_prompt_tokens: 1,
-        sampling: SamplingParams { allowed_tokens: mask, ..SamplingParams::default() },
-        root_key: None,
-        pooled: None,
+        sampling: Some(proto::SamplingParams {
+            allowed_tokens: mask.unwrap_or_default(),
+            ..Default::default()
+        }),
+        ..Default::default()
     };
     let masks = [Some(mask(1)), Some(mask(2)), None, Some(mask(1)), Some(mask(7))];
     assert!(say(&mut names, &mut known, 7));
-    let starts = masks.into_iter().zip(1..).map(|(mask, id)| start(id, mask)).collect();
-    let plan = StepPlan { step_id: 1, starts, ..StepPlan::default() };
-    let mut message = plan_to_proto(plan.clone(), &mut names);
-    let sent: Vec<(usize, u32)> = message
-        .starts
-        .iter()
-        .map(|start| start.sampling.as_ref().unwrap())
-        .map(|sampling| (sampling.allowed_tokens.len(), sampling.mask_id))
-        .collect();
+    let starts = masks.iter().cloned().zip(1..).map(start).collect();
+    let plan = proto::StepPlan { step_id: 1, starts, ..Default::default() };
+    let mut message = proto::StepRequest { plan: Some(plan), late_masks: Vec::new() };
+    names.name_all(&mut message);
+    let sampling = |message: &proto::StepRequest| -> Vec<proto::SamplingParams> {
+        message
+            .plan
+            .iter()
+            .flat_map(|plan| &plan.starts)
+            .map(|start| start.sampling.clone().unwrap())
+            .collect()
+    };
+    let sent: Vec<(usize, u32)> =
+        sampling(&message).iter().map(|sampling| (sampling.allowed_tokens.len(), sampling.mask_id)).collect();
     assert_eq!(sent, [(8, 2), (8, 3), (0, 0), (0, 2), (0, 1)]);
     known.resolve(&mut message).unwrap();
-    assert_eq!(plan_from_proto(message).unwrap(), plan);
+    let read: Vec<Bytes> = sampling(&message).into_iter().map(|sampling| sampling.allowed_tokens).collect();
+    assert_eq!(read, masks.map(Option::unwrap_or_default));
     assert!(!say(&mut names, &mut known, 2), "a late mask that a start has brought");
 }

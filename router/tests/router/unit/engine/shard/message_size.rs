@@ -1,5 +1,6 @@
 //! The largest plans and results that the scheduler allows fit into a message.
 
+use bytes::Bytes;
 use prost::Message;
 use trunkline_contract::{
     MAX_ERROR_MESSAGE_BYTES, MAX_MASK_PENALTIES, MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES, TokenMask,
@@ -109,7 +110,7 @@ fn the_largest_plan_fits() {
         let limits = limits(vocab_size, 0);
         assert!(limits.max_step_sequences >= 1024, "no step of today is made smaller");
         let num_sequences = limits.max_step_sequences as usize;
-        let mask = vec![0xff; TokenMask::num_bytes(vocab_size) + 8 * MAX_MASK_PENALTIES];
+        let mask = Bytes::from(vec![0xff; TokenMask::num_bytes(vocab_size) + 8 * MAX_MASK_PENALTIES]);
         let chunk = proto::Chunk {
             sequence_id: u64::MAX,
             first_position: u32::MAX,
