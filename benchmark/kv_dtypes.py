@@ -83,9 +83,13 @@ class Run:
             self.tokens.append([outcomes[0].token_id])
 
     def step(self, chunks, end):
-        from trunkline_server.backends.interface import Chunk
+        from trunkline_server._proto.shard_pb2 import Chunk
 
-        return self.backend.step([Chunk(i, at, num, blocks, at + num >= end) for i, at, num, blocks in chunks])
+        fields = ("sequence_id", "first_position", "num_tokens", "new_block_ids")
+        parts = [dict(zip(fields, chunk, strict=True)) for chunk in chunks]
+        return self.backend.step(
+            [Chunk(**part, sample=part["first_position"] + part["num_tokens"] >= end) for part in parts]
+        )
 
     def decode(self):
         chunks = [(sequence_id, position, 1, []) for sequence_id, position in enumerate(self.known)]

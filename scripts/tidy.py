@@ -29,20 +29,20 @@ PYTHON_LAYERS = {
     "models": "models errors",
     "weights": "weights models errors _kernels",
     "sampling": "sampling backends.interface errors",
-    "backends.interface": "",
+    "backends.interface": "_proto",
     "backends.host_memory": "",
-    "backends.sequences": "backends.interface sampling errors",
+    "backends.sequences": "_proto backends.interface sampling errors",
     "backends.states": "backends.store_files models weights errors",
     "backends.store_files": "backends.interface errors _kernels",
-    "backends.reference": "backends.interface backends.late_masks backends.reference backends.sequences "
+    "backends.reference": "_proto backends.interface backends.late_masks backends.reference backends.sequences "
     "models weights sampling errors",
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
     "models weights errors _kernels",
-    "backends.cuda": "backends.interface backends.cuda backends.host_memory backends.late_masks backends.sequences "
-    "backends.states backends.store_files models weights sampling errors _kernels",
-    "backends.cpu": "backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
+    "backends.cuda": "_proto backends.interface backends.cuda backends.host_memory backends.late_masks "
+    "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
+    "backends.cpu": "_proto backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
     "models weights errors _kernels",
-    "engine": "backends.interface errors plan",
+    "engine": "_proto backends.interface errors plan",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")
 PURE_CRATES = ("contract", "router/draft", "router/kv", "router/scheduler")

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from trunkline_server._proto.shard_pb2 import Chunk
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 
 from gpu.shapes import Shape
 
@@ -75,7 +76,9 @@ class Sequences:
         blocks = range(self._next_block, self._next_block + max(0, needed))
         self._next_block += len(blocks)
         self._num_blocks[sequence_id] += len(blocks)
-        return Chunk(sequence_id, first, num_tokens, blocks, sample)
+        return Chunk(
+            sequence_id=sequence_id, first_position=first, num_tokens=num_tokens, new_block_ids=blocks, sample=sample
+        )
 
     def _begin(self, chunks: Sequence[Chunk]) -> None:
         if self._backend.num_steps_in_flight == self._in_flight:

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable
 
 import torch
+from trunkline_server._proto.shard_pb2 import BlockRestore, BlockStore, Chunk, Restore
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams, Transfers
+from trunkline_server.backends.interface import SamplingParams, Transfers
 from trunkline_server.backends.sequences import RunningSequence
 
 from gpu.probes import best_seconds
@@ -61,7 +62,8 @@ def measure(
     for _ in range(REPEATS):
         pool.pieces.random_(0, 256)
         sums = _sums(pool)
-        chunk = Chunk(1, 0, count * block_size, [], False, [BlockStore(index, index) for index in range(count)])
+        stores_of_all = [BlockStore(block_index=index, slot=index) for index in range(count)]
+        chunk = Chunk(sequence_id=1, num_tokens=count * block_size, stores=stores_of_all)
         device.wait()
         began = time.perf_counter()
         stores = tiers.begin_stores([(chunk, sequence)])
@@ -76,7 +78,8 @@ def measure(
         device.wait()
         began = time.perf_counter()
         # Block i is restored into block count - 1 - i.
-        tiers.restore(Restore(1, [BlockRestore(index, count - 1 - index, bytes(16)) for index in range(count)]))
+        blocks = [BlockRestore(slot=index, block_id=count - 1 - index, key=bytes(16)) for index in range(count)]
+        tiers.restore(Restore(restore_id=1, blocks=blocks))
         (outcome,) = _outcomes(tiers, lambda transfers: len(transfers.restores), 1)
         _best(figures, "restore_told_s", time.perf_counter() - began)
         device.wait()

@@ -8,17 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from trunkline_server.backends.interface import (
-    Backend,
-    Chunk,
-    Sampled,
-    SamplingParams,
-    SequenceFailure,
-    Store,
-    Transfers,
-)
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import Backend, Sampled, SamplingParams, SequenceFailure, Store, Transfers
 from trunkline_server.engine import Engine
 from trunkline_server.plan import StepPlan
+
+from tests.plans import new_chunk
 
 ROOT_KEY = bytes(range(16))
 # The sizes of a store's header and records with blocks of 16 tokens, as in store/src/layout.rs.
@@ -45,7 +40,7 @@ class Runner:
         self.num_blocks += needed
         first, self.num_computed = self.num_computed, end
         blocks = [next(self.blocks) for _ in range(needed)]
-        return Chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
+        return new_chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
 
     def take(self, outcome: Sampled | SequenceFailure) -> None:
         assert isinstance(outcome, Sampled), outcome

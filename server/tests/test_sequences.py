@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from trunkline_server.backends.interface import BackendInfo, Chunk, SamplingParams
-from trunkline_server.backends.late_masks import LateMasks
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import BackendInfo, SamplingParams
 from trunkline_server.backends.sequences import RunningSequence, SequenceTable, StepChunks
 from trunkline_server.errors import InvalidArgument
+
+from tests.plans import changed, new_chunk
 
 VOCAB_SIZE = 20
 INFO = BackendInfo(
@@ -22,7 +22,7 @@ INFO = BackendInfo(
     weight_bytes=0,
     numeric_fingerprint="",
 )
-CHUNK = Chunk(1, 0, 6, [0, 1], sample=True)
+CHUNK = new_chunk(1, 0, 6, [0, 1], sample=True)
 
 
 def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSequence]:
@@ -35,21 +35,19 @@ def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSe
 @pytest.mark.parametrize(
     ("chunk", "problem"),
     [
-        (replace(CHUNK, sequence_id=2), "not started"),
-        (replace(CHUNK, num_tokens=0), "no tokens"),
-        (replace(CHUNK, first_position=-1), "ends at position 5"),
-        (replace(CHUNK, num_tokens=7), "ends at position 7, but 6"),
-        (replace(CHUNK, num_tokens=5), "samples after position 4, but 6"),
-        (replace(CHUNK, new_block_ids=[0, 8]), "not below 8"),
-        (replace(CHUNK, new_block_ids=[0, -1]), "not below 8"),
-        (replace(CHUNK, new_block_ids=[0]), "1 blocks of 4 positions cannot hold 6"),
-        (replace(CHUNK, allowed_tokens=bytes(2)), "2 bytes, expected 3"),
-        (replace(CHUNK, num_tokens=11), "has 11 tokens, but the limit is 10"),
-        (replace(CHUNK, score=True), "logits of 5 positions, but the limit is 4"),
-        (replace(CHUNK, draft_token_ids=[VOCAB_SIZE]), "the draft 20 is not below 20"),
-        (replace(CHUNK, draft_token_ids=[0] * 3), "cannot hold 9 tokens"),
-        (replace(CHUNK, draft_token_ids=[0], allowed_tokens=bytes(3)), "0 `draft_masks`, expected 1"),
-        (replace(CHUNK, draft_token_ids=[0], late_masks=LateMasks()), "with a late mask"),
+        (changed(CHUNK, sequence_id=2), "not started"),
+        (changed(CHUNK, num_tokens=0), "no tokens"),
+        (changed(CHUNK, num_tokens=7), "ends at position 7, but 6"),
+        (changed(CHUNK, num_tokens=5), "samples after position 4, but 6"),
+        (changed(CHUNK, new_block_ids=[0, 8]), "not below 8"),
+        (changed(CHUNK, new_block_ids=[0]), "1 blocks of 4 positions cannot hold 6"),
+        (changed(CHUNK, allowed_tokens=bytes(2)), "2 bytes, expected 3"),
+        (changed(CHUNK, num_tokens=11), "has 11 tokens, but the limit is 10"),
+        (changed(CHUNK, score=True), "logits of 5 positions, but the limit is 4"),
+        (changed(CHUNK, draft_token_ids=[VOCAB_SIZE]), "the draft 20 is not below 20"),
+        (changed(CHUNK, draft_token_ids=[0] * 3), "cannot hold 9 tokens"),
+        (changed(CHUNK, draft_token_ids=[0], allowed_tokens=bytes(3)), "0 `draft_masks`, expected 1"),
+        (changed(CHUNK, draft_token_ids=[0], awaits_mask=True), "with a late mask"),
     ],
 )
 def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: str) -> None:
@@ -67,18 +65,18 @@ def test_a_chunk_that_cannot_be_computed_changes_nothing(chunk: Chunk, problem: 
 def test_a_step_has_limits_of_chunks_and_tokens_and_one_chunk_per_sequence() -> None:
     table = table_of(1, 2, 3)
     taken = StepChunks(table)
-    assert taken.take(replace(CHUNK, num_tokens=5, sample=False, score=True)) is None
+    assert taken.take(changed(CHUNK, num_tokens=5, sample=False, score=True)) is None
     # The prompt's last token has no next token to score.
     assert (taken.num_tokens, taken.num_rows) == (5, 4)
     for chunk, problem in (
-        (replace(CHUNK, first_position=5, num_tokens=1), "two chunks in one step"),
-        (replace(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, but the limit is 10"),
+        (changed(CHUNK, first_position=5, num_tokens=1), "two chunks in one step"),
+        (changed(CHUNK, sequence_id=2, new_block_ids=[2, 3]), "11 tokens, but the limit is 10"),
     ):
         message = taken.take(chunk)
         assert message is not None
         assert problem in message
-    assert taken.take(replace(CHUNK, sequence_id=2, num_tokens=1, sample=False)) is None
-    message = taken.take(replace(CHUNK, sequence_id=3, num_tokens=1, sample=False))
+    assert taken.take(changed(CHUNK, sequence_id=2, num_tokens=1, sample=False)) is None
+    message = taken.take(changed(CHUNK, sequence_id=3, num_tokens=1, sample=False))
     assert message is not None
     assert "more than 2 chunks" in message
 
@@ -86,9 +84,9 @@ def test_a_step_has_limits_of_chunks_and_tokens_and_one_chunk_per_sequence() -> 
 def test_a_gap_before_the_chunk_is_refused() -> None:
     table = table_of(1)
     table[1].num_computed = 3
-    assert table.problem(replace(CHUNK, first_position=3, num_tokens=3)) is None
-    assert table.problem(replace(CHUNK, first_position=2, num_tokens=4)) is None
-    message = table.problem(replace(CHUNK, first_position=4, num_tokens=2))
+    assert table.problem(changed(CHUNK, first_position=3, num_tokens=3)) is None
+    assert table.problem(changed(CHUNK, first_position=2, num_tokens=4)) is None
+    message = table.problem(changed(CHUNK, first_position=4, num_tokens=2))
     assert message is not None
     assert "begins at position 4, but 3 are computed" in message
 

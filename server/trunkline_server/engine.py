@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.interface import (
-    Chunk,
     DraftingBackend,
     RunAheadBackend,
     Sampled,
@@ -27,6 +26,7 @@ from trunkline_server.plan import SequenceStart, StepPlan, StepResult
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trunkline_server._proto.shard_pb2 import Chunk
     from trunkline_server.backends.interface import Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
@@ -212,9 +212,9 @@ class Engine:
         if not runnable:
             begun.outcomes = [failures[chunk.sequence_id] for chunk in plan.chunks]
         elif self._run_ahead_backend is not None:
-            self._run_ahead_backend.begin(runnable)
+            self._run_ahead_backend.begin(runnable, plan.late_masks)
         else:
-            ran = self._backend.step(runnable)
+            ran = self._backend.step(runnable, plan.late_masks)
             begun.outcomes = ran if not failures else self._merged(plan.chunks, ran, failures)
         return begun
 

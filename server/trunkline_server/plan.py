@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trunkline_server.backends.interface import Chunk, Restore, Sampled, SamplingParams, SequenceFailure, Transfers
+from trunkline_server._proto.shard_pb2 import BlockCopy, Chunk, Restore
+from trunkline_server.backends.interface import LateMasks, Sampled, SamplingParams, SequenceFailure, Transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,11 @@ class SequenceStart:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockCopy:
-    source_block_id: int
-    destination_block_id: int
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """All work of one step, done in the order that shard.proto defines."""
+    """All work of one step, done in the order that shard.proto defines.
+
+    late_masks: where chunks with `awaits_mask` find their masks.
+    """
 
     step_id: int
     ends: Sequence[int] = field(default=())
@@ -44,6 +41,7 @@ class StepPlan:
     restores: Sequence[Restore] = field(default=())
     discards: Sequence[int] = field(default=())
     window_drops: Sequence[int] = field(default=())
+    late_masks: LateMasks | None = None
 
 
 @dataclass(frozen=True, slots=True)

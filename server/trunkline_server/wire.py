@@ -14,22 +14,21 @@ from trunkline_server import _kernels
 from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import (
     BackendInfo,
-    BlockRestore,
-    BlockStore,
-    Chunk,
     LateMasks,
-    Restore,
     Sampled,
     SamplingParams,
     StoredBlocks,
     Watermark,
+    num_rows,
 )
 from trunkline_server.errors import PlanError
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan, StepResponse, StepResult
+from trunkline_server.plan import SequenceStart, StepPlan, StepResponse, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trunkline_server._proto.shard_pb2 import Chunk, Restore
 
 # Length of a block's key.
 KEY_BYTES = 16
@@ -87,40 +86,26 @@ def decode_plan(
     plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
 ) -> StepPlan:
     """Reads and checks one plan. late_masks: where chunks with `awaits_mask` find their masks. Raises PlanError."""
-    chunks = [
-        Chunk(
-            chunk.sequence_id,
-            chunk.first_position,
-            chunk.num_tokens,
-            tuple(chunk.new_block_ids),
-            chunk.sample,
-            [BlockStore(store.block_index, store.slot) for store in chunk.stores] if chunk.stores else (),
-            tuple(chunk.appended_token_ids) if chunk.appended_token_ids else (),
-            chunk.allowed_tokens,
-            chunk.score,
-            late_masks if chunk.awaits_mask else None,
-            tuple(chunk.draft_token_ids) if chunk.draft_token_ids else (),
-            tuple(chunk.draft_masks) if chunk.draft_masks else (),
-            chunk.num_own_drafts,
-        )
-        for chunk in plan.chunks
-    ]
+    # As a list, because the messages stay the same objects while it holds them.
+    chunks = list(plan.chunks)
     _check_chunks(plan.step_id, chunks, limits)
-    restores = [_decode_restore(plan.step_id, restore, limits) for restore in plan.restores] if plan.restores else ()
-    discards = tuple(plan.discards)
-    _check_slots(plan.step_id, chunks, restores, discards, limits)
-    window_drops = tuple(plan.window_drops)
-    if window_drops:
-        _check_window_drops(plan.step_id, window_drops, limits)
+    for restore in plan.restores:
+        _check_restore(plan.step_id, restore, limits)
+    for copy in plan.copies:
+        _check_copy(plan.step_id, copy, limits)
+    _check_slots(plan.step_id, chunks, plan.restores, plan.discards, limits)
+    if plan.window_drops:
+        _check_window_drops(plan.step_id, plan.window_drops, limits)
     return StepPlan(
         plan.step_id,
-        tuple(plan.ends),
+        plan.ends,
         [_decode_start(plan.step_id, start, named_masks) for start in plan.starts] if plan.starts else (),
-        [_decode_copy(plan.step_id, copy, limits) for copy in plan.copies] if plan.copies else (),
+        plan.copies,
         chunks,
-        restores,
-        discards,
-        window_drops,
+        plan.restores,
+        plan.discards,
+        plan.window_drops,
+        late_masks,
     )
 
 
@@ -196,13 +181,15 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
         )
     num_tokens = 0
     for chunk in chunks:
-        if chunk.num_tokens < 1:
+        num_positions = chunk.num_tokens
+        if num_positions < 1:
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} has no tokens")
-        if chunk.late_masks is not None and (not chunk.sample or chunk.allowed_tokens):
+        if chunk.awaits_mask and (not chunk.sample or chunk.allowed_tokens):
             raise PlanError(f"step {step_id}: chunk of sequence {chunk.sequence_id} awaits a mask that it cannot use")
         if chunk.draft_token_ids or chunk.draft_masks or chunk.num_own_drafts:
             _check_drafts(step_id, chunk, limits)
-        num_tokens += chunk.num_rows
+            num_positions = num_rows(chunk)
+        num_tokens += num_positions
     if num_tokens > limits.max_step_tokens:
         raise PlanError(
             f"step {step_id} has {num_tokens} tokens, more than `max_step_tokens` ({limits.max_step_tokens})"
@@ -216,7 +203,7 @@ def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
     num_drafts = len(chunk.draft_token_ids)
     if num_drafts > limits.max_draft_tokens:
         raise PlanError(f"{where} has {num_drafts} drafts, more than `max_draft_tokens` ({limits.max_draft_tokens})")
-    if not chunk.sample or chunk.late_masks is not None:
+    if not chunk.sample or chunk.awaits_mask:
         raise PlanError(f"{where} has drafts, but it samples nothing or under a late mask")
     if chunk.num_own_drafts > limits.max_own_drafts:
         raise PlanError(f"{where} wants {chunk.num_own_drafts} own drafts, more than {limits.max_own_drafts}")
@@ -233,6 +220,8 @@ def _check_slots(
     """Checks that each slot is in one transfer only: written or emptied once, or read. Raises PlanError."""
     written: list[int] = list(discards)
     for chunk in chunks:
+        if not chunk.stores:
+            continue
         num_full = (chunk.first_position + chunk.num_tokens) // limits.block_size
         for store in chunk.stores:
             if store.block_index >= num_full:
@@ -263,7 +252,7 @@ def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: PlanL
         raise PlanError(f"step {step_id} drops the window part of one block twice")
 
 
-def _decode_restore(step_id: int, restore: shard_pb2.Restore, limits: PlanLimits) -> Restore:
+def _check_restore(step_id: int, restore: Restore, limits: PlanLimits) -> None:
     where = f"step {step_id}: restore {restore.restore_id}"
     if not restore.blocks:
         raise PlanError(f"{where} has no blocks")
@@ -274,11 +263,9 @@ def _decode_restore(step_id: int, restore: shard_pb2.Restore, limits: PlanLimits
             raise PlanError(
                 f"{where} writes block {block.block_id}, but the pool has {limits.num_device_blocks} blocks"
             )
-    blocks = [BlockRestore(block.slot, block.block_id, block.key, block.base_only) for block in restore.blocks]
-    return Restore(restore.restore_id, blocks)
 
 
-def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> BlockCopy:
+def _check_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> None:
     for block_id in (copy.source_block_id, copy.destination_block_id):
         if block_id >= limits.num_device_blocks:
             raise PlanError(
@@ -288,7 +275,6 @@ def _decode_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) ->
         raise PlanError(f"step {step_id} copies block {copy.source_block_id} onto itself")
     if not 1 <= copy.num_tokens <= limits.block_size:
         raise PlanError(f"step {step_id} copies {copy.num_tokens} tokens of a block, expected 1 to {limits.block_size}")
-    return BlockCopy(copy.source_block_id, copy.destination_block_id, copy.num_tokens)
 
 
 def _decode_start(step_id: int, start: shard_pb2.SequenceStart, named_masks: NamedMasks) -> SequenceStart:

@@ -6,24 +6,27 @@ mod builder;
 mod failure;
 mod late_masks;
 mod machine;
+mod messages;
 mod sampling;
 mod store;
 mod weight_cache;
 
+use prost::Message;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
-use trunkline_contract::{BlockKey, KEY_BYTES};
+use pyo3::types::{PyBytes, PyDict};
+use trunkline_contract::{BlockKey, KEY_BYTES, proto};
 
 use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
 use crate::machine::{cpu_features, isa, max_parallel_threads};
-use crate::sampling::{check_sampling, outcome, sampling_params};
+use crate::messages::decode;
+use crate::sampling::{check_sampling, sampling_params};
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
-use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
-use trunkline_kernels::sampling::TokenScore;
+use trunkline_kernels::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use trunkline_kernels::weight_cache::{CacheState, Miss};
 
 /// A built model with its sequences and KV pool. May only be called by one thread.
@@ -35,8 +38,6 @@ struct PyExecutor {
     /// `None` if there is no cache or its writer was taken.
     cache: Option<CacheState>,
 }
-
-type PyChunk = (u64, u32, u32, Vec<u32>, bool, bool, Vec<u32>);
 
 #[pymethods]
 impl PyExecutor {
@@ -69,16 +70,16 @@ impl PyExecutor {
         Ok(self.executor.attach_store(store.transfers.clone())?)
     }
 
-    /// Begins to read blocks from the store, each (slot, block id, key, whether to leave out the window part).
-    fn restore(
-        &mut self,
-        restore_id: u64,
-        blocks: Vec<(u32, u32, [u8; KEY_BYTES], bool)>,
-    ) -> Result<(), Failure> {
-        let blocks: Vec<_> = blocks
-            .into_iter()
-            .map(|(slot, block_id, key, base_only)| (slot, block_id, BlockKey::from_bytes(key), base_only))
-            .collect();
+    /// Begins a `Restore` of shard.proto, given as its bytes.
+    fn restore(&mut self, restore: &[u8]) -> Result<(), Failure> {
+        let proto::Restore { restore_id, blocks } = decode(restore)?;
+        let block = |block: proto::BlockRestore| {
+            let key = <[u8; KEY_BYTES]>::try_from(&block.key[..]).map_err(|_| {
+                PyValueError::new_err(format!("a key has {} bytes, expected {KEY_BYTES}", block.key.len()))
+            })?;
+            Ok((block.slot, block.block_id, BlockKey::from_bytes(key), block.base_only))
+        };
+        let blocks = blocks.into_iter().map(block).collect::<PyResult<Vec<_>>>()?;
         Ok(self.executor.begin_restore(restore_id, &blocks)?)
     }
 
@@ -88,10 +89,6 @@ impl PyExecutor {
 
     fn end(&mut self, sequence_id: u64) -> Result<(), Failure> {
         Ok(self.executor.end(sequence_id)?)
-    }
-
-    fn await_mask(&mut self, sequence_id: u64, masks: &PyLateMasks) -> Result<(), Failure> {
-        Ok(self.executor.await_mask(sequence_id, masks.masks.clone())?)
     }
 
     fn reset(&mut self, py: Python<'_>) {
@@ -111,78 +108,49 @@ impl PyExecutor {
         Ok(self.executor.drop_window_parts(&block_ids)?)
     }
 
-    /// Appends the tokens of `appends` (sequence id, token ids), restricts the next samples by `masks` (sequence id,
-    /// bytes) and those after drafts by `draft_masks` (sequence id, bytes of each), runs one step, and begins the
-    /// `stores` (sequence id, block index, slot). Stores of chunks that failed are refused and reported as not stored.
-    #[pyo3(signature = (chunks, stores=Vec::new(), appends=Vec::new(), masks=Vec::new(), draft_masks=Vec::new()))]
+    /// Runs the chunks of a `StepPlan` of shard.proto, given as its bytes, and begins their stores. Chunks that await a
+    /// mask find it in `late_masks`. Stores of chunks that failed are refused and reported as not stored. Returns the
+    /// bytes of a `StepResult` with the results of the chunks alone.
+    #[pyo3(signature = (plan, late_masks=None))]
     fn step<'py>(
         &mut self,
         py: Python<'py>,
-        chunks: Vec<PyChunk>,
-        stores: Vec<(u64, u32, u32)>,
-        appends: Vec<(u64, Vec<u32>)>,
-        masks: Vec<(u64, Bound<'py, PyBytes>)>,
-        draft_masks: Vec<(u64, Vec<Vec<u8>>)>,
-    ) -> Result<Bound<'py, PyList>, Failure> {
-        stores
-            .iter()
-            .try_for_each(|(sequence_id, _, slot)| self.executor.check_store(*sequence_id, *slot))?;
-        for (sequence_id, token_ids) in appends {
-            self.executor.append(sequence_id, &token_ids)?;
-        }
-        for (sequence_id, mask) in masks {
-            self.executor.allow(sequence_id, mask.as_bytes().to_vec())?;
-        }
-        let mut chunks: Vec<Chunk> = chunks
-            .into_iter()
-            .map(
-                |(sequence_id, first_position, num_tokens, new_block_ids, sample, score, draft_token_ids)| {
-                    Chunk {
-                        sequence_id,
-                        first_position,
-                        num_tokens,
-                        new_block_ids,
-                        sample,
-                        score,
-                        draft_token_ids,
-                        draft_masks: Vec::new(),
-                    }
-                },
-            )
-            .collect();
-        for (sequence_id, masks) in draft_masks {
-            let chunk = chunks.iter_mut().find(|chunk| chunk.sequence_id == sequence_id);
-            if let Some(chunk) = chunk {
-                chunk.draft_masks = masks;
+        plan: &[u8],
+        late_masks: Option<&PyLateMasks>,
+    ) -> Result<Bound<'py, PyBytes>, Failure> {
+        let proto::StepPlan { chunks: messages, .. } = decode(plan)?;
+        let mut stores = Vec::new();
+        for message in &messages {
+            for store in &message.stores {
+                self.executor.check_store(message.sequence_id, store.slot)?;
+                stores.push((message.sequence_id, store.block_index, store.slot));
             }
         }
+        for message in &messages {
+            let sequence_id = message.sequence_id;
+            if !message.appended_token_ids.is_empty() {
+                self.executor.append(sequence_id, &message.appended_token_ids)?;
+            }
+            if !message.allowed_tokens.is_empty() {
+                self.executor.allow(sequence_id, message.allowed_tokens.to_vec())?;
+            }
+            if message.awaits_mask {
+                let masks = late_masks.ok_or_else(|| PyValueError::new_err("`late_masks` is missing"))?;
+                self.executor.await_mask(sequence_id, masks.masks.clone())?;
+            }
+        }
+        let chunks: Vec<Chunk> = messages.iter().map(messages::chunk).collect();
         let Self { executor, results, .. } = self;
-        py.detach(|| {
+        let result = py.detach(|| {
             executor.step_into(&chunks, results);
             let has_failed = |sequence_id| {
                 let mut failed = results.iter().filter(|result| result.outcome.is_err());
                 failed.any(|failed| failed.sequence_id == sequence_id)
             };
-            executor.begin_stores(&stores, has_failed)
+            executor.begin_stores(&stores, has_failed)?;
+            Ok::<_, ExecutorError>(messages::step_result(executor, &messages, results).encode_to_vec())
         })?;
-        let results = results.iter().map(|result| outcome(py, result)).collect::<PyResult<Vec<_>>>()?;
-        Ok(PyList::new(py, results)?)
-    }
-
-    /// Returns the scores of the last step: [(sequence id, [(logprob, rank, [(id, logprob)...])...])...].
-    fn scores<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let token = |token: &TokenScore| (token.logprob, token.rank, token.top_logprobs.clone());
-        let scores = self.executor.scores().iter();
-        PyList::new(
-            py,
-            scores.map(|chunk| (chunk.sequence_id, chunk.tokens.iter().map(token).collect::<Vec<_>>())),
-        )
-    }
-
-    /// The vectors of the last step, each (sequence id, elements).
-    fn vectors(&self) -> Vec<(u64, Vec<f32>)> {
-        let vectors = self.executor.vectors().iter();
-        vectors.map(|vector| (vector.sequence_id, vector.values.clone())).collect()
+        Ok(PyBytes::new(py, &result))
     }
 
     fn score<'py>(&mut self, py: Python<'py>, token_ids: Vec<u32>) -> Result<Bound<'py, PyBytes>, Failure> {

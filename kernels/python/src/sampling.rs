@@ -1,23 +1,11 @@
-//! Converts sampling parameters from Python and results to Python.
+//! Converts sampling parameters from Python.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::types::{PyBytes, PyDict};
 
 use trunkline_contract::TokenMask;
-use trunkline_kernels::executor::SequenceResult;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
-
-/// Converts a result to (sequence_id, token_id, logprob, [(id, logprob)...]) or (sequence_id, code, message).
-pub(super) fn outcome<'py>(py: Python<'py>, result: &SequenceResult) -> PyResult<Bound<'py, PyTuple>> {
-    match &result.outcome {
-        Ok(token) => {
-            let likeliest = &token.top_logprobs[..];
-            (result.sequence_id, token.token_id, token.logprob, likeliest).into_pyobject(py)
-        }
-        Err(failure) => (result.sequence_id, failure.code(), failure.message()).into_pyobject(py),
-    }
-}
 
 /// Reads the fields of `SamplingParams` in shard.proto. Missing fields have the value that changes nothing.
 pub(super) fn sampling_params(sampling: &Bound<'_, PyDict>) -> PyResult<SamplingParams> {

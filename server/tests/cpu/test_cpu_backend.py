@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, Sequences, build_tiny, log_softmax
 from tests.models.tiny import CASES, VOCAB_SIZE, TinyModels
+from tests.plans import new_chunk
 from tests.tiers import matrix
 from trunkline_server import _kernels
+from trunkline_server._proto.shard_pb2 import Chunk
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -104,10 +106,10 @@ def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
         neighbour = step + 2
         backend.start(neighbour, PROMPT[: 10 + step], 10 + step, GREEDY)
         end = len(PROMPT) + step
-        chunks = [Chunk(1, position, end - position, blocks if step == 0 else [], sample=True)]
+        chunks = [new_chunk(1, position, end - position, blocks if step == 0 else [], sample=True)]
         # Each began one token longer and one step later than the one before it, so all are at the same position.
-        chunks += [Chunk(other, 9 + step, 1, [], sample=True) for other in range(2, neighbour)]
-        chunks.append(Chunk(neighbour, 0, 10 + step, sequences.blocks(BLOCK_SIZE), sample=True))
+        chunks += [new_chunk(other, 9 + step, 1, [], sample=True) for other in range(2, neighbour)]
+        chunks.append(new_chunk(neighbour, 0, 10 + step, sequences.blocks(BLOCK_SIZE), sample=True))
         outcomes = backend.step(chunks)
         assert [outcome.sequence_id for outcome in outcomes] == [1, *range(2, neighbour + 1)]
         assert isinstance(outcomes[0], Sampled)
@@ -122,15 +124,15 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
     sequences = Sequences(backend, seed=2)
     holder = sequences.blocks(len(PROMPT))
     backend.start(8, PROMPT, len(PROMPT), GREEDY)
-    backend.step([Chunk(8, 0, len(PROMPT), holder, sample=False)])
+    backend.step([new_chunk(8, 0, len(PROMPT), holder, sample=False)])
     backend.end(8)
     blocks = holder[: num_hit // BLOCK_SIZE] + sequences.blocks(len(PROMPT) + 3 - num_hit // BLOCK_SIZE * BLOCK_SIZE)
     if num_hit % BLOCK_SIZE:
         backend.copy_block(holder[num_hit // BLOCK_SIZE], blocks[num_hit // BLOCK_SIZE], num_hit % BLOCK_SIZE)
     backend.start(9, PROMPT, len(PROMPT), GREEDY)
-    output = [*backend.step([Chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)])]
+    output = [*backend.step([new_chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)])]
     for end in (len(PROMPT) + 1, len(PROMPT) + 2):
-        output += backend.step([Chunk(9, end - 1, 1, [], sample=True)])
+        output += backend.step([new_chunk(9, end - 1, 1, [], sample=True)])
     assert [(o.token_id, o.logprob, o.top_logprobs) for o in output if isinstance(o, Sampled)] == [
         (o.token_id, o.logprob, o.top_logprobs) for o in cold
     ]
@@ -139,23 +141,23 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
 @pytest.mark.parametrize(
     "chunk",
     [
-        Chunk(1, 0, len(PROMPT) + 1, list(range(6)), sample=True),
-        Chunk(1, 0, len(PROMPT), [0], sample=True),
-        Chunk(1, 0, len(PROMPT), [*range(5), NUM_BLOCKS], sample=True),
-        Chunk(1, 5, len(PROMPT), list(range(6)), sample=True),
+        new_chunk(1, 0, len(PROMPT) + 1, list(range(6)), sample=True),
+        new_chunk(1, 0, len(PROMPT), [0], sample=True),
+        new_chunk(1, 0, len(PROMPT), [*range(5), NUM_BLOCKS], sample=True),
+        new_chunk(1, 5, len(PROMPT), list(range(6)), sample=True),
     ],
     ids=["token not known", "no block", "block not in the pool", "past the end"],
 )
 def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None:
     backend.start(1, PROMPT, len(PROMPT), GREEDY)
     backend.start(2, PROMPT, len(PROMPT), GREEDY)
-    good = Chunk(2, 0, 30, [20, 21], sample=False)
+    good = new_chunk(2, 0, 30, [20, 21], sample=False)
     outcomes = backend.step([chunk, good])
     assert len(outcomes) == 1
     failure = outcomes[0]
     assert isinstance(failure, SequenceFailure)
     assert (failure.sequence_id, failure.code) == (1, "invalid_plan")
-    (sampled,) = backend.step([Chunk(2, 30, len(PROMPT) - 30, [22, 23, 24, 25], sample=True)])
+    (sampled,) = backend.step([new_chunk(2, 30, len(PROMPT) - 30, [22, 23, 24, 25], sample=True)])
     backend.end(1)
     backend.end(2)
     assert isinstance(sampled, Sampled)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_chunk
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -35,7 +36,7 @@ def decode(
     while len(output) < NUM_OUTPUT:
         blocks = list(range(NUM_BLOCKS)) if steps == 0 else []
         own = min(num_own, NUM_OUTPUT - len(output) - 1)
-        chunk = Chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own)
+        chunk = new_chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own)
         (outcome,) = backend.step([chunk])
         assert isinstance(outcome, Sampled), outcome
         assert outcome.num_own_drafts <= own
@@ -90,7 +91,7 @@ def test_sequences_with_and_without_own_drafts_share_steps(tiny_model: TinyModel
         for sequence_id, own in ((1, 2), (2, 0)):
             blocks = [*range(8 * sequence_id, 8 * sequence_id + NUM_BLOCKS)] if not computed[sequence_id] else []
             first, end = computed[sequence_id], known[sequence_id]
-            chunks.append(Chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own))
+            chunks.append(new_chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own))
         for outcome in backend.step(chunks):
             assert isinstance(outcome, Sampled), outcome
             tokens = [replace(outcome, more_tokens=(), num_own_drafts=0), *outcome.more_tokens]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_chunk
 from tests.tiers import IS_FULL
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.engine import Engine
 from trunkline_server.plan import SequenceStart, StepPlan
@@ -45,7 +46,7 @@ def sample(
 ) -> Sampled | SequenceFailure:
     """Samples the token after a prompt."""
     backend.start(1, prompt, len(prompt), sampling)
-    (outcome,) = backend.step([Chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
+    (outcome,) = backend.step([new_chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
     backend.end(1)
     return outcome
 
@@ -101,8 +102,8 @@ def test_a_wrong_mask_fails_only_its_sequence(backend: Backend) -> None:
         backend.start(1, PROMPT, len(PROMPT), GREEDY)
         backend.start(2, PROMPT, len(PROMPT), GREEDY)
         chunks = [
-            Chunk(1, 0, len(PROMPT), [0, 1], True),
-            Chunk(2, 0, len(PROMPT), [2, 3], True, allowed_tokens=allowed),
+            new_chunk(1, 0, len(PROMPT), [0, 1], True),
+            new_chunk(2, 0, len(PROMPT), [2, 3], True, allowed_tokens=allowed),
         ]
         good, bad = backend.step(chunks)
         backend.end(1)
@@ -121,23 +122,23 @@ def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
     backend.start(1, PROMPT, len(PROMPT), sampling)
     with ThreadPoolExecutor(1) as other:
         other.submit(masks.tell, 1, allowed)
-        (outcome,) = backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)])
+        (outcome,) = backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks)
     assert isinstance(expected, Sampled)
     assert outcome == expected
     # An empty mask samples nothing, and the sequence continues from there.
     masks.tell(1, b"")
     first = len(PROMPT)
-    assert backend.step([Chunk(1, first, 1, [], True, late_masks=masks)]) == []
-    (outcome,) = backend.step([Chunk(1, first + 1, 1, [], True, appended_token_ids=[9])])
+    assert backend.step([new_chunk(1, first, 1, [], True, awaits_mask=True)], masks) == []
+    (outcome,) = backend.step([new_chunk(1, first + 1, 1, [], True, appended_token_ids=[9])])
     assert isinstance(outcome, Sampled)
     masks.tell(1, b"\xff")
-    (outcome,) = backend.step([Chunk(1, first + 2, 1, [], True, late_masks=masks)])
+    (outcome,) = backend.step([new_chunk(1, first + 2, 1, [], True, awaits_mask=True)], masks)
     assert isinstance(outcome, SequenceFailure) and outcome.code == "invalid_plan"
     backend.end(1)
     # No masks will come.
     masks.close()
     backend.start(1, PROMPT, len(PROMPT), sampling)
-    assert backend.step([Chunk(1, 0, len(PROMPT), [0, 1], True, late_masks=masks)]) == []
+    assert backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks) == []
     backend.end(1)
 
 
@@ -146,19 +147,19 @@ def test_waiting_for_a_mask_is_no_work(backend: Backend) -> None:
     engine = Engine(backend, vocab_size=VOCAB_SIZE)
     masks, wait_s = engine.make_late_masks(), 0.5
     starts = [SequenceStart(number, PROMPT, len(PROMPT), GREEDY) for number in (1, 2)]
-    chunks = [Chunk(number, 0, len(PROMPT), [2 * number, 2 * number + 1], True) for number in (1, 2)]
+    chunks = [new_chunk(number, 0, len(PROMPT), [2 * number, 2 * number + 1], True) for number in (1, 2)]
     engine.step(StepPlan(1, starts=starts, chunks=chunks))
     teller = Timer(wait_s, masks.tell, (2, mask_of([3])))
     teller.start()
     began = time.perf_counter()
-    awaits = Chunk(2, len(PROMPT), 1, [], True, late_masks=masks)
-    result = engine.step(StepPlan(2, chunks=[Chunk(1, len(PROMPT), 1, [], True), awaits]))
+    awaits = new_chunk(2, len(PROMPT), 1, [], True, awaits_mask=True)
+    result = engine.step(StepPlan(2, chunks=[new_chunk(1, len(PROMPT), 1, [], True), awaits], late_masks=masks))
     elapsed_us = (time.perf_counter() - began) * 1e6
     teller.join()
     assert 0 < result.device_time_us < elapsed_us - wait_s * 1e6 / 4
     # The next step does not wait.
     began = time.perf_counter()
-    result = engine.step(StepPlan(3, chunks=[Chunk(1, len(PROMPT) + 1, 1, [], True)]))
+    result = engine.step(StepPlan(3, chunks=[new_chunk(1, len(PROMPT) + 1, 1, [], True)]))
     elapsed_us = (time.perf_counter() - began) * 1e6
     assert 0 < result.device_time_us <= elapsed_us
 
@@ -178,9 +179,9 @@ def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:
     expected = sample(backend, b"", prompt=[*PROMPT, *appended])
     assert isinstance(expected, Sampled)
     backend.start(1, PROMPT, len(PROMPT), GREEDY)
-    assert backend.step([Chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]) == []
+    assert backend.step([new_chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]) == []
     first = len(PROMPT) - 1
-    (outcome,) = backend.step([Chunk(1, first, 3, [], True, appended_token_ids=appended)])
+    (outcome,) = backend.step([new_chunk(1, first, 3, [], True, appended_token_ids=appended)])
     backend.end(1)
     assert isinstance(outcome, Sampled)
     assert outcome.token_id == expected.token_id

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, Sequences, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_chunk
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.states import num_states
 from trunkline_server.backends.store_files import StoreOptions
@@ -85,7 +86,7 @@ def sampled(backend: CpuBackend | ReferenceBackend, ends: list[int], first: int 
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
     blocks, output = list(range(7)), []
     for end in [*ends, 91, 92, 93]:
-        (*found,) = backend.step([Chunk(1, first, end - first, blocks, sample=end >= len(PROMPT))])
+        (*found,) = backend.step([new_chunk(1, first, end - first, blocks, sample=end >= len(PROMPT))])
         for outcome in found:
             assert isinstance(outcome, Sampled), outcome
             output.append(outcome)
@@ -100,7 +101,7 @@ def test_a_prefix_hit_begins_with_the_state_of_a_whole_block(backend: CpuBackend
     for hit in (64, 80):
         assert sampled(backend, [90], first=hit) == cold
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
-    (failure,) = backend.step([Chunk(1, 32, 58, list(range(7)), sample=True)])
+    (failure,) = backend.step([new_chunk(1, 32, 58, list(range(7)), sample=True)])
     assert isinstance(failure, SequenceFailure)
     assert "block 1 has no window part, but position 32 needs it" in failure.message
 
@@ -117,7 +118,7 @@ def test_a_whole_block_is_copied_with_its_state(backend: CpuBackend) -> None:
     backend.copy_block(3, 20, BLOCK_SIZE)
     backend.drop_window_parts([3])
     backend.start(1, PROMPT, len(PROMPT), SAMPLING)
-    (outcome,) = backend.step([Chunk(1, 64, 26, [0, 1, 2, 20, 21, 22], sample=True)])
+    (outcome,) = backend.step([new_chunk(1, 64, 26, [0, 1, 2, 20, 21, 22], sample=True)])
     assert outcome == cold[0]
     with pytest.raises(ValueError, match="cannot copy 5 tokens"):
         backend.copy_block(20, 30, 5)

@@ -18,10 +18,12 @@ import pytest
 from tests import running
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_block_restore, new_chunk, new_restore, new_store
 from tests.running import HEADER_BYTES, RECORD_BYTES, ROOT_KEY, keys_on_disk
+from trunkline_server._proto.shard_pb2 import BlockStore
 from trunkline_server.backends import registry, store_files
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.plan import SequenceStart
@@ -49,16 +51,16 @@ class Shard(running.Shard):
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on."""
         start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
-        chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
+        chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         return self.step(starts=[start], chunks=[chunk])[0]
 
     def go_on(self, count: int) -> list[Sampled]:
         first = len(PROMPT)
-        return [self.step(chunks=[Chunk(1, first + i, 1, (), True)])[0] for i in range(count)]
+        return [self.step(chunks=[new_chunk(1, first + i, 1, (), True)])[0] for i in range(count)]
 
 
 BLOCK_IDS = [9, 4, 31, 2, 17, 8, 40]
-STORES = [BlockStore(index, 20 - index) for index in range(NUM_STORED)]
+STORES = [new_store(index, 20 - index) for index in range(NUM_STORED)]
 SLOTS = [store.slot for store in STORES]
 
 
@@ -74,8 +76,10 @@ def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], l
 
 def restore(shard: Shard, keys: Sequence[bytes]) -> int:
     """Restores the blocks to 50, 51, ...; returns how many were restored."""
-    blocks = [BlockRestore(store.slot, 50 + i, key) for i, (store, key) in enumerate(zip(STORES, keys, strict=True))]
-    shard.step(restores=[Restore(1, blocks)])
+    blocks = [
+        new_block_restore(store.slot, 50 + i, key) for i, (store, key) in enumerate(zip(STORES, keys, strict=True))
+    ]
+    shard.step(restores=[new_restore(1, blocks)])
     (outcome,) = shard.outcomes(num_restores=1).restores
     assert outcome.restore_id == 1
     return outcome.num_blocks
@@ -153,7 +157,7 @@ def test_another_model_starts_with_an_empty_store(tiny_model: TinyModels, tmp_pa
 def test_contract_errors_that_only_the_kernels_detect(checkpoint: Checkpoint, tmp_path: Path) -> None:
     shard = Shard(open_backend(checkpoint, tmp_path))
     start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING)
-    chunk = Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES[:1])
+    chunk = new_chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES[:1])
     with pytest.raises(PlanError, match="sequence 1 was started without a root key"):
         shard.step(starts=[start], chunks=[chunk])
 
@@ -191,7 +195,7 @@ def test_a_shard_takes_the_store_over(
     # The old shard goes on without its store.
     assert restore(old, keys) == 0
     old.step(ends=[1])
-    assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
+    assert old.prefill(BLOCK_IDS, stores=[new_store(0, 3)]) == first
     assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [False]
 
 
@@ -216,7 +220,7 @@ def test_a_shard_takes_its_store_back(checkpoint: Checkpoint, tmp_path: Path, ca
     hit = [50 + i for i in range(NUM_STORED)]
     assert old.prefill([*hit, 0, 1], first=NUM_STORED * BLOCK_SIZE) == first
     old.step(ends=[1])
-    assert old.prefill(BLOCK_IDS, stores=[BlockStore(0, 3)]) == first
+    assert old.prefill(BLOCK_IDS, stores=[new_store(0, 3)]) == first
     assert [outcome.is_stored for outcome in old.outcomes(num_stores=1).stores] == [True]
 
 
@@ -292,7 +296,7 @@ def test_blocks_of_another_format_make_room(
     new = open_backend(checkpoint, None, store=room, kv_cache_dtype="f16")
     assert "made room" not in caplog.text, "there is room yet"
     shard = Shard(new)
-    stores = [BlockStore(index, index) for index in range(NUM_STORED)]
+    stores = [new_store(index, index) for index in range(NUM_STORED)]
     shard.prefill(BLOCK_IDS, stores=stores)
     assert all(outcome.is_stored for outcome in shard.outcomes(num_stores=NUM_STORED).stores)
     (record,) = [record for record in caplog.records if "made room" in record.getMessage()]
@@ -326,7 +330,7 @@ def test_a_full_disk_costs_no_answer(checkpoint: Checkpoint, tmp_path: Path, cap
     slot_bytes = -(-backend.info.bytes_per_block // 4096) * 4096
     expected = Shard(open_backend(checkpoint, None)).prefill(BLOCK_IDS)
     shard = Shard(backend)
-    stores = [BlockStore(0, 0), BlockStore(1, 20), BlockStore(2, 21)]
+    stores = [new_store(0, 0), new_store(1, 20), new_store(2, 21)]
     # The records of all slots and a few blocks fit; slots 20 and 21 do not.
     assert HEADER_BYTES + backend.info.num_store_slots * RECORD_BYTES < 20 * slot_bytes
     with largest_file(20 * slot_bytes):

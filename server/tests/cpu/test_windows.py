@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_block_restore, new_chunk, new_restore, new_store
 from tests.running import ROOT_KEY, all_sampled, keys_on_disk, wait_for_transfers
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -43,7 +44,7 @@ def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Samp
             backend.drop_window_parts([num_dropped])
             num_dropped += 1
         needed = -(-end // BLOCK_SIZE)
-        for outcome in backend.step([Chunk(1, first, end - first, range(num_blocks, needed), end == known)]):
+        for outcome in backend.step([new_chunk(1, first, end - first, range(num_blocks, needed), end == known)]):
             assert isinstance(outcome, Sampled), outcome
             known += 1
             yield outcome
@@ -118,8 +119,10 @@ def stored_prompt(backend: CpuBackend) -> list[Sampled]:
     for index, first in enumerate(range(0, len(LONG_PROMPT), BLOCK_SIZE)):
         end = min(first + BLOCK_SIZE, len(LONG_PROMPT))
         is_full = end - first == BLOCK_SIZE
-        stores = [BlockStore(index, index)] if is_full else []
-        outcomes += all_sampled(backend.step([Chunk(1, first, end - first, [index], end == len(LONG_PROMPT), stores)]))
+        stores = [new_store(index, index)] if is_full else []
+        outcomes += all_sampled(
+            backend.step([new_chunk(1, first, end - first, [index], end == len(LONG_PROMPT), stores)])
+        )
         if is_full:
             assert backend.store is not None
             (stored,) = wait_for_transfers(backend.store.take_outcomes, backend.store, num_stores=1).stores
@@ -135,7 +138,7 @@ def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None =
             backend.drop_window_parts(range(max(0, position + 1 - window) // BLOCK_SIZE))
         new = range(num_blocks, position // BLOCK_SIZE + 1)
         num_blocks += len(new)
-        outcomes += all_sampled(backend.step([Chunk(1, position, 1, new, True)]))
+        outcomes += all_sampled(backend.step([new_chunk(1, position, 1, new, True)]))
     backend.end(1)
     return outcomes
 
@@ -158,14 +161,16 @@ def test_stored_blocks_are_whole_and_restored_without_parts_outside_the_window(
     # Slots do not reveal whether their writer used window parts.
     for window_parts in (num_parts(window), None):
         backend = open_tiny(folder, 512, window_parts, **options)
-        blocks = [BlockRestore(slot, slot, key, slot < first_needed) for slot, key in enumerate(keys)]
+        blocks = [new_block_restore(slot, slot, key, slot < first_needed) for slot, key in enumerate(keys)]
         assert backend.store is not None
-        backend.store.restore(Restore(1, blocks))
+        backend.store.restore(new_restore(1, blocks))
         (restored,) = wait_for_transfers(backend.store.take_outcomes, backend.store, num_restores=1).restores
         assert restored.num_blocks == num_stored
         backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
         first = num_stored * BLOCK_SIZE
-        outcomes = all_sampled(backend.step([Chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)]))
+        outcomes = all_sampled(
+            backend.step([new_chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)])
+        )
         outcomes += go_on(backend, len(LONG_PROMPT), num_stored + 1, window)
         assert outcomes == expected
         del backend

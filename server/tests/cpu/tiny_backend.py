@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.plans import new_chunk
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -64,7 +65,7 @@ class Sequences:
         output: list[Sampled] = []
         edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]
         for first, end in itertools.pairwise(edges):
-            chunk = Chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
+            chunk = new_chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
             for outcome in self.backend.step([chunk]):
                 assert isinstance(outcome, Sampled), outcome
                 output.append(outcome)

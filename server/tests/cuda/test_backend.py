@@ -13,12 +13,13 @@ import torch
 from tests import running
 from tests.models.compared import CUDA_CASES
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import changed, new_chunk
 from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first, full
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device, Event, Stream
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure, Watermark
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure, Watermark
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -173,7 +174,7 @@ def decode_with_drafts(
         chunk = mine.chunk(mine.num_known - mine.num_computed, draft_token_ids=drafted)
         if is_masked:
             masks = [mask_at(mine.num_known + index) for index in range(len(drafted) + 1)]
-            chunk = replace(chunk, allowed_tokens=masks[0], draft_masks=masks[1:])
+            chunk = changed(chunk, allowed_tokens=masks[0], draft_masks=masks[1:])
         first, beside = all_sampled(backend.step([chunk, other.chunk(9 if step == 0 else 1)]))
         other.take(beside)
         tokens = [replace(first, more_tokens=()), *first.more_tokens]
@@ -208,8 +209,8 @@ def test_drafts_are_read_behind_a_token_that_is_on_the_device(backend: CudaBacke
     expected = run_alone(backend, [24], [0, 1], num_decodes=3)
     tokens = [token.token_id or 0 for token in expected]
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    backend.begin([Chunk(1, 0, 24, [0, 1], True)])
-    backend.begin([Chunk(1, 24, 1, [], True, draft_token_ids=tokens[1:3])])
+    backend.begin([new_chunk(1, 0, 24, [0, 1], True)])
+    backend.begin([new_chunk(1, 24, 1, [], True, draft_token_ids=tokens[1:3])])
     (first,), (second,) = backend.finish(), backend.finish()
     assert isinstance(first, Sampled)
     assert isinstance(second, Sampled)
@@ -220,8 +221,8 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1, 2], num_decodes=0)
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    good = Chunk(1, 0, 24, [0, 1, 2], True)
-    outcomes = backend.step([Chunk(2, 0, 20, [NUM_BLOCKS], False), Chunk(9, 0, 1, [3], True), good])
+    good = new_chunk(1, 0, 24, [0, 1, 2], True)
+    outcomes = backend.step([new_chunk(2, 0, 20, [NUM_BLOCKS], False), new_chunk(9, 0, 1, [3], True), good])
     assert [type(outcome) for outcome in outcomes] == [SequenceFailure, SequenceFailure, Sampled]
     assert [outcome.code for outcome in outcomes[:2]] == ["invalid_plan"] * 2  # type: ignore[union-attr]
     assert_same([outcomes[2]], expected)  # type: ignore[list-item]
@@ -230,17 +231,17 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
 def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:
     mask = mask_of(77)
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
-    (outcome,) = backend.step([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)])
+    (outcome,) = backend.step([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)])
     assert outcome == Sampled(1, 77, scores=[])
     late = backend.make_late_masks()
-    backend.begin([Chunk(1, 24, 1, [], True, late_masks=late)])
+    backend.begin([new_chunk(1, 24, 1, [], True, awaits_mask=True)], late)
     late.tell(1, mask)
     assert backend.finish() == [Sampled(1, 77, scores=[])]
-    backend.begin([Chunk(1, 25, 1, [], True, late_masks=late)])
+    backend.begin([new_chunk(1, 25, 1, [], True, awaits_mask=True)], late)
     late.tell(1, b"")
     assert backend.finish() == []
     # Forced tokens follow without being sampled.
-    (outcome,) = backend.step([Chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=mask)])
+    (outcome,) = backend.step([new_chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=mask)])
     assert outcome == Sampled(1, 77, scores=[])
 
 
@@ -288,7 +289,7 @@ def held(checkpoint: Checkpoint, device: str) -> CudaBackend:
     backend = build_cuda(checkpoint, HeldDevice())
     for number in (1, 2):
         backend.start(number, PROMPT, len(PROMPT), SamplingParams())
-        backend.step([Chunk(number, 0, 24, [4 * number, 4 * number + 1], True)])
+        backend.step([new_chunk(number, 0, 24, [4 * number, 4 * number + 1], True)])
     return backend
 
 
@@ -300,8 +301,8 @@ def held_device(backend: CudaBackend) -> HeldDevice:
 def test_a_step_is_not_ready_before_all_its_masks_have_come(held: CudaBackend) -> None:
     mask = mask_of(77)
     device, late = held_device(held), held.make_late_masks()
-    chunks = [Chunk(number, 24, 1, [], True, late_masks=late) for number in (1, 2)]
-    held.begin(chunks)
+    chunks = [new_chunk(number, 24, 1, [], True, awaits_mask=True) for number in (1, 2)]
+    held.begin(chunks, late)
     assert not held.is_ready()
     late.tell(2, mask)
     assert not held.is_ready(), "one of two masks is missing"
@@ -313,7 +314,7 @@ def test_a_step_is_not_ready_before_all_its_masks_have_come(held: CudaBackend) -
     assert held.is_ready()
     assert held.finish() == [Sampled(1, 77, scores=[]), Sampled(2, 77, scores=[])]
     # Masks that never come are as good as empty ones.
-    held.begin([Chunk(number, 25, 1, [], True, late_masks=late) for number in (1, 2)])
+    held.begin([new_chunk(number, 25, 1, [], True, awaits_mask=True) for number in (1, 2)], late)
     assert not held.is_ready()
     late.close()
     assert held.is_ready()
@@ -322,12 +323,12 @@ def test_a_step_is_not_ready_before_all_its_masks_have_come(held: CudaBackend) -
 
 def test_a_step_begins_while_the_one_before_samples_under_late_masks(held: CudaBackend) -> None:
     device, late = held_device(held), held.make_late_masks()
-    held.begin([Chunk(1, 24, 1, [], True, late_masks=late)])
+    held.begin([new_chunk(1, 24, 1, [], True, awaits_mask=True)], late)
     device.is_done = False
     late.tell(1, mask_of(77))
     # As the engine loop does, which looks for a result before it takes the next plan.
     assert not held.is_ready()
-    held.begin([Chunk(1, 25, 1, [], True), Chunk(2, 24, 1, [], True)])
+    held.begin([new_chunk(1, 25, 1, [], True), new_chunk(2, 24, 1, [], True)])
     assert held.num_steps_in_flight == 2
     device.is_done = True
     assert held.finish() == [Sampled(1, 77, scores=[])]
@@ -350,8 +351,8 @@ def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
     monkeypatch.setattr(held.runner, "run", takes(70, held.runner.run))
     monkeypatch.setattr(held.sampler, "launch", takes(5, held.sampler.launch))
     monkeypatch.setattr(late, "wait", takes(9000, late.wait))
-    held.begin([Chunk(1, 24, 1, [], True)])
-    held.begin([Chunk(2, 24, 1, [], True, late_masks=late)])
+    held.begin([new_chunk(1, 24, 1, [], True)])
+    held.begin([new_chunk(2, 24, 1, [], True, awaits_mask=True)], late)
     held.finish()
     assert held.step_time_us(elapsed_us=123) == 75
     device.now_us += 40_000
@@ -359,7 +360,7 @@ def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
     assert held.finish() == [Sampled(2, 77, scores=[])]
     assert held.step_time_us(elapsed_us=123) == 75
     # A step in which nothing runs has no time.
-    held.step([Chunk(9, 0, 1, [], True)])
+    held.step([new_chunk(9, 0, 1, [], True)])
     assert held.step_time_us(elapsed_us=123) == 0
 
 
@@ -395,8 +396,8 @@ def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -
     for name, one in (("cuda", backend), ("reference", reference)):
         one.start(1, PROMPT[:9], 9, params)
         outcomes = [
-            *one.step([Chunk(1, 0, 4, [0], False, score=True)]),
-            *one.step([Chunk(1, 4, 5, [], True, score=True)]),
+            *one.step([new_chunk(1, 0, 4, [0], False, score=True)]),
+            *one.step([new_chunk(1, 4, 5, [], True, score=True)]),
         ]
         found[name] = [score for outcome in outcomes for score in outcome.scores]  # type: ignore[union-attr]
         one.end(1)
@@ -423,10 +424,10 @@ def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> Non
 
 def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    backend.begin([Chunk(1, 0, 24, [0, 1, 2], True)])
+    backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True)])
     backend.reset()
     assert backend.num_steps_in_flight == 0
-    (outcome,) = backend.step([Chunk(1, 24, 1, [], True)])
+    (outcome,) = backend.step([new_chunk(1, 24, 1, [], True)])
     assert isinstance(outcome, SequenceFailure)
 
 
@@ -435,8 +436,8 @@ def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_tokens=mask_of(4)))
     nothing = bytearray(-(-VOCAB_SIZE // 8))
     nothing[0] = 1
-    backend.begin([Chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])
-    backend.begin([Chunk(1, 24, 1, [], True)])
+    backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])
+    backend.begin([new_chunk(1, 24, 1, [], True)])
     (first,), (second,) = backend.finish(), backend.finish()
     assert isinstance(first, SequenceFailure)
     assert first.code == "not_finite"

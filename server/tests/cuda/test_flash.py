@@ -14,6 +14,7 @@ import torch
 from tests.cuda.kv_oracle import make_scene, softmax_attention
 from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_chunk
 from tests.tiers import full
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
@@ -23,7 +24,7 @@ from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry, StepShape
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 LAYOUT = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.BF16)
@@ -116,10 +117,10 @@ def two_sequences(backend: CudaBackend) -> list[Sampled]:
     backend.start(1, tokens[:8], 8, params)
     backend.start(2, tokens, 60, params)
     plans = [
-        [Chunk(1, 0, 8, [0], True)],
-        [Chunk(1, 8, 1, [], True), Chunk(2, 0, 40, [1, 2, 3], False)],
-        [Chunk(1, 9, 1, [], True), Chunk(2, 40, 20, [4], True)],
-        [Chunk(2, 60, 1, [], True)],
+        [new_chunk(1, 0, 8, [0], True)],
+        [new_chunk(1, 8, 1, [], True), new_chunk(2, 0, 40, [1, 2, 3], False)],
+        [new_chunk(1, 9, 1, [], True), new_chunk(2, 40, 20, [4], True)],
+        [new_chunk(2, 60, 1, [], True)],
     ]
     outcomes = [outcome for plan in plans for outcome in backend.step(plan)]
     assert all(isinstance(outcome, Sampled) for outcome in outcomes)

@@ -13,6 +13,7 @@ from tests import running
 from tests.cuda.kv_oracle import random
 from tests.cuda.test_backend import BLOCK_SIZE, PROMPT, WITH_LOGPROBS, build_cuda
 from tests.models.tiny import TinyModels
+from tests.plans import new_chunk
 from tests.tiers import first
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.kernels.recurrence import decay, recurrence, softplus
@@ -20,7 +21,7 @@ from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.state_pool import StatePool, kept_blocks
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepTensors, shape_of
 from trunkline_server.backends.cuda.tier_build import TierOptions
-from trunkline_server.backends.interface import Chunk, Sampled, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
@@ -159,7 +160,7 @@ def sampled(backend: CudaBackend, ends: list[int], first: int = 0, blocks: Seque
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     output: list[Sampled] = []
     for end in [*ends, 25]:
-        output += running.all_sampled(backend.step([Chunk(1, first, end - first, blocks, sample=end >= 24)]))
+        output += running.all_sampled(backend.step([new_chunk(1, first, end - first, blocks, sample=end >= 24)]))
         first, blocks = end, []
     backend.end(1)
     return output
@@ -179,14 +180,14 @@ def test_hits_and_copies_of_states_change_no_bit(case: str, tiny_model: TinyMode
     # A chunk without its state fails alone.
     for sequence_id in (2, 3):
         backend.start(sequence_id, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    failure, beside = backend.step([Chunk(2, 16, 8, [0, 5], True), Chunk(3, 16, 8, [20, 22], True)])
+    failure, beside = backend.step([new_chunk(2, 16, 8, [0, 5], True), new_chunk(3, 16, 8, [20, 22], True)])
     assert isinstance(failure, SequenceFailure)
     assert failure.message == "block 0 has no window part, but position 16 needs it"
     assert beside == replace(cold[0], sequence_id=3)
     # A new router knows of no states.
     backend.reset()
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    (failure,) = backend.step([Chunk(2, 16, 8, [20, 22], True)])
+    (failure,) = backend.step([new_chunk(2, 16, 8, [20, 22], True)])
     assert isinstance(failure, SequenceFailure)
 
 

@@ -12,23 +12,18 @@ import torch
 from tests import running
 from tests.cuda.lazy_device import LazyDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import new_block_restore, new_chunk, new_copy, new_restore, new_store
 from tests.running import ROOT_KEY, keys_on_disk
+from trunkline_server._proto.shard_pb2 import BlockStore
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.tier_build import TierOptions
-from trunkline_server.backends.interface import (
-    BlockRestore,
-    BlockStore,
-    Chunk,
-    Restore,
-    Sampled,
-    SamplingParams,
-)
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument, PlanError
-from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan
+from trunkline_server.plan import SequenceStart, StepPlan
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -36,7 +31,7 @@ NUM_BLOCKS = 12
 NUM_STORED = 2
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 3).tolist()
 SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
-STORES = [BlockStore(index, 9 - index) for index in range(NUM_STORED)]
+STORES = [new_store(index, 9 - index) for index in range(NUM_STORED)]
 BLOCK_IDS = [9, 4, 11]
 RESTORED_IDS = [2, 5]
 HOST_BYTES = 1 << 20
@@ -74,7 +69,7 @@ class Shard(running.Shard):
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on, with a sequence that ends before the next one."""
         start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
-        chunk = Chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
+        chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         (sampled,) = self.step(starts=[start], chunks=[chunk])
         self.step(ends=[1])
         return sampled
@@ -91,7 +86,7 @@ class Shard(running.Shard):
         block_ids = [*BLOCK_IDS[:NUM_STORED], *RESTORED_IDS]
         tokens = [token % 7 for token in range(len(block_ids) * BLOCK_SIZE)]
         start = SequenceStart(2, tokens, len(tokens), SAMPLING, ROOT_KEY)
-        self.step(starts=[start], chunks=[Chunk(2, 0, len(tokens), block_ids, False)])
+        self.step(starts=[start], chunks=[new_chunk(2, 0, len(tokens), block_ids, False)])
         self.step(ends=[2])
 
     def clobber(self) -> None:
@@ -105,10 +100,10 @@ class Shard(running.Shard):
         self._restore_id += 1
         keys = keys or [bytes(16)] * NUM_STORED
         blocks = [
-            BlockRestore(store.slot, block_id, key)
+            new_block_restore(store.slot, block_id, key)
             for store, block_id, key in zip(STORES, RESTORED_IDS, keys, strict=True)
         ]
-        self.step(restores=[Restore(self._restore_id, blocks)])
+        self.step(restores=[new_restore(self._restore_id, blocks)])
         (outcome,) = self.outcomes(num_restores=1).restores
         assert outcome.restore_id == self._restore_id
         return outcome.num_blocks
@@ -156,11 +151,11 @@ def test_a_restored_block_can_be_copied_and_scored(checkpoint: Checkpoint, devic
     expected = shard.store_prompt()
     shard.clobber()
     assert shard.restore() == NUM_STORED
-    shard.step(copies=[BlockCopy(RESTORED_IDS[1], 0, BLOCK_SIZE)])
+    shard.step(copies=[new_copy(RESTORED_IDS[1], 0, BLOCK_SIZE)])
     assert shard.prefill([RESTORED_IDS[0], 0, 1], first=NUM_STORED * BLOCK_SIZE) == expected
     # Scoring overwrites the first blocks, even while they are being restored.
     alone = shard.backend.score(PROMPT[:17])
-    shard.step(restores=[Restore(99, [BlockRestore(STORES[0].slot, 0, bytes(16))])])
+    shard.step(restores=[new_restore(99, [new_block_restore(STORES[0].slot, 0, bytes(16))])])
     shard.outcomes(num_restores=1)
     np.testing.assert_array_equal(shard.backend.score(PROMPT[:17]), alone)
 
@@ -184,25 +179,25 @@ def test_invalid_stores_are_refused_before_anything_is_done(checkpoint: Checkpoi
 
     def prefill(stores: Sequence[BlockStore], root_key: bytes = ROOT_KEY) -> None:
         start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, root_key)
-        shard.step(starts=[start], chunks=[Chunk(1, 0, len(PROMPT), BLOCK_IDS, True, stores)])
+        shard.step(starts=[start], chunks=[new_chunk(1, 0, len(PROMPT), BLOCK_IDS, True, stores)])
 
     for stores, root_key, problem in (
         (STORES[:1], b"", "sequence 1 was started without a root key"),
-        ([BlockStore(NUM_STORED, 0)], ROOT_KEY, f"block {NUM_STORED} of sequence 1 is not full"),
-        ([BlockStore(0, 3), BlockStore(1, 3)], ROOT_KEY, "slot 3 is stored twice"),
+        ([new_store(NUM_STORED, 0)], ROOT_KEY, f"block {NUM_STORED} of sequence 1 is not full"),
+        ([new_store(0, 3), new_store(1, 3)], ROOT_KEY, "slot 3 is stored twice"),
     ):
         with pytest.raises(PlanError, match=problem):
             prefill(stores, root_key)
         shard.reset()
-    twice = [BlockRestore(slot, 3, bytes(16)) for slot in (1, 2)]
+    twice = [new_block_restore(slot, 3, bytes(16)) for slot in (1, 2)]
     with pytest.raises(PlanError, match="restore 7: a block is restored twice"):
-        shard.step(restores=[Restore(7, twice)])
+        shard.step(restores=[new_restore(7, twice)])
 
 
 def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) -> None:
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
     start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
-    bad = Chunk(1, 0, len(PROMPT), [NUM_BLOCKS, *BLOCK_IDS[1:]], True, STORES)
+    bad = new_chunk(1, 0, len(PROMPT), [NUM_BLOCKS, *BLOCK_IDS[1:]], True, STORES)
     shard.engine.step(StepPlan(1, starts=[start], chunks=[bad]))
     stores = shard.outcomes(num_stores=NUM_STORED).stores
     assert [one.is_stored for one in stores] == [False] * NUM_STORED

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests import running
 from tests.cuda.tier_world import BLOCK_SIZE, NUM_LAYERS, MemoryFiles, World, content
+from tests.plans import new_block_restore, new_restore
 from tests.tiers import matrix
 from trunkline_server.backends.cuda import departures
 from trunkline_server.backends.cuda.host_pool import least_bytes, piece_sizes, pinned_blocks
@@ -16,7 +17,6 @@ from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.interface import BlockRestore, Restore
 from trunkline_server.errors import DoesNotFit, PlanError
 
 # Two layers are sent together; a staging buffer holds two blocks.
@@ -163,9 +163,11 @@ def test_a_queued_restore_holds_no_places() -> None:
     slots = [slot for _ in range(3) for slot in store(world, 2)]
     # Pinned memory has the four blocks that were stored last.
     first, second = slots[:1], [*slots[2:], slots[1]]
-    wanted = [BlockRestore(slot, 6 + index, b"%15d" % world.slots[slot]) for index, slot in enumerate(first + second)]
-    world.tiers.restore(Restore(1, wanted[:1]))
-    world.tiers.restore(Restore(2, wanted[1:]))
+    wanted = [
+        new_block_restore(slot, 6 + index, b"%15d" % world.slots[slot]) for index, slot in enumerate(first + second)
+    ]
+    world.tiers.restore(new_restore(1, wanted[:1]))
+    world.tiers.restore(new_restore(2, wanted[1:]))
     # The worker detects a restore that waits for a place that nothing can free.
     world.worker("kv-disk").drain()
     transfers = world.tiers.take_outcomes()
@@ -180,7 +182,7 @@ def test_a_slot_in_a_transfer_is_refused() -> None:
     with pytest.raises(PlanError, match=f"slot {slot} is in a transfer"):
         world.tiers.discard([slot])
     with pytest.raises(PlanError, match=f"restore 5: slot {slot} is in a transfer"):
-        world.tiers.restore(Restore(5, [BlockRestore(slot, 3, bytes(16))]))
+        world.tiers.restore(new_restore(5, [new_block_restore(slot, 3, bytes(16))]))
     world.settle()
 
 

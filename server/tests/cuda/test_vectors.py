@@ -15,9 +15,10 @@ import safetensors.numpy
 import torch
 from tests.cuda.test_backend import PROMPT, build_cuda
 from tests.models.tiny import TinyModels
+from tests.plans import new_chunk
 from tests.tiers import first
 from trunkline_server.backends.cuda.kernels.mean import mean
-from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Backend, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models.config_json import config_from_json
@@ -72,7 +73,7 @@ def vectors(backend: Backend, texts: Sequence[tuple[Sequence[int], int]]) -> lis
     for number, (tokens, second_text) in enumerate(texts, start=1):
         backend.start(number, tokens, len(tokens), SamplingParams(), pool=second_text)
         blocks = range(block, block := block + -(-len(tokens) // backend.info.block_size))
-        chunks.append(Chunk(number, 0, len(tokens), list(blocks), sample=True))
+        chunks.append(new_chunk(number, 0, len(tokens), list(blocks), sample=True))
     found = []
     for outcome in backend.step(chunks):
         assert isinstance(outcome, Sampled) and outcome.token_id is None
@@ -126,7 +127,7 @@ def vector(backend: Backend, cuts: list[int], blocks: list[int]) -> np.ndarray:
     first, outcomes = 0, []
     for size in cuts:
         last = first + size == len(PROMPT)
-        outcomes = backend.step([Chunk(1, first, size, [] if first else blocks, sample=last)])
+        outcomes = backend.step([new_chunk(1, first, size, [] if first else blocks, sample=last)])
         first += size
     backend.end(1)
     (outcome,) = outcomes
@@ -158,8 +159,8 @@ def test_two_steps_in_flight_keep_their_vectors_beside_a_chat(
     for sequence_id, tokens in texts.items():
         backend.start(sequence_id, tokens, len(tokens), SamplingParams(), pool=0)
     backend.start(4, PROMPT[:5], 5, SamplingParams())
-    backend.begin([Chunk(4, 0, 5, [7], sample=True), Chunk(2, 0, 24, [1, 2], sample=True)])
-    backend.begin([Chunk(3, 0, 7, [3], sample=True), Chunk(4, 5, 1, [], sample=True)])
+    backend.begin([new_chunk(4, 0, 5, [7], sample=True), new_chunk(2, 0, 24, [1, 2], sample=True)])
+    backend.begin([new_chunk(3, 0, 7, [3], sample=True), new_chunk(4, 5, 1, [], sample=True)])
     chat, first = backend.finish()
     second, _ = backend.finish()
     assert isinstance(chat, Sampled) and chat.token_id is not None

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from tests.cuda.kv_oracle import make_pool
 from tests.cuda.lazy_device import InlineWorker, LazyDevice
+from tests.plans import new_block_restore, new_chunk, new_restore, new_store
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Event
 from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
-from trunkline_server.backends.interface import BlockRestore, BlockStore, Chunk, Restore, SamplingParams
+from trunkline_server.backends.interface import SamplingParams
 from trunkline_server.backends.sequences import RunningSequence
 
 BLOCK_SIZE = 16
@@ -207,8 +208,8 @@ class World:
             if slot is not None:
                 stored.append((index, slot))
                 self.storing[slot] = written[index][1]
-        chunk = Chunk(
-            SEQUENCE_ID, first, num_tokens, [], False, [BlockStore(len(read) + index, slot) for index, slot in stored]
+        chunk = new_chunk(
+            SEQUENCE_ID, first, num_tokens, [], False, [new_store(len(read) + index, slot) for index, slot in stored]
         )
         # Restarted, because the store would keep the keys of another sequence's blocks and find nothing by them.
         self.tiers.start(SEQUENCE_ID, bytes(16))
@@ -265,8 +266,8 @@ class World:
         blocks = [(slot, self.free.pop(), self.slots[slot]) for slot in self.chance.sample(slots, count)]
         self.num_restores += 1
         self.restores[self.num_restores] = blocks
-        wanted = [BlockRestore(slot, block_id, b"%15d" % number) for slot, block_id, number in blocks]
-        self.tiers.restore(Restore(self.num_restores, wanted))
+        wanted = [new_block_restore(slot, block_id, b"%15d" % number) for slot, block_id, number in blocks]
+        self.tiers.restore(new_restore(self.num_restores, wanted))
 
     def discard(self) -> None:
         read = {slot for blocks in self.restores.values() for slot, _, _ in blocks}

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from tests.plans import new_chunk, new_copy
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import BlockCopy, SequenceStart, StepPlan
+from trunkline_server.plan import SequenceStart, StepPlan
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 
@@ -29,7 +31,7 @@ def start(sequence_id: int, token_ids: list[int]) -> SequenceStart:
 
 
 def whole(sequence_id: int, num_tokens: int, block_ids: list[int]) -> Chunk:
-    return Chunk(sequence_id, 0, num_tokens, block_ids, sample=True)
+    return new_chunk(sequence_id, 0, num_tokens, block_ids, sample=True)
 
 
 def sampled(engine: Engine, plan: StepPlan) -> list[int]:
@@ -45,8 +47,8 @@ def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backen
         2,
         ends=[1],
         starts=[start(1, PROMPT)],
-        copies=[BlockCopy(2, 7, 1)],
-        chunks=[Chunk(1, 9, 1, [0, 1, 7], sample=True)],
+        copies=[new_copy(2, 7, 1)],
+        chunks=[new_chunk(1, 9, 1, [0, 1, 7], sample=True)],
     )
     assert sampled(engine, plan) == expected
     assert backend.num_sequences == 1
@@ -54,7 +56,7 @@ def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backen
 
 def test_a_run_ahead_plan_may_use_the_token_of_the_step_before(engine: Engine) -> None:
     engine.step(StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
-    run_ahead = [sampled(engine, StepPlan(i, chunks=[Chunk(1, 8 + i, 1, [], sample=True)])) for i in (2, 3)]
+    run_ahead = [sampled(engine, StepPlan(i, chunks=[new_chunk(1, 8 + i, 1, [], sample=True)])) for i in (2, 3)]
     engine.reset()
     first = sampled(engine, StepPlan(1, starts=[start(1, PROMPT)], chunks=[whole(1, 10, [0, 1, 2])]))
     known = [*PROMPT, *first, *run_ahead[0]]

@@ -8,14 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
-from trunkline_server.backends.interface import (
-    BlockStore,
-    Chunk,
-    Sampled,
-    SamplingParams,
-    SequenceFailure,
-    StoreOutcome,
-)
+from tests.plans import new_chunk, new_store
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import LateMasks, Sampled, SamplingParams, SequenceFailure, StoreOutcome
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
 from trunkline_server.loop import EngineLoop
@@ -34,9 +29,9 @@ class DeviceBackend(FakeBackend):
         self.is_done = threading.Event()
         self.has_two = threading.Event()
 
-    def begin(self, chunks: Sequence[Chunk]) -> None:
+    def begin(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> None:
         self.log.append("begin")
-        self._results.append(self.step(chunks))
+        self._results.append(self.step(chunks, late_masks))
         if len(self._results) == 2:
             self.has_two.set()
 
@@ -50,8 +45,11 @@ class DeviceBackend(FakeBackend):
 
 def plans(count: int) -> list[StepPlan]:
     start = SequenceStart(1, [3, 1, 4], 3, SamplingParams())
-    first = StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 3, [0, 1, 2], True)])
-    return [first, *(StepPlan(step_id, chunks=[Chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1))]
+    first = StepPlan(1, starts=[start], chunks=[new_chunk(1, 0, 3, [0, 1, 2], True)])
+    return [
+        first,
+        *(StepPlan(step_id, chunks=[new_chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1)),
+    ]
 
 
 def test_a_plan_begins_before_the_previous_one_is_finished() -> None:
@@ -102,11 +100,11 @@ def test_the_device_says_how_long_it_worked() -> None:
 def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
     engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
     plan = plans(1)[0]
-    engine.begin(StepPlan(1, starts=plan.starts, chunks=[Chunk(7, 0, 1, [9], True), *plan.chunks]))
+    engine.begin(StepPlan(1, starts=plan.starts, chunks=[new_chunk(7, 0, 1, [9], True), *plan.chunks]))
     failed, sampled = engine.finish().sequences
     assert isinstance(failed, SequenceFailure)
     assert isinstance(sampled, Sampled)
-    engine.begin(StepPlan(2, chunks=[Chunk(7, 0, 1, [], True)]))
+    engine.begin(StepPlan(2, chunks=[new_chunk(7, 0, 1, [], True)]))
     assert engine.is_ready()
     (failed,) = engine.finish().sequences
     assert isinstance(failed, SequenceFailure)
@@ -169,8 +167,8 @@ class ResolvingBackend(DeviceBackend):
         self.fake_store.is_slow = True
         self._turn = turn
 
-    def begin(self, chunks: Sequence[Chunk]) -> None:
-        super().begin(chunks)
+    def begin(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> None:
+        super().begin(chunks, late_masks)
         if len(self._results) == 2:
             assert self.fake_store is not None
             self.fake_store.end_slow_stores()
@@ -188,8 +186,8 @@ def test_a_result_is_sent_before_outcomes_that_the_next_step_ends() -> None:
     stream = loop.make_stream()
     loop.open(stream)
     start = SequenceStart(1, [3, 1, 4, 1, 5], 5, SamplingParams(), bytes(16))
-    stream.put_plan(StepPlan(1, starts=[start], chunks=[Chunk(1, 0, 5, [0, 1], True, [BlockStore(0, 2)])]))
-    stream.put_plan(StepPlan(2, chunks=[Chunk(1, 5, 1, [], True)]))
+    stream.put_plan(StepPlan(1, starts=[start], chunks=[new_chunk(1, 0, 5, [0, 1], True, [new_store(0, 2)])]))
+    stream.put_plan(StepPlan(2, chunks=[new_chunk(1, 5, 1, [], True)]))
     stream.end_plans()
     responses = list(stream.responses())
     loop.stop()

@@ -14,15 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
-from trunkline_server.backends.interface import (
-    BackendInfo,
-    Chunk,
-    Sampled,
-    SamplingParams,
-    SequenceFailure,
-    Store,
-    TokenScore,
-)
+from tests.plans import changed
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import BackendInfo, Sampled, SamplingParams, SequenceFailure, Store, TokenScore
+from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 
 VOCAB_SIZE = 64
@@ -139,13 +134,13 @@ class FakeBackend:
         if source_block_id in self.window_parts:
             self.window_parts.add(destination_block_id)
 
-    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
         self._check_thread()
         if self.on_step is not None:
             self.on_step(chunks)
         outcomes = []
         for chunk in chunks:
-            outcome = self._compute(chunk)
+            outcome = self._compute(chunk, late_masks)
             if isinstance(outcome, SequenceFailure):
                 self._fail_stores(chunk)
             else:
@@ -177,7 +172,7 @@ class FakeBackend:
         assert self._caller in (0, caller), "the backend is called from two threads"
         self._caller = caller
 
-    def _compute(self, chunk: Chunk) -> Sampled | SequenceFailure | None:
+    def _compute(self, chunk: Chunk, late_masks: AnyLateMasks | None) -> Sampled | SequenceFailure | None:
         sequence = self._sequences[chunk.sequence_id]
         sequence.block_ids.extend(chunk.new_block_ids)
         sequence.token_ids.extend(chunk.appended_token_ids)
@@ -196,16 +191,17 @@ class FakeBackend:
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
         scores = self._scores(chunk, sequence) if chunk.score else []
-        if chunk.late_masks is not None:
-            mask = chunk.late_masks.wait(chunk.sequence_id)
-            chunk = replace(chunk, allowed_tokens=mask, sample=bool(mask), late_masks=None)
+        if chunk.awaits_mask:
+            assert late_masks is not None, "a chunk awaits its mask somewhere"
+            mask = late_masks.wait(chunk.sequence_id)
+            chunk = changed(chunk, allowed_tokens=mask, sample=bool(mask), awaits_mask=False)
         if chunk.sample and sequence.pool is not None:
             # Exact in f32 and in JSON.
             assert digest is not None, "a chunk has tokens"
             return Sampled(chunk.sequence_id, None, vector=[digest % 64 / 8, float(sequence.pool)])
         if chunk.sample:
             own = OWN_DRAFTS[: chunk.num_own_drafts]
-            chunk = replace(chunk, draft_token_ids=own or chunk.draft_token_ids)
+            chunk = changed(chunk, draft_token_ids=own or chunk.draft_token_ids)
             first = replace(self._sample(chunk, sequence, digest), scores=scores, num_own_drafts=len(own))
             return replace(first, more_tokens=self._sample_drafts(chunk, sequence, first))
         return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
@@ -221,7 +217,7 @@ class FakeBackend:
             position += 1
             if len(sampled) == position - chunk.first_position - chunk.num_tokens and draft == sampled[-1].token_id:
                 mask = chunk.draft_masks[index] if chunk.draft_masks else b""
-                masked = replace(chunk, allowed_tokens=mask)
+                masked = changed(chunk, allowed_tokens=mask)
                 sampled.append(self._sample(masked, sequence, mix(digest, draft)))
         return sampled[1:]
 

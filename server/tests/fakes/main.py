@@ -12,8 +12,9 @@ from types import SimpleNamespace
 
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from trunkline_server import cli
+from trunkline_server._proto.shard_pb2 import Chunk
 from trunkline_server.backends import registry
-from trunkline_server.backends.interface import Chunk
+from trunkline_server.backends.interface import LateMasks
 from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions
 from trunkline_server.weights import checkpoint
 
@@ -40,12 +41,14 @@ class PanicException(BaseException):
 
 
 class PanickingBackend(FakeBackend):
-    def step(self, chunks: Sequence[Chunk]) -> list[object]:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None
+    ) -> list[object]:
         if any(self._sequences[chunk.sequence_id].token_ids[0] == PANIC_TOKEN for chunk in chunks):
             raise PanicException("index out of bounds")
         if gate := os.environ.get("FAKE_GATE"):
             os.close(os.open(gate, os.O_RDONLY))
-        return super().step(chunks)  # type: ignore[return-value]
+        return super().step(chunks, late_masks)  # type: ignore[return-value]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from trunkline_server.backends.interface import Restore, RestoreOutcome, StoredBlocks, StoreOutcome, Transfers
+from trunkline_server._proto.shard_pb2 import Restore
+from trunkline_server.backends.interface import RestoreOutcome, StoredBlocks, StoreOutcome, Transfers
 from trunkline_server.errors import PlanError
 
 NUM_SLOTS = 4

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
+from tests.plans import changed, new_chunk
 from tests.running import Runner
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax, top_logprobs
@@ -68,7 +69,7 @@ def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts
     runner = Runner(1, iter(range(10)), len(PROMPT))
     scores, sampled = [], []
     for num_tokens in cuts:
-        for outcome in backend.step([replace(runner.chunk(num_tokens), score=True)]):
+        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]):
             assert isinstance(outcome, Sampled), outcome
             scores += outcome.scores
             sampled += [outcome.token_id] if outcome.token_id is not None else []
@@ -104,7 +105,7 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_results(backend: Referenc
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
     backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    (hot,) = backend.step([Chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
+    (hot,) = backend.step([new_chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
     assert isinstance(hot, Sampled)
     assert_same([hot], cold[:1])
 
@@ -126,8 +127,8 @@ def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBa
 
 def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
-    assert backend.step([Chunk(1, 0, 40, [0, 1, 2], False)]) == []
-    (plain,) = backend.step([Chunk(1, 40, 30, [3, 4], True)])
+    assert backend.step([new_chunk(1, 0, 40, [0, 1, 2], False)]) == []
+    (plain,) = backend.step([new_chunk(1, 40, 30, [3, 4], True)])
     assert isinstance(plain, Sampled)
     assert (plain.logprob, list(plain.top_logprobs)) == (0.0, [])
     (asked,) = run_alone(backend, [70], list(range(5)), num_decodes=0)
@@ -138,18 +139,18 @@ def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -
 @pytest.mark.parametrize(
     ("chunk", "says"),
     [
-        (Chunk(9, 0, 1, [0], True), "not started"),
-        (Chunk(1, 0, 0, [0], False), "no tokens"),
-        (Chunk(1, 0, 71, list(range(5)), True), "70 tokens are known"),
-        (Chunk(1, 0, 70, [0, 1, 2, 3], True), "cannot hold 70"),
-        (Chunk(1, 0, 70, [0, 1, 2, 3, NUM_BLOCKS], True), "not below 64"),
-        (Chunk(1, 0, 40, [0, 1, 2], True), "samples after position 39"),
+        (new_chunk(9, 0, 1, [0], True), "not started"),
+        (new_chunk(1, 0, 0, [0], False), "no tokens"),
+        (new_chunk(1, 0, 71, list(range(5)), True), "70 tokens are known"),
+        (new_chunk(1, 0, 70, [0, 1, 2, 3], True), "cannot hold 70"),
+        (new_chunk(1, 0, 70, [0, 1, 2, 3, NUM_BLOCKS], True), "not below 64"),
+        (new_chunk(1, 0, 40, [0, 1, 2], True), "samples after position 39"),
     ],
 )
 def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chunk: Chunk, says: str) -> None:
     for sequence_id in (1, 2):
         backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
-    good = Chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
+    good = new_chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
     failed, sampled = backend.step([chunk, good])
     assert isinstance(failed, SequenceFailure)
     assert (failed.sequence_id, failed.code) == (chunk.sequence_id, "invalid_plan")
@@ -160,8 +161,8 @@ def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chu
 
 def test_a_gap_between_chunks_is_an_invalid_plan(backend: ReferenceBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
-    backend.step([Chunk(1, 0, 10, [0, 1, 2, 3, 4], False)])
-    (failed,) = backend.step([Chunk(1, 12, 58, [], True)])
+    backend.step([new_chunk(1, 0, 10, [0, 1, 2, 3, 4], False)])
+    (failed,) = backend.step([new_chunk(1, 12, 58, [], True)])
     assert isinstance(failed, SequenceFailure)
     assert "10 are computed" in failed.message
 
@@ -172,10 +173,10 @@ def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> No
         backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
     blocks = iter(range(100))
     chunks = [
-        Chunk(1, 0, 70, [next(blocks) for _ in range(5)], True),
-        Chunk(2, 0, 11, [next(blocks)], False),
-        Chunk(2, 0, 10, [next(blocks)], False),
-        Chunk(3, 0, 1, [next(blocks)], False),
+        new_chunk(1, 0, 70, [next(blocks) for _ in range(5)], True),
+        new_chunk(2, 0, 11, [next(blocks)], False),
+        new_chunk(2, 0, 10, [next(blocks)], False),
+        new_chunk(3, 0, 1, [next(blocks)], False),
     ]
     outcomes = backend.step([chunks[0], chunks[1]])
     assert isinstance(outcomes[1], SequenceFailure)
@@ -192,7 +193,7 @@ def test_non_finite_logits_fail_only_their_sequence(backend: ReferenceBackend) -
     backend.start(1, PROMPT, len(PROMPT), SamplingParams())
     backend.start(2, PROMPT[:16], 16, SamplingParams())
     backend._pool.values[0, :16] = float("nan")
-    failed, sampled = backend.step([Chunk(1, 16, 54, [0, 1, 2, 3, 4], True), Chunk(2, 0, 16, [9], True)])
+    failed, sampled = backend.step([new_chunk(1, 16, 54, [0, 1, 2, 3, 4], True), new_chunk(2, 0, 16, [9], True)])
     assert failed == SequenceFailure(1, "not_finite", "a logit is not a number")
     assert isinstance(sampled, Sampled)
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tests.models.compared import GGUF_CASES
 from tests.models.tiny import CASES, RECORDED, TinyModel, TinyModels
+from tests.plans import new_chunk
 from tests.tiers import IS_FULL
 from tests.weights.gguf_files import write_model
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -35,7 +36,7 @@ def generate_greedily(backend: ReferenceBackend, prompt: list[int], num_tokens: 
     while len(output) < num_tokens:
         end = len(prompt) + len(output)
         needed = -(-end // block_size)
-        chunk = Chunk(1, first, end - first, list(range(num_blocks, needed)), True)
+        chunk = new_chunk(1, first, end - first, list(range(num_blocks, needed)), True)
         (sampled,) = backend.step([chunk])
         assert isinstance(sampled, Sampled), sampled
         output.append(sampled.token_id)

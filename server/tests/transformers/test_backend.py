@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.plans import changed, new_chunk
 from tests.running import Runner, run_alone
 from tests.transformers import tiny
 from trunkline_server.backends import registry
-from trunkline_server.backends.interface import Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, SamplingParams
 from trunkline_server.backends.transformers.backend import TransformersBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax
@@ -70,7 +71,7 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_bits(backend: Transformer
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    assert backend.step([Chunk(1, 67, 3, [0, 1, 2, 3, 20], True)]) == cold[:1]
+    assert backend.step([new_chunk(1, 67, 3, [0, 1, 2, 3, 20], True)]) == cold[:1]
 
 
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: TransformersBackend) -> None:
@@ -88,7 +89,7 @@ def test_scores_are_those_of_the_logits(backend: TransformersBackend) -> None:
     backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
     runner, scores = Runner(1, iter(range(30, 40)), len(PROMPT)), []
     for num_tokens in (20, 50):
-        for outcome in backend.step([replace(runner.chunk(num_tokens), score=True)]):
+        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]):
             assert isinstance(outcome, Sampled)
             scores += [score.logprob for score in outcome.scores]
     expected = [float(log_softmax(row)[token]) for row, token in zip(rows, PROMPT[1:], strict=False)]

@@ -13,11 +13,12 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 from tests.models.tiny import TinyModels
+from tests.plans import new_chunk
 from tests.vectors.gguf_encoders import write_encoder
 from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.cpu.weight_cache import PackedWeights
-from trunkline_server.backends.interface import Backend, Chunk, Sampled, SamplingParams
+from trunkline_server.backends.interface import Backend, Sampled, SamplingParams
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -154,13 +155,13 @@ class Vectors:
             firsts.append((self.num_started, len(token_ids)))
         if cut:
             ((sequence_id, count),) = firsts
-            self.backend.step([Chunk(sequence_id, 0, cut, list(range(-(-count // size))), sample=False)])
-            outcomes = self.backend.step([Chunk(sequence_id, cut, count - cut, [], sample=True)])
+            self.backend.step([new_chunk(sequence_id, 0, cut, list(range(-(-count // size))), sample=False)])
+            outcomes = self.backend.step([new_chunk(sequence_id, cut, count - cut, [], sample=True)])
         else:
             chunks, block = [], 0
             for sequence_id, count in firsts:
                 blocks = list(range(block, block := block + -(-count // size)))
-                chunks.append(Chunk(sequence_id, 0, count, blocks, sample=True))
+                chunks.append(new_chunk(sequence_id, 0, count, blocks, sample=True))
             outcomes = self.backend.step(chunks)
         for outcome in outcomes:
             assert isinstance(outcome, Sampled) and outcome.token_id is None

@@ -1,6 +1,6 @@
 """The interface between the engine and a backend.
 
-The data classes mirror the messages of the same name in shard.proto, which documents their fields.
+Plans come as the messages of shard.proto. The data classes mirror other messages there, which document their fields.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from trunkline_server._proto.shard_pb2 import Chunk, Restore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,26 +55,6 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockStore:
-    block_index: int
-    slot: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRestore:
-    slot: int
-    block_id: int
-    key: bytes
-    base_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Restore:
-    restore_id: int
-    blocks: Sequence[BlockRestore]
-
-
-@dataclass(frozen=True, slots=True)
 class StoreOutcome:
     slot: int
     is_stored: bool
@@ -115,30 +97,9 @@ class LateMasks(Protocol):
         """Waits for the mask of a sequence and takes it; empty if nothing is to be sampled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    sequence_id: int
-    first_position: int
-    num_tokens: int
-    new_block_ids: Sequence[int]
-    sample: bool
-    stores: Sequence[BlockStore] = ()
-    appended_token_ids: Sequence[int] = ()
-    # Empty allows any token.
-    allowed_tokens: bytes = b""
-    score: bool = False
-    # If not None, the mask arrives there while the step runs.
-    late_masks: LateMasks | None = None
-    draft_token_ids: Sequence[int] = ()
-    # With `allowed_tokens`: the mask of the sample after each draft.
-    draft_masks: Sequence[bytes] = ()
-    # The most drafts that a `DraftingBackend` adds.
-    num_own_drafts: int = 0
-
-    @property
-    def num_rows(self) -> int:
-        """Number of positions that are computed, drafts included."""
-        return self.num_tokens + len(self.draft_token_ids) + self.num_own_drafts
+def num_rows(chunk: Chunk) -> int:
+    """Returns the number of positions that a chunk computes, drafts included."""
+    return chunk.num_tokens + len(chunk.draft_token_ids) + chunk.num_own_drafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +222,8 @@ class RunAheadBackend(Protocol):
     effect after the step that has begun, because the device works in order.
     """
 
-    def begin(self, chunks: Sequence[Chunk]) -> None:
-        """Begins a step. At most one other step may have begun and not be finished."""
+    def begin(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> None:
+        """Begins a step as `Backend.step` does. At most one other step may have begun and not be finished."""
 
     def is_ready(self) -> bool:
         """Returns True if `finish` would not wait for the oldest step that has begun. Never waits.
@@ -324,7 +285,7 @@ class Backend(Protocol):
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         """Copies the first `num_tokens` positions of a block, K and V of all layers."""
 
-    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> list[Sampled | SequenceFailure]:
         """Runs one forward pass over `chunks`, samples and scores as requested, and appends sampled tokens to their
         sequences.
 
@@ -332,7 +293,7 @@ class Backend(Protocol):
 
         A chunk's `appended_token_ids` are appended first. If `allowed_tokens` is not empty, only these can be sampled.
         Chunks with `draft_token_ids` come only if `info.max_draft_tokens` is not 0.
-        With `late_masks` the step waits there for the mask, and samples nothing if it is empty.
+        A chunk with `awaits_mask` waits at `late_masks` for its mask, and samples nothing if it is empty.
 
         Begins the stores of chunks that did not fail. Raises PlanError, before anything is done, if a store is invalid.
         """

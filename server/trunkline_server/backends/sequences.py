@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from trunkline_server.backends.interface import BackendInfo, Chunk, Sampled, SamplingParams, SequenceFailure
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import BackendInfo, Sampled, SamplingParams, SequenceFailure, num_rows
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.masks import mask_problem
 
@@ -144,26 +145,26 @@ class SequenceTable(Generic[AnySequence]):
         if chunk.num_tokens < 1:
             return "the chunk has no tokens"
         end = chunk.first_position + chunk.num_tokens
-        if chunk.first_position < 0 or end > sequence.num_tokens:
+        if end > sequence.num_tokens:
             return f"the chunk ends at position {end}, but {sequence.num_tokens} tokens are known"
         if sequence.num_computed is not None and chunk.first_position > sequence.num_computed:
             return f"the chunk begins at position {chunk.first_position}, but {sequence.num_computed} are computed"
         if chunk.sample and end != sequence.num_tokens:
             return f"the chunk samples after position {end - 1}, but {sequence.num_tokens} tokens are known"
         # Most chunks have no new block.
-        if chunk.new_block_ids and not all(0 <= block < self.info.num_device_blocks for block in chunk.new_block_ids):
+        if chunk.new_block_ids and not all(block < self.info.num_device_blocks for block in chunk.new_block_ids):
             return f"a block id is not below {self.info.num_device_blocks}"
         num_blocks = len(sequence.block_ids) + len(chunk.new_block_ids)
-        end = chunk.first_position + chunk.num_rows
+        end = chunk.first_position + num_rows(chunk)
         if num_blocks * self.info.block_size < end:
             return f"{num_blocks} blocks of {self.info.block_size} positions cannot hold {end} tokens"
         return self._draft_problem(chunk) if chunk.draft_token_ids else None
 
     def _draft_problem(self, chunk: Chunk) -> str | None:
-        if not chunk.sample or chunk.late_masks is not None:
+        if not chunk.sample or chunk.awaits_mask:
             return "`draft_token_ids` without `sample`, or with a late mask"
         for draft in chunk.draft_token_ids:
-            if not 0 <= draft < self._vocab_size:
+            if draft >= self._vocab_size:
                 return f"the draft {draft} is not below {self._vocab_size}"
         num_masks = len(chunk.draft_token_ids) if chunk.allowed_tokens else 0
         if len(chunk.draft_masks) != num_masks:
@@ -194,12 +195,12 @@ class StepChunks(Generic[AnySequence]):
         if problem is not None:
             return problem
         sequence = self._sequences[chunk.sequence_id]
-        num_rows = self.num_rows + len(sequence.rows(chunk))
-        if self._max_rows is not None and num_rows > self._max_rows:
-            return f"the step needs logits of {num_rows} positions, but the limit is {self._max_rows}"
+        num_logits = self.num_rows + len(sequence.rows(chunk))
+        if self._max_rows is not None and num_logits > self._max_rows:
+            return f"the step needs logits of {num_logits} positions, but the limit is {self._max_rows}"
         self._taken_ids.add(chunk.sequence_id)
-        self.num_tokens += chunk.num_rows
-        self.num_rows = num_rows
+        self.num_tokens += num_rows(chunk)
+        self.num_rows = num_logits
         sequence.block_ids.extend(chunk.new_block_ids)
         return None
 
@@ -209,7 +210,7 @@ class StepChunks(Generic[AnySequence]):
             return "the sequence has two chunks in one step"
         if len(self._taken_ids) == info.max_step_sequences:
             return f"the step has more than {info.max_step_sequences} chunks"
-        num_tokens = self.num_tokens + chunk.num_rows
+        num_tokens = self.num_tokens + num_rows(chunk)
         if num_tokens > info.max_step_tokens:
             return f"the step has {num_tokens} tokens, but the limit is {info.max_step_tokens}"
         return None

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from trunkline_server._kernels import LateMasks
+from trunkline_server._proto.shard_pb2 import (
+    SEQUENCE_ERROR_CODE_INVALID_PLAN,
+    SEQUENCE_ERROR_CODE_NOT_FINITE,
+    Chunk,
+    PromptTokenLogprob,
+    SampledToken,
+    SequenceResult,
+    StepPlan,
+    StepResult,
+)
 from trunkline_server.backends.interface import (
     BackendInfo,
-    Chunk,
     Sampled,
     SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
 )
+from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.errors import PlanError
 
 if TYPE_CHECKING:
@@ -28,9 +36,10 @@ if TYPE_CHECKING:
     from trunkline_server.backends.cpu.draft_model import DraftModel
     from trunkline_server.backends.cpu.store import DiskStore
 
-_chunk_fields = attrgetter(
-    "sequence_id", "first_position", "num_tokens", "new_block_ids", "sample", "score", "draft_token_ids"
-)
+_ERROR_CODES = {
+    SEQUENCE_ERROR_CODE_NOT_FINITE: "not_finite",
+    SEQUENCE_ERROR_CODE_INVALID_PLAN: "invalid_plan",
+}
 
 
 class CpuBackend:
@@ -45,7 +54,6 @@ class CpuBackend:
         store: DiskStore | None = None,
         after_start: Callable[[], None] | None = None,
         draft_model: DraftModel | None = None,
-        makes_vectors: bool = False,
     ) -> None:
         self.info = info
         self._draft_model = draft_model
@@ -53,7 +61,6 @@ class CpuBackend:
         self._after_start = after_start
         self._executor = executor
         self._vocab_size = vocab_size
-        self._makes_vectors = makes_vectors
 
     def after_start(self) -> None:
         if self._after_start is not None:
@@ -92,17 +99,22 @@ class CpuBackend:
         """Microseconds that the draft model took to draft in the last step."""
         return 0 if self._draft_model is None else self._draft_model.time_us
 
-    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        return self._step(chunks) if self._draft_model is None else self._step_with(self._draft_model, chunks)
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
+        assert late_masks is None or isinstance(late_masks, LateMasks), "late masks come from make_late_masks"
+        if self._draft_model is None:
+            return self._step(chunks, late_masks)
+        return self._step_with(self._draft_model, chunks, late_masks)
 
-    def _step_with(self, draft_model: DraftModel, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+    def _step_with(
+        self, draft_model: DraftModel, chunks: Sequence[Chunk], late_masks: LateMasks | None
+    ) -> list[Sampled | SequenceFailure]:
         """Runs a step whose chunks may have drafts of the draft model."""
         for chunk in chunks:
             draft_model.append(chunk.sequence_id, chunk.appended_token_ids)
         drafted = draft_model.draft(chunks)
         num_drafts = {chunk.sequence_id: len(chunk.draft_token_ids) for chunk in drafted if chunk.num_own_drafts}
         results: list[Sampled | SequenceFailure] = []
-        for result in self._step(drafted):
+        for result in self._step(drafted, late_masks):
             if isinstance(result, Sampled) and result.token_id is not None:
                 tokens = [result.token_id, *(token.token_id for token in result.more_tokens)]
                 draft_model.append(result.sequence_id, [token for token in tokens if token is not None])
@@ -111,42 +123,12 @@ class CpuBackend:
             results.append(result)
         return results
 
-    def _step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
-        stores = [(chunk.sequence_id, store.block_index, store.slot) for chunk in chunks for store in chunk.stores]
-        appends = [(chunk.sequence_id, chunk.appended_token_ids) for chunk in chunks if chunk.appended_token_ids]
-        masks = [(chunk.sequence_id, chunk.allowed_tokens) for chunk in chunks if chunk.allowed_tokens]
-        draft_masks = [(chunk.sequence_id, chunk.draft_masks) for chunk in chunks if chunk.draft_masks]
-        for chunk in chunks:
-            if chunk.late_masks is not None:
-                assert isinstance(chunk.late_masks, LateMasks), "late masks come from make_late_masks"
-                self._executor.await_mask(chunk.sequence_id, chunk.late_masks)
+    def _step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None) -> list[Sampled | SequenceFailure]:
         try:
-            fields = [_chunk_fields(chunk) for chunk in chunks]
-            outcomes = self._executor.step(fields, stores, appends, masks, draft_masks)
+            result = self._executor.step(StepPlan(chunks=chunks).SerializeToString(), late_masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
-        # A sampled token has four fields and a failure three, both in the order of their classes.
-        results = [Sampled(*outcome) if len(outcome) == 4 else SequenceFailure(*outcome) for outcome in outcomes]
-        if any(chunk.draft_token_ids for chunk in chunks):
-            results = _joined(results)
-        if self._makes_vectors and (vectors := self._executor.vectors()):
-            results = _merged(chunks, results, [Sampled(name, None, vector=vector) for name, vector in vectors])
-        return self._with_scores(chunks, results) if any(chunk.score for chunk in chunks) else results
-
-    def _with_scores(
-        self, chunks: Sequence[Chunk], results: Sequence[Sampled | SequenceFailure]
-    ) -> list[Sampled | SequenceFailure]:
-        """Adds the scores of prompt tokens to the outcomes."""
-        by_id = {result.sequence_id: result for result in results}
-        for sequence_id, tokens in self._executor.scores():
-            # A chunk that failed has no scores, so its result is a sampled token or missing.
-            sampled = by_id.get(sequence_id)
-            scores = [TokenScore(*token) for token in tokens]
-            if isinstance(sampled, Sampled):
-                by_id[sequence_id] = replace(sampled, scores=scores)
-            else:
-                by_id[sequence_id] = Sampled(sequence_id, None, scores=scores)
-        return [by_id[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in by_id]
+        return [_outcome(sequence) for sequence in StepResult.FromString(result).sequences]
 
     def step_time_us(self, *, elapsed_us: int) -> int:
         return max(0, elapsed_us - self._executor.waited_us)
@@ -169,19 +151,22 @@ class CpuBackend:
         return logits.reshape(len(token_ids), self._vocab_size)
 
 
-def _merged(
-    chunks: Sequence[Chunk], results: Sequence[Sampled | SequenceFailure], more: Sequence[Sampled]
-) -> list[Sampled | SequenceFailure]:
-    """Joins outcomes of different sequences, in the order of the chunks."""
-    by_id = {result.sequence_id: result for result in (*results, *more)}
-    return [by_id[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in by_id]
+def _outcome(result: SequenceResult) -> Sampled | SequenceFailure:
+    sequence_id = result.sequence_id
+    if result.HasField("error"):
+        return SequenceFailure(sequence_id, _ERROR_CODES[result.error.code], result.error.message)
+    # Most results have neither scores nor more tokens.
+    scores: Sequence[TokenScore] = ()
+    if result.scores:
+        scores = [TokenScore(score.logprob, score.rank, _likeliest(score)) for score in result.scores]
+    if not result.HasField("token"):
+        return Sampled(sequence_id, None, scores=scores, vector=list(result.vector) or ())
+    token = result.token
+    more: Sequence[Sampled] = ()
+    if result.more_tokens:
+        more = [Sampled(sequence_id, other.token_id, other.logprob, _likeliest(other)) for other in result.more_tokens]
+    return Sampled(sequence_id, token.token_id, token.logprob, _likeliest(token), scores, more)
 
 
-def _joined(results: Sequence[Sampled | SequenceFailure]) -> list[Sampled | SequenceFailure]:
-    """Makes one outcome of the tokens of each sequence, which follow each other."""
-    joined: list[Sampled | SequenceFailure] = []
-    for _, outcomes in groupby(results, attrgetter("sequence_id")):
-        first, *more = outcomes
-        more_tokens = [token for token in more if isinstance(token, Sampled)]
-        joined.append(replace(first, more_tokens=more_tokens) if isinstance(first, Sampled) and more else first)
-    return joined
+def _likeliest(message: SampledToken | PromptTokenLogprob) -> list[tuple[int, float]]:
+    return [(token.token_id, token.logprob) for token in message.top_logprobs]

@@ -124,7 +124,6 @@ def build(
         store=disk,
         after_start=None if packed is None else packed.keep,
         draft_model=draft_model,
-        makes_vectors=config.pooling is not None,
     )
 
 

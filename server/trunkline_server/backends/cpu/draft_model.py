@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import Chunk
+from trunkline_server._proto.shard_pb2 import Chunk, StepPlan, StepResult
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
@@ -34,8 +34,8 @@ class DraftModel:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._sequences: dict[int, _Sequence] = {}
-        # Tokens that the executor gets with its next step.
-        self._appends: list[tuple[int, Sequence[int]]] = []
+        # Tokens that the executor gets with the next chunk of their sequence.
+        self._appends: dict[int, list[int]] = {}
         self.time_us = 0
 
     @property
@@ -48,7 +48,7 @@ class DraftModel:
 
     def end(self, sequence_id: int) -> None:
         if self._sequences.pop(sequence_id, None) is not None:
-            self._appends = [append for append in self._appends if append[0] != sequence_id]
+            self._appends.pop(sequence_id, None)
             self._executor.end(sequence_id)
 
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
@@ -62,7 +62,7 @@ class DraftModel:
     def append(self, sequence_id: int, token_ids: Sequence[int]) -> None:
         """Appends tokens that the main model sampled, or that a grammar forced."""
         if token_ids and (sequence := self._sequences.get(sequence_id)) is not None:
-            self._appends.append((sequence_id, token_ids))
+            self._appends.setdefault(sequence_id, []).extend(token_ids)
             sequence.num_known += len(token_ids)
 
     def draft(self, chunks: Sequence[Chunk]) -> list[Chunk]:
@@ -83,10 +83,7 @@ class DraftModel:
                 self._executor.rewind(sequence_id, sequence.num_known)
                 sequence.num_computed = sequence.num_known
         self.time_us = (time.perf_counter_ns() - began) // 1000
-        return [
-            replace(chunk, draft_token_ids=drafts[chunk.sequence_id]) if chunk.sequence_id in drafts else chunk
-            for chunk in chunks
-        ]
+        return [_with_drafts(chunk, drafts.get(chunk.sequence_id, ())) for chunk in chunks]
 
     def _follows(self, chunk: Chunk) -> bool:
         """Returns whether the draft model knows the chunk's tokens."""
@@ -98,26 +95,39 @@ class DraftModel:
         computed = self._sequences[chunk.sequence_id].num_computed
         first = chunk.first_position if computed is None else computed
         end = chunk.first_position + chunk.num_tokens
-        return Chunk(chunk.sequence_id, first, end - first, chunk.new_block_ids, sample=chunk.num_own_drafts > 0)
+        return Chunk(
+            sequence_id=chunk.sequence_id,
+            first_position=first,
+            num_tokens=end - first,
+            new_block_ids=chunk.new_block_ids,
+            sample=chunk.num_own_drafts > 0,
+            appended_token_ids=self._appends.pop(chunk.sequence_id, ()),
+        )
 
     def _next(self, sequence_id: int, num_drafts: int) -> Chunk:
         """Returns the chunk of the last of `num_drafts` drafts, which samples the next one."""
-        return Chunk(sequence_id, self._sequences[sequence_id].num_known + num_drafts - 1, 1, (), sample=True)
+        position = self._sequences[sequence_id].num_known + num_drafts - 1
+        return Chunk(sequence_id=sequence_id, first_position=position, num_tokens=1, sample=True)
 
     def _step(self, chunks: Sequence[Chunk]) -> dict[int, int]:
         """Runs one step and returns the sampled tokens by sequence id. Forgets sequences whose chunks fail."""
         if not chunks:
             return {}
-        fields = [(c.sequence_id, c.first_position, c.num_tokens, c.new_block_ids, c.sample, False, ()) for c in chunks]
         for chunk in chunks:
             self._sequences[chunk.sequence_id].num_computed = chunk.first_position + chunk.num_tokens
         tokens: dict[int, int] = {}
-        appends, self._appends = self._appends, []
-        for outcome in self._executor.step(fields, (), appends):
-            # A sampled token has four fields and a failure three.
-            if len(outcome) == 4:
-                tokens[outcome[0]] = outcome[1]
+        result = StepResult.FromString(self._executor.step(StepPlan(chunks=chunks).SerializeToString()))
+        for sequence in result.sequences:
+            if sequence.HasField("error"):
+                logger.warning("the draft model gives up a sequence: %s", sequence.error.message)
+                self.end(sequence.sequence_id)
             else:
-                logger.warning("the draft model gives up a sequence: %s", outcome[2])
-                self.end(outcome[0])
+                tokens[sequence.sequence_id] = sequence.token.token_id
         return tokens
+
+
+def _with_drafts(chunk: Chunk, draft_token_ids: Sequence[int]) -> Chunk:
+    drafted = Chunk()
+    drafted.CopyFrom(chunk)
+    drafted.draft_token_ids.extend(draft_token_ids)
+    return drafted

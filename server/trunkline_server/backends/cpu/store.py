@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from trunkline_server._proto.shard_pb2 import Restore
 from trunkline_server.backends.interface import (
     BackendInfo,
-    Restore,
     RestoreOutcome,
     StoredBlocks,
     StoreOutcome,
@@ -43,9 +43,8 @@ class DiskStore:
         return read_contents(self._store)
 
     def restore(self, restore: Restore) -> None:
-        blocks = [(block.slot, block.block_id, block.key, block.base_only) for block in restore.blocks]
         try:
-            self._executor.restore(restore.restore_id, blocks)
+            self._executor.restore(restore.SerializeToString())
         except ValueError as error:
             raise PlanError(f"restore {restore.restore_id}: {error}") from error
 

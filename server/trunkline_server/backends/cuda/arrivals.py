@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trunkline_server._proto.shard_pb2 import BlockRestore, Restore
 from trunkline_server.backends.cuda.copies import CopyIn
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.interface import BlockRestore, Restore, RestoreOutcome
+from trunkline_server.backends.interface import RestoreOutcome
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Store as BlockFiles

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from trunkline_server._proto.shard_pb2 import Chunk
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
@@ -24,13 +25,14 @@ from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.interface import (
     BackendInfo,
-    Chunk,
     Sampled,
     SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
+    num_rows,
 )
+from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.sequences import LogitsRows, SequenceTable, StepChunks
 from trunkline_server.errors import PlanError
@@ -79,6 +81,7 @@ class _Step:
 
     chunks: Sequence[Chunk]
     taken: StepChunks[RunningSequence]
+    late_masks: LateMasks | None
     works: list[_ChunkWork] = field(default_factory=list)
     outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
     logits: torch.Tensor | None = None
@@ -177,17 +180,18 @@ class CudaBackend:
         """Number of steps that have begun and are not finished."""
         return len(self._steps)
 
-    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
         assert not self._steps, "a step is in flight"
-        self.begin(chunks)
+        self.begin(chunks, late_masks)
         return self.finish()
 
     @torch.inference_mode()
-    def begin(self, chunks: Sequence[Chunk]) -> None:
+    def begin(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> None:
         """Begins a step behind at most one in flight. Waits only for late masks and appended tokens that depend on that
         one.
         """
         assert len(self._steps) < MAX_STEPS_IN_FLIGHT, "too many steps in flight"
+        assert late_masks is None or isinstance(late_masks, LateMasks), "late masks come from make_late_masks"
         self.device.use()
         if self.tiers is not None:
             self.tiers.check(chunks)
@@ -196,7 +200,7 @@ class CudaBackend:
             self._sample(before)
             if any(self._needs_tokens(chunk) for chunk in chunks):
                 self._resolve(before)
-        step = _Step(chunks, StepChunks(self._sequences, self.sampler.max_rows))
+        step = _Step(chunks, StepChunks(self._sequences, self.sampler.max_rows), late_masks)
         self._steps.append(step)
         for chunk in chunks:
             self._accept(chunk, step)
@@ -296,7 +300,7 @@ class CudaBackend:
             if work.sequence.pool is not None:
                 assert self.vectors is not None, "the router asks for vectors only where there are some"
                 work.vector = self.vectors.take(first_token, work.first_row, work.chunk)
-            first_token += work.chunk.num_rows
+            first_token += num_rows(work.chunk)
 
     def _entry(self, work: _ChunkWork) -> Entry:
         chunk, sequence = work.chunk, work.sequence
@@ -313,14 +317,14 @@ class CudaBackend:
 
     @staticmethod
     def _awaits_mask(work: _ChunkWork) -> bool:
-        return work.chunk.late_masks is not None and work.samples
+        return work.chunk.awaits_mask and work.samples
 
     def _has_masks(self, step: _Step) -> bool:
         """Returns True if no late mask of a step is missing."""
         for work in step.works:
             if self._awaits_mask(work):
-                assert isinstance(work.chunk.late_masks, LateMasks), "late masks come from make_late_masks"
-                if not work.chunk.late_masks.has(work.chunk.sequence_id):
+                assert step.late_masks is not None, "a chunk awaits its mask somewhere"
+                if not step.late_masks.has(work.chunk.sequence_id):
                     return False
         return True
 
@@ -329,8 +333,9 @@ class CudaBackend:
         if step.logits is None or step.event is not None:
             return
         for work in step.works:
-            if work.chunk.late_masks is not None and work.samples:
-                work.mask = work.chunk.late_masks.wait(work.chunk.sequence_id)
+            if self._awaits_mask(work):
+                assert step.late_masks is not None, "a chunk awaits its mask somewhere"
+                work.mask = step.late_masks.wait(work.chunk.sequence_id)
                 work.problem = self._sequences.mask_problem(work.mask)
                 work.samples = bool(work.mask) and work.problem is None
         if step.computed is not None:

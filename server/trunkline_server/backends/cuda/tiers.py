@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trunkline_server._proto.shard_pb2 import Chunk, Restore
 from trunkline_server.backends.cuda.arrivals import MAX_UNFINISHED_BYTES, Arrival, Arrivals, LayerGates
 from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
 from trunkline_server.backends.cuda.departures import BlockToStore, Departures, KeyChain, StepStores
@@ -22,7 +23,7 @@ from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.interface import Chunk, Restore, StoredBlocks, Transfers
+from trunkline_server.backends.interface import StoredBlocks, Transfers
 from trunkline_server.backends.sequences import RunningSequence
 from trunkline_server.backends.store_files import close_files, log_removed, read_contents, take_files_back
 from trunkline_server.errors import PlanError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import Chunk, Sampled, SequenceFailure
+from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server.backends.interface import Sampled, SequenceFailure
 from trunkline_server.backends.sequences import vector_outcome
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from trunkline_server._proto.shard_pb2 import Chunk
 from trunkline_server.backends.interface import (
     BackendInfo,
-    Chunk,
     Sampled,
     SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
 )
+from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.kv_pool import Blocks
 from trunkline_server.backends.reference.ops import ChunkRows, Step
@@ -93,7 +94,7 @@ class StepBackend:
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._pool.copy_block(source_block_id, destination_block_id, num_tokens)
 
-    def step(self, chunks: Sequence[Chunk]) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
         outcomes: dict[int, Sampled | SequenceFailure] = {}
         accepted: list[Chunk] = []
         taken = StepChunks(self._sequences)
@@ -115,7 +116,7 @@ class StepBackend:
                 if sequence.pool is not None:
                     outcome = self._vector(chunk, self._output[first_token : first_token + chunk.num_tokens])
                 elif rows or chunk.score:
-                    outcome = self._outcome(chunk, rows, logits[first_row : first_row + len(rows)])
+                    outcome = self._outcome(chunk, rows, logits[first_row : first_row + len(rows)], late_masks)
                 if outcome is not None:
                     outcomes[chunk.sequence_id] = outcome
                 first_row += len(rows)
@@ -157,14 +158,16 @@ class StepBackend:
         rows = output if is_mean else output[0 if self._pooling.kind == "first" else -1]
         return vector_outcome(self._sequences[chunk.sequence_id], chunk, rows, is_mean=is_mean)
 
-    def _outcome(self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
+    def _outcome(
+        self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32], late_masks: AnyLateMasks | None
+    ) -> Sampled | SequenceFailure | None:
         try:
             scores = [self._score(chunk, index, logits[index]) for index in range(rows.num_scored)]
         except NotFiniteError as error:
             return SequenceFailure(chunk.sequence_id, "not_finite", str(error))
         if not rows.num_samples:
             return Sampled(chunk.sequence_id, None, scores=scores)
-        sampled = self._sample(chunk, logits[rows.num_scored])
+        sampled = self._sample(chunk, logits[rows.num_scored], late_masks)
         return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
 
     def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> TokenScore:
@@ -176,25 +179,25 @@ class StepBackend:
         top = top_logprobs(logprobs, sequence.sampling.num_top_prompt_logprobs)
         return TokenScore(float(logprobs[token_id]), int(np.count_nonzero(logits >= logits[token_id])), top)
 
-    def _sample(self, chunk: Chunk, logits: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
-        sequence_id = chunk.sequence_id
-        if chunk.late_masks is not None:
+    def _sample(
+        self, chunk: Chunk, logits: NDArray[np.float32], late_masks: AnyLateMasks | None
+    ) -> Sampled | SequenceFailure | None:
+        sequence_id, mask = chunk.sequence_id, chunk.allowed_tokens
+        if chunk.awaits_mask:
+            assert late_masks is not None, "a chunk awaits its mask somewhere"
             began_ns = time.perf_counter_ns()
-            mask = chunk.late_masks.wait(sequence_id)
+            mask = late_masks.wait(sequence_id)
             self._waited_ns += time.perf_counter_ns() - began_ns
             if not mask:
                 return None
             problem = self._sequences.mask_problem(mask)
             if problem is not None:
                 return SequenceFailure(sequence_id, "invalid_plan", problem)
-            chunk = replace(chunk, allowed_tokens=mask)
         sequence = self._sequences[sequence_id]
         params = sequence.sampling
         try:
             check_finite(logits)
-            token_id = choose_token(
-                logits, sequence.token_ids, sequence.num_prompt_tokens, params, chunk.allowed_tokens
-            )
+            token_id = choose_token(logits, sequence.token_ids, sequence.num_prompt_tokens, params, mask)
         except NotFiniteError as error:
             return SequenceFailure(sequence_id, "not_finite", str(error))
         sequence.token_ids.append(token_id)

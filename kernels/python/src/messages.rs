@@ -1,0 +1,86 @@
+//! Converts between the messages of `shard.proto` and what the executor takes and returns.
+
+use prost::{DecodeError, Message};
+use pyo3::exceptions::PyValueError;
+use trunkline_contract::proto::{self, sequence_result::Outcome};
+use trunkline_kernels::executor::{Chunk, Executor, SequenceFailure, SequenceResult};
+
+use crate::failure::Failure;
+
+/// Reads a message. Fails with `ValueError`.
+pub(super) fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Failure> {
+    let invalid = |error: DecodeError| PyValueError::new_err(format!("no message of shard.proto: {error}"));
+    Ok(M::decode(bytes).map_err(invalid)?)
+}
+
+pub(super) fn chunk(message: &proto::Chunk) -> Chunk {
+    Chunk {
+        sequence_id: message.sequence_id,
+        first_position: message.first_position,
+        num_tokens: message.num_tokens,
+        new_block_ids: message.new_block_ids.clone(),
+        sample: message.sample,
+        score: message.score,
+        draft_token_ids: message.draft_token_ids.clone(),
+        draft_masks: message.draft_masks.iter().map(|mask| mask.to_vec()).collect(),
+    }
+}
+
+/// Joins what the executor reports of its last step, all of it in the order of the chunks: one result for each chunk
+/// that samples, scores or failed.
+pub(super) fn step_result(
+    executor: &Executor,
+    chunks: &[proto::Chunk],
+    results: &[SequenceResult],
+) -> proto::StepResult {
+    let mut results = results.iter().peekable();
+    let mut scores = executor.scores().iter().peekable();
+    let mut vectors = executor.vectors().iter().peekable();
+    let mut sequences = Vec::with_capacity(chunks.len());
+    for &proto::Chunk { sequence_id, .. } in chunks {
+        let first = results.next_if(|result| result.sequence_id == sequence_id);
+        let vector = vectors.next_if(|vector| vector.sequence_id == sequence_id);
+        let scored = scores.next_if(|scores| scores.sequence_id == sequence_id);
+        if first.is_none() && vector.is_none() && scored.is_none() {
+            continue;
+        }
+        let mut sequence = proto::SequenceResult { sequence_id, ..Default::default() };
+        sequence.outcome = first.map(|first| match &first.outcome {
+            Ok(token) => Outcome::Token(sampled(token.token_id, token.logprob, &token.top_logprobs)),
+            Err(failure) => Outcome::Error(error(failure)),
+        });
+        while let Some(more) = results.next_if(|result| result.sequence_id == sequence_id) {
+            let token = more.outcome.iter();
+            sequence
+                .more_tokens
+                .extend(token.map(|token| sampled(token.token_id, token.logprob, &token.top_logprobs)));
+        }
+        sequence.vector = vector.map_or_else(Vec::new, |vector| vector.values.clone());
+        let scores = scored.iter().flat_map(|chunk| &chunk.tokens);
+        sequence.scores = scores
+            .map(|token| proto::PromptTokenLogprob {
+                logprob: token.logprob,
+                rank: token.rank,
+                top_logprobs: likeliest(&token.top_logprobs),
+            })
+            .collect();
+        sequences.push(sequence);
+    }
+    proto::StepResult { sequences, ..Default::default() }
+}
+
+fn sampled(token_id: u32, logprob: f32, top_logprobs: &[(u32, f32)]) -> proto::SampledToken {
+    proto::SampledToken { token_id, logprob, top_logprobs: likeliest(top_logprobs) }
+}
+
+fn likeliest(tokens: &[(u32, f32)]) -> Vec<proto::TokenLogprob> {
+    tokens.iter().map(|&(token_id, logprob)| proto::TokenLogprob { token_id, logprob }).collect()
+}
+
+fn error(failure: &SequenceFailure) -> proto::SequenceError {
+    let code = match failure {
+        SequenceFailure::NotFinite(_) => proto::SequenceErrorCode::NotFinite,
+        SequenceFailure::InvalidPlan(_) => proto::SequenceErrorCode::InvalidPlan,
+    };
+    proto::SequenceError { code: code.into(), message: failure.message().to_owned() }
+}
