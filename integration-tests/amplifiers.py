@@ -13,7 +13,7 @@ from harness import ALL_TIERS
 MAX_BODY_BYTES = (8 if ALL_TIERS else 1) << 20
 # The text that fills a body; it leaves room for the rest of it.
 NUM_BYTES = MAX_BODY_BYTES - 4096
-# Just below `MAX_JSON_VALUES` in router/src/limits.rs.
+# Just below `MAX_JSON_VALUES` in router/base/src/limits.rs.
 NUM_VALUES = 131_000
 USER = [{"role": "user", "content": "x"}]
 ONE = {"max_tokens": 1}

@@ -93,7 +93,7 @@ def test_documented_routes_are_those_of_the_server(server: Trunkline, openapi: d
 
 @pytest.mark.parametrize("source", REFUSED)
 def test_every_refused_field_is_in_its_table(source: str) -> None:
-    text = (ROOT / "router/src/api" / source).read_text()
+    text = (ROOT / "router/api/src" / source).read_text()
     fields = set(re.findall(r'(?:Refused \{\s*field: |refused\()"(\w+)"', text))
     assert fields, "no refused fields found in the source"
     for header in REFUSED[source]:
@@ -124,7 +124,7 @@ def codes_of(source: str, pattern: str) -> set[str]:
 
 def test_documented_error_codes_are_those_of_the_code() -> None:
     codes = (
-        codes_of("router/src/error.rs", r'=> \(\d+, "([a-z_]+)"\),')
+        codes_of("router/base/src/error.rs", r'=> \(\d+, "([a-z_]+)"\),')
         | codes_of("router/grammar/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("router/text/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("server/trunkline_server/errors.py", r'code(?:: ClassVar\[str\])? = "([a-z_]+)"')

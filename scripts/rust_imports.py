@@ -12,19 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Each row may import the rows below it. Modules of one row do not import each other.
-ROUTER_LAYERS = (
-    ("main",),
-    ("process",),
-    ("args", "exit"),
-    ("server",),
-    ("api",),
-    ("generation",),
-    ("request",),
-    ("grammars",),
-    ("model",),
-    ("engine",),
-    ("http",),
-    ("tenants", "metrics", "kv_events"),
+BASE_LAYERS = (
+    ("tenants", "metrics"),
     ("limits",),
     ("error", "watermark"),
     ("request_id",),
@@ -52,7 +41,12 @@ KERNELS_LAYERS = (
     ("aligned", "cpus", "isa", "shared_mut"),
 )
 CRATES = {
-    "router/src": ROUTER_LAYERS,
+    "router/base/src": BASE_LAYERS,
+    "router/http/src": (),
+    "router/engine/src": (),
+    "router/generation/src": (),
+    "router/api/src": (),
+    "router/src": (),
     "router/kv/src": KV_LAYERS,
     "launcher/src": (),
     "kernels/src": KERNELS_LAYERS,

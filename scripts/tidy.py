@@ -15,7 +15,7 @@ import rust_imports
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "proto/trunkline/shard/v1/shard.proto"
 RUST_TYPES = [
-    ROOT / folder / "generated/trunkline.shard.v1.rs" for folder in ("contract/src", "router/src/engine/shard")
+    ROOT / folder / "generated/trunkline.shard.v1.rs" for folder in ("contract/src", "router/engine/src/shard")
 ]
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70

@@ -11,12 +11,12 @@ use axum::http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
-use trunkline_router::api::openapi::ApiDoc;
-use trunkline_router::limits::ServerLimits;
-use trunkline_router::model::Model;
+use trunkline_api::openapi::ApiDoc;
+use trunkline_base::limits::ServerLimits;
+use trunkline_base::tenants::Access;
+use trunkline_generation::model::Model;
 use trunkline_router::server::Server;
 use trunkline_router::server::routes::routes;
-use trunkline_router::tenants::Access;
 use utoipa::OpenApi;
 
 use crate::event::parse_events;

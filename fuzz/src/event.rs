@@ -1,7 +1,7 @@
 //! Server-sent events, written by the router and parsed by the standard's algorithm. Every text must arrive unchanged.
 
 use serde_json::{Value, json};
-use trunkline_router::http::{EventFrame, Events};
+use trunkline_http::{EventFrame, Events};
 
 /// Returns the data of all events of a stream, as defined in
 /// <https://html.spec.whatwg.org/multipage/server-sent-events.html>.

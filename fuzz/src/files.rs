@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_router::tenants::read_key_file;
+use trunkline_base::tenants::read_key_file;
 use trunkline_text::internals::{
     AddedToken, SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken,
 };

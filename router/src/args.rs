@@ -8,7 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use trunkline_reply::ToolFormat;
 use trunkline_settings::{ReasoningParser, RouterSettings, ToolCallParser};
 
-use crate::model::Choice;
+use trunkline_generation::model::Choice;
 
 const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`

@@ -97,7 +97,7 @@ FORMATS = tuple(_FORMATTERS)
 
 
 class Repeats(logging.Filter):
-    """Counts warnings and errors that repeat, as the router does (`router/src/repeats.rs`), in place of writing each.
+    """Counts warnings and errors that repeat in place of writing each, as the router's `repeats.rs` does.
 
     It holds one entry for each place in the code, whatever the texts are. Thread-safe.
     """

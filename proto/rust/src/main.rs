@@ -1,5 +1,5 @@
 //! Writes the Rust types of `shard.proto` to `contract/src/generated` and its service to
-//! `router/src/engine/shard/generated`. The argument is the repository's root.
+//! `router/engine/src/shard/generated`. The argument is the repository's root.
 //!
 //! The first line of each file holds the SHA-256 of the contract and of the code below it, so that `scripts/tidy.py`
 //! can tell a stale or edited file without running this program.
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .skip_debug([format!("{PACKAGE}.Watermark")]);
     let service = tonic_prost_build::configure().extern_path(PACKAGE, "::trunkline_contract::proto");
     for (builder, folder) in
-        [(types, "contract/src/generated"), (service, "router/src/engine/shard/generated")]
+        [(types, "contract/src/generated"), (service, "router/engine/src/shard/generated")]
     {
         let output = root.join(folder);
         fs::create_dir_all(&output)?;

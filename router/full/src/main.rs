@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use trunkline_router::kv_events::{Endpoint, Publish, PublishedEvents};
+use trunkline_engine::kv_events::{Endpoint, Publish, PublishedEvents};
 use trunkline_router::process::{self, Extensions};
 use trunkline_zmq::ZmqPublisher;
 

@@ -21,7 +21,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
-use trunkline_router::trace::{Exporter, Record, RequestSpan, SpanIds, StepRecord, Telemetry, Timeline};
+use trunkline_base::trace::{Exporter, Record, RequestSpan, SpanIds, StepRecord, Telemetry, Timeline};
 
 use measure::Instruments;
 

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, MeterProvider};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
-use trunkline_router::trace::Record;
+use trunkline_base::trace::Record;
 
 /// The bounds that the conventions advise for durations of requests, in seconds.
 const DURATIONS: [f64; 14] =

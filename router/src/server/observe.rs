@@ -12,16 +12,16 @@ use futures::FutureExt;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use crate::api::app::App;
-use crate::api::dialect::Dialect;
-use crate::api::respond::Failure;
-use crate::api::route::{Kind, Route};
-use crate::error::{ApiError, ErrorClass};
-use crate::http::LongestPoll;
-use crate::metrics::{RouteLabel, RouteLabels};
-use crate::request_id::RequestId;
-use crate::tenants::Caller;
-use crate::trace::{ACCESS_LOG, Record, RequestTrace};
+use trunkline_api::app::App;
+use trunkline_api::dialect::Dialect;
+use trunkline_api::respond::Failure;
+use trunkline_api::route::{Kind, Route};
+use trunkline_base::error::{ApiError, ErrorClass};
+use trunkline_base::metrics::{RouteLabel, RouteLabels};
+use trunkline_base::request_id::RequestId;
+use trunkline_base::tenants::Caller;
+use trunkline_base::trace::{ACCESS_LOG, Record, RequestTrace};
+use trunkline_http::LongestPoll;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

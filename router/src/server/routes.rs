@@ -9,16 +9,16 @@ use axum::routing::get;
 use axum::{Extension, Router};
 
 use super::observe::observe;
-use crate::api::app::App;
-use crate::api::dialect::Dialect;
-use crate::api::route::{self, Kind, Route};
-use crate::api::{openapi, operate};
-use crate::error::ApiError;
-use crate::http::announce_close;
-use crate::http::browser::{BrowserGuard, Foreign};
-use crate::http::cors::{self, Origin};
-use crate::limits::MAX_HEADER_FIELDS;
-use crate::tenants::{Caller, ClientNetwork, RateSlot};
+use trunkline_api::app::App;
+use trunkline_api::dialect::Dialect;
+use trunkline_api::route::{self, Kind, Route};
+use trunkline_api::{openapi, operate};
+use trunkline_base::error::ApiError;
+use trunkline_base::limits::MAX_HEADER_FIELDS;
+use trunkline_base::tenants::{Caller, ClientNetwork, RateSlot};
+use trunkline_http::announce_close;
+use trunkline_http::browser::{BrowserGuard, Foreign};
+use trunkline_http::cors::{self, Origin};
 
 pub fn routes(app: Arc<App>) -> Router {
     route::router()

@@ -1,7 +1,7 @@
 //! A shard's side of the masks that have numbers.
 
 use bytes::Bytes;
-use trunkline_router::engine::shard::{MASK_NAMES, proto};
+use trunkline_engine::shard::{MASK_NAMES, proto};
 
 /// A shard's table of masks.
 #[derive(Debug, Default)]

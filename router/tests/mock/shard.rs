@@ -13,8 +13,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::{Request, Response, Status, Streaming};
-use trunkline_router::engine::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
-use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
+use trunkline_engine::shard::proto::shard_service_server::{ShardService, ShardServiceServer};
+use trunkline_engine::shard::proto::{self, sequence_result::Outcome};
 use trunkline_scheduler::{KEY_BYTES, SamplingParams};
 
 use super::masks::KnownMasks;
@@ -104,7 +104,7 @@ impl ShardPlan {
             max_step_tokens: 64,
             max_step_sequences: 16,
             max_draft_tokens: 8,
-            contract_version: trunkline_router::engine::shard::CONTRACT_VERSION,
+            contract_version: trunkline_engine::shard::CONTRACT_VERSION,
             step_running_ms: 0,
             device_time_us: 100,
             poison: None,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use trunkline_router::engine::shard::proto;
+use trunkline_engine::shard::proto;
 use trunkline_scheduler::BlockKey;
 use trunkline_store::{Geometry, NewBlock, Store};
 

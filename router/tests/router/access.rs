@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::process::Command;
 
 use serde_json::{Value, json};
-use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Consumption;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};

@@ -1,7 +1,7 @@
 //! Clients that leave or do not read.
 
 use serde_json::json;
-use trunkline_router::limits::MAX_WAITING_TOKENS;
+use trunkline_base::limits::MAX_WAITING_TOKENS;
 
 use crate::support::{Connection, Router, ShardPlan, sequence, sse_data, user};
 

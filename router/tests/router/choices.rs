@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan, bytes, prompt_of, user};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

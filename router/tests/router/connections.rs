@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use trunkline_router::http::tls::Tls;
-use trunkline_router::limits::{Limits, ServerLimits, Timeouts, UNCOUNTED_BODY_BYTES};
+use trunkline_base::limits::{Limits, ServerLimits, Timeouts, UNCOUNTED_BODY_BYTES};
+use trunkline_base::tenants::Access;
+use trunkline_http::tls::Tls;
 use trunkline_router::server::Front;
-use trunkline_router::tenants::Access;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, user, write_model};

@@ -5,8 +5,8 @@ use bytes::Bytes;
 use prost::Message;
 use serde_json::Value;
 use trunkline_contract::SamplingParams;
-use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
-use trunkline_router::engine::shard::{NamedMasks, ShardInfo};
+use trunkline_engine::shard::proto::{self, sequence_result::Outcome};
+use trunkline_engine::shard::{NamedMasks, ShardInfo};
 use trunkline_scheduler::WindowLimits;
 
 use crate::mock::KnownMasks;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
 
 use crate::support::{Answer, Router, ShardPlan, user};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
 
 /// Numbers as JSON text, because JSON has numbers that no type here has.
 const EDGES: [&str; 19] = [

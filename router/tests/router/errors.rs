@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
 use crate::support::{Router, ShardPlan, user, with};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";

@@ -1,7 +1,7 @@
 //! Errors about a limit that a flag sets name the flag.
 
 use serde_json::{Value, json};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
 
 use crate::support::{Router, ShardPlan, user, with};
 

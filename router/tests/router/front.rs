@@ -4,10 +4,10 @@ use std::process::Command;
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use trunkline_router::http::browser::BrowserGuard;
-use trunkline_router::limits::{Limits, MAX_JSON_VALUES};
+use trunkline_base::limits::{Limits, MAX_JSON_VALUES};
+use trunkline_base::tenants::{Access, EXPOSED_HEADERS};
+use trunkline_http::browser::BrowserGuard;
 use trunkline_router::server::Front;
-use trunkline_router::tenants::{Access, EXPOSED_HEADERS};
 use trunkline_settings::LogLevel;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};

@@ -1,8 +1,8 @@
 //! Sequences that follow a grammar: the driver's masks reach the shard, also next to unconstrained sequences.
 
+use trunkline_engine::driver::{NewSequence, SequenceUpdate};
 use trunkline_grammar::{Constraint, Grammar, GrammarCompiler, GrammarLimits};
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::engine::driver::{NewSequence, SequenceUpdate};
 use trunkline_scheduler::{EndReason, SamplingParams};
 
 use crate::support::{END, Router, bytes, sequence};

@@ -1,7 +1,7 @@
 //! Routes for single nodes of the KV cache: text, groups and pins, and what each tenant may see.
 
 use serde_json::{Value, json};
-use trunkline_router::limits::ServerLimits;
+use trunkline_base::limits::ServerLimits;
 
 use crate::support::{Router, ShardPlan, bytes};
 

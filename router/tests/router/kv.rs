@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use trunkline_router::limits::{Limits, MAX_LOOKS};
+use trunkline_base::limits::{Limits, MAX_LOOKS};
 
 use crate::support::{Answer, Router, ShardPlan};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use trunkline_base::limits::Limits;
+use trunkline_engine::kv_events::MAX_LISTENERS;
 use trunkline_object::Remote;
-use trunkline_router::kv_events::MAX_LISTENERS;
-use trunkline_router::limits::Limits;
 
 use crate::faulty::FaultyStore;
 use crate::support::{Connection, DEADLINE, Router, ShardPlan};

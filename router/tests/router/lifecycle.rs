@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use trunkline_router::engine::shard::{Check, ShardStatus};
-use trunkline_router::limits::{Limits, ServerLimits};
-use trunkline_router::model::Model;
+use trunkline_base::limits::{Limits, ServerLimits};
+use trunkline_base::tenants::Access;
+use trunkline_engine::shard::{Check, ShardStatus};
+use trunkline_generation::model::Model;
 use trunkline_router::server::Server;
-use trunkline_router::tenants::Access;
 use trunkline_settings::{LogFormat, RouterSettings};
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};

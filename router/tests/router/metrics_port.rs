@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use trunkline_router::limits::{Limits, MAX_METRICS_CONNECTIONS};
+use trunkline_base::limits::{Limits, MAX_METRICS_CONNECTIONS};
 
 use crate::support::{Answer, Connection, DEADLINE, Router, ShardPlan};
 

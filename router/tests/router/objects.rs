@@ -8,9 +8,9 @@ use futures::future::join_all;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
+use trunkline_engine::object::ObjectCounts;
+use trunkline_engine::object::download::MAX_BUDGET;
 use trunkline_object::{Location, Remote};
-use trunkline_router::engine::object::ObjectCounts;
-use trunkline_router::engine::object::download::MAX_BUDGET;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};

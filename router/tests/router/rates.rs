@@ -1,8 +1,8 @@
 //! Limits of tenants: requests and tokens per minute, and open requests.
 
 use serde_json::{Value, json};
-use trunkline_router::api::app::App;
-use trunkline_router::limits::Limits;
+use trunkline_api::app::App;
+use trunkline_base::limits::Limits;
 
 use crate::support::{Answer, Connection, Router, ShardPlan};
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{Router, ShardPlan, user, with};
-use trunkline_router::model::ReplyStyle;
+use trunkline_generation::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
 const MESSAGES: &str = "/v1/messages";

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use trunkline_base::limits::{Limits, ServerLimits};
+use trunkline_generation::model::ReplyStyle;
 use trunkline_reply::{ReasoningMarks, ToolFormat};
-use trunkline_router::limits::{Limits, ServerLimits};
-use trunkline_router::model::ReplyStyle;
 use trunkline_text::ChatMessage;
 
 use crate::support::{END, PAD, Router, START, ShardPlan, bytes, prompt_of, with};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_base::limits::{Limits, ServerLimits};
 
 use crate::support::{Connection, DEADLINE, Router, ShardPlan, user, with};
 

@@ -1,8 +1,8 @@
 //! The router indexes the blocks that a shard lists when it connects.
 
 use serde_json::json;
-use trunkline_router::engine::shard::{proto, stored_blocks_from_proto};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
+use trunkline_engine::shard::{proto, stored_blocks_from_proto};
 use trunkline_scheduler::{BlockKey, SlotId, StoredBlock};
 
 use crate::support::{Router, ShardPlan};

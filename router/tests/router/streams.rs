@@ -7,7 +7,7 @@ use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
-use trunkline_router::limits::MAX_WAITING_TOKENS;
+use trunkline_base::limits::MAX_WAITING_TOKENS;
 use trunkline_router::server::routes::routes;
 
 use crate::support::{Router, ShardPlan, sse_data, user};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use trunkline_generation::model::ReplyStyle;
 use trunkline_reply::{ReasoningMarks, ToolFormat};
-use trunkline_router::model::ReplyStyle;
 
 use crate::support::{END, Router, START, ShardPlan, bytes, user, with};
 

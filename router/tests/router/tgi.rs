@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
-use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Watermark;
 
 #[tokio::test]

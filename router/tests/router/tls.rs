@@ -13,10 +13,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use trunkline_router::http::tls::{Tls, TlsError};
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
+use trunkline_base::tenants::Access;
+use trunkline_http::tls::{Tls, TlsError};
 use trunkline_router::server::Front;
-use trunkline_router::tenants::Access;
 
 use crate::support::process::{PROGRAM, WithSettings, settings};
 use crate::support::{DEADLINE, Router};

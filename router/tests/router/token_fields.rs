@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use crate::mock::VOCAB_SIZE;
 use crate::support::{END, Router, ShardPlan, bytes, prompt_of, user, with};
+use trunkline_base::limits::Limits;
 use trunkline_contract::{TokenMask, range};
-use trunkline_router::limits::Limits;
 use trunkline_settings::Speculate;
 
 const CHAT: &str = "/v1/chat/completions";

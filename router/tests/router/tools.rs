@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::{self, Router, ShardPlan, user};
-use trunkline_router::model::ReplyStyle;
+use trunkline_generation::model::ReplyStyle;
 
 const CHAT: &str = "/v1/chat/completions";
 const CALL: &str = "Let me see.\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Zürich\"}}\n</tool_call>";

@@ -27,8 +27,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
-use trunkline_router::limits::Limits;
-use trunkline_router::trace::Exporter;
+use trunkline_base::limits::Limits;
+use trunkline_base::trace::Exporter;
 
 use crate::support::{Router, ShardPlan};
 

@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
-use trunkline_router::engine::shard::proto::Pooling;
-use trunkline_router::limits::Limits;
+use trunkline_base::limits::Limits;
+use trunkline_engine::shard::proto::Pooling;
 
 use crate::mock::MockVectors;
 use crate::support::{Router, ShardPlan, bytes, user, with};

@@ -8,7 +8,7 @@ use futures::future::join_all;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use trunkline_router::kv_events::Topic;
+use trunkline_engine::kv_events::Topic;
 use trunkline_zmq::{Kept, MAX_KEPT_BATCHES, MAX_KEPT_BYTES, MAX_READERS, MAX_UNREAD_BATCHES, ZmqPublisher};
 
 use crate::support::{DEADLINE, Router};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use trunkline_router::kv_events::{
+use trunkline_engine::kv_events::{
     LINGER, Listener, MAX_HISTORY, MAX_LISTENERS, MAX_WAITING_BATCHES, TooSlow, channel,
 };
 use trunkline_scheduler::{BlockKey, KvEvent, Owner, Tier};

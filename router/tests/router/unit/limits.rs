@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use trunkline_grammar::GrammarLimits;
-use trunkline_router::args::{reasoning_format, tool_format};
-use trunkline_router::limits::{
+use trunkline_base::limits::{
     Limits, MAX_ANSWERS_BYTES, MIN_READING_BYTES, SPARE_CONNECTIONS, ServerLimits, Timeouts,
 };
-use trunkline_router::model::Choice;
-use trunkline_router::watermark::DEFAULT_KEY;
+use trunkline_base::watermark::DEFAULT_KEY;
+use trunkline_generation::model::Choice;
+use trunkline_grammar::GrammarLimits;
+use trunkline_router::args::{reasoning_format, tool_format};
 use trunkline_scheduler::{PolicyKind, Watermark};
 use trunkline_settings::{
     Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, RouterSettings, Server,

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 use axum::http::HeaderMap;
 use serde_json::{Map, Value, json};
 use tracing_subscriber::fmt::MakeWriter;
-use trunkline_router::log::{subscriber, write_left_out};
-use trunkline_router::repeats::{MAX_LINES, Repeats};
-use trunkline_router::trace::{
+use trunkline_base::log::{subscriber, write_left_out};
+use trunkline_base::repeats::{MAX_LINES, Repeats};
+use trunkline_base::trace::{
     ACCESS_LOG, Record, RequestSpan, RequestTrace, SpanIds, StepRecord, Telemetry, TelemetrySlot, Timeline,
     TokenCounts,
 };

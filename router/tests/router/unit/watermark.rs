@@ -1,4 +1,4 @@
-use trunkline_router::watermark::{DEFAULT_KEY, KeyError, read_key};
+use trunkline_base::watermark::{DEFAULT_KEY, KeyError, read_key};
 
 #[test]
 fn keys_are_64_bit_integers() {

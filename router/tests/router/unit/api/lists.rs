@@ -1,5 +1,5 @@
 use serde::Deserialize;
-use trunkline_router::api::lists::{Listed, TextOrList};
+use trunkline_api::lists::{Listed, TextOrList};
 
 #[derive(Debug, PartialEq, Deserialize)]
 struct Digit(u8);

@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
-use trunkline_router::api::openapi::ApiDoc;
-use trunkline_router::api::route::{Events, ModelField, ROUTES, Route};
+use trunkline_api::openapi::ApiDoc;
+use trunkline_api::route::{Events, ModelField, ROUTES, Route};
 use utoipa::OpenApi as _;
 
 fn document() -> Value {

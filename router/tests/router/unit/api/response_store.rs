@@ -2,8 +2,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use trunkline_router::api::response_store::{Messages, ResponseStore, Turn};
-use trunkline_router::api::responses::ResponseObject;
+use trunkline_api::response_store::{Messages, ResponseStore, Turn};
+use trunkline_api::responses::ResponseObject;
 use trunkline_text::ChatMessage;
 
 use crate::draw;

@@ -1,7 +1,7 @@
-use trunkline_router::api::respond::ErrorForm;
-use trunkline_router::api::tgi::ErrorResponse;
-use trunkline_router::error::ApiError;
-use trunkline_router::request_id::RequestId;
+use trunkline_api::respond::ErrorForm;
+use trunkline_api::tgi::ErrorResponse;
+use trunkline_base::error::ApiError;
+use trunkline_base::request_id::RequestId;
 use trunkline_text::TextError;
 
 #[test]

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use trunkline_router::engine::driver::{Driver, DriverEnds, Sequence};
-use trunkline_router::engine::shard::proto::StepRequest;
-use trunkline_router::engine::shard::{LinkEvent, ShardInfo};
-use trunkline_router::metrics::Metrics;
-use trunkline_router::shutdown::Phase;
-use trunkline_router::trace::TelemetrySlot;
+use trunkline_base::metrics::Metrics;
+use trunkline_base::shutdown::Phase;
+use trunkline_base::trace::TelemetrySlot;
+use trunkline_engine::driver::{Driver, DriverEnds, Sequence};
+use trunkline_engine::shard::proto::StepRequest;
+use trunkline_engine::shard::{LinkEvent, ShardInfo};
 use trunkline_scheduler::{Outcome, SampledToken, SchedulerConfig, SequenceResult, StepPlan, StepResult};
 
 use crate::support::{DEADLINE, sequence};

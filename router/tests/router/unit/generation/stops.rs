@@ -1,5 +1,5 @@
+use trunkline_generation::stops::Stops;
 use trunkline_reply::{ReasoningMarks, ReasoningStart, Sections};
-use trunkline_router::generation::stops::Stops;
 use trunkline_text::StopText;
 
 fn output(start: Option<ReasoningStart>, text: &str, cut_at: usize) -> (String, Option<usize>) {

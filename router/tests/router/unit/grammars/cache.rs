@@ -1,9 +1,9 @@
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
+use trunkline_base::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
+use trunkline_generation::grammars::cache::{GrammarCache, GrammarKey};
 use trunkline_grammar::{Grammar, JsonSchema};
-use trunkline_router::grammars::cache::{GrammarCache, GrammarKey};
-use trunkline_router::limits::{MAX_CACHED_GRAMMAR_BYTES, MAX_CACHED_GRAMMARS};
 
 fn key(tenant: Option<&str>, text: &str) -> GrammarKey {
     GrammarKey::new(tenant, &Grammar::Regex(text.to_owned()))

@@ -3,10 +3,10 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use futures::{StreamExt as _, stream};
-use trunkline_router::error::ApiError;
-use trunkline_router::http::read_body;
-use trunkline_router::limits::{Limits, ServerLimits, UNCOUNTED_BODY_BYTES};
-use trunkline_router::tenants::MemoryBudget;
+use trunkline_base::error::ApiError;
+use trunkline_base::limits::{Limits, ServerLimits, UNCOUNTED_BODY_BYTES};
+use trunkline_base::tenants::MemoryBudget;
+use trunkline_http::read_body;
 
 fn pieces(num: usize, num_bytes: usize) -> Body {
     Body::from_stream(stream::iter((0..num).map(move |_| Ok::<_, Infallible>(vec![b'x'; num_bytes]))))

@@ -1,4 +1,4 @@
-use trunkline_router::http::cors::Origin;
+use trunkline_http::cors::Origin;
 
 #[test]
 fn origins_are_scheme_and_host() {

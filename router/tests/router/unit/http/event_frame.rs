@@ -1,6 +1,6 @@
 use serde::Serialize;
 use serde_json::{Value, json};
-use trunkline_router::http::{EventFrame, Events};
+use trunkline_http::{EventFrame, Events};
 
 /// Texts that need every kind of escape, and texts that look like the surrounding event.
 const TEXTS: &[&str] =

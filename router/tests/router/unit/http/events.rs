@@ -1,5 +1,5 @@
 use serde_json::json;
-use trunkline_router::http::Events;
+use trunkline_http::Events;
 
 #[test]
 fn events_are_appended_in_order() {

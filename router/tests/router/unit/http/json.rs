@@ -1,5 +1,5 @@
-use trunkline_router::http::{Refused, parse};
-use trunkline_router::limits::MAX_JSON_VALUES;
+use trunkline_base::limits::MAX_JSON_VALUES;
+use trunkline_http::{Refused, parse};
 
 #[derive(Debug, serde::Deserialize)]
 #[allow(dead_code)]
@@ -77,7 +77,7 @@ fn values_are_counted_outside_strings() {
         ("{\"a\": 1, \"b\": [true]}", 4),
         ("[\"\\\\\", \"\"]", 3),
     ] {
-        assert_eq!(trunkline_router::http::num_values(json), num_values, "{json}");
+        assert_eq!(trunkline_http::num_values(json), num_values, "{json}");
     }
 }
 

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trunkline_router::error::ApiError;
-use trunkline_router::http::pace::Pace;
-use trunkline_router::limits::{BODY_GRACE, BODY_TIMEOUT, MIN_BODY_RATE, Timeouts};
+use trunkline_base::error::ApiError;
+use trunkline_base::limits::{BODY_GRACE, BODY_TIMEOUT, MIN_BODY_RATE, Timeouts};
+use trunkline_http::pace::Pace;
 
 const SECOND: Duration = Duration::from_secs(1);
 const RATE: usize = MIN_BODY_RATE as usize;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use trunkline_router::http::stall::StallGuard;
+use trunkline_http::stall::StallGuard;
 
 use crate::support::DEADLINE;
 

@@ -1,4 +1,4 @@
-use trunkline_router::kv_events::{Endpoint, Topic};
+use trunkline_engine::kv_events::{Endpoint, Topic};
 
 #[test]
 fn endpoints_listen_or_connect() {

@@ -1,4 +1,4 @@
-use trunkline_router::kv_events::history::History;
+use trunkline_engine::kv_events::history::History;
 use trunkline_scheduler::KvEvent;
 
 fn numbers(history: &History, from: u64) -> Option<Vec<u64>> {

@@ -1,4 +1,4 @@
-use trunkline_router::kv_events::vllm::encode;
+use trunkline_engine::kv_events::vllm::encode;
 use trunkline_scheduler::{BlockKey, KvEvent, Owner, Salt, StoredEvent, Tier};
 
 fn key(byte: u8) -> BlockKey {

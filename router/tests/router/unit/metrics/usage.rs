@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use trunkline_router::metrics::usage::{Ledger, MAX_USAGE_HOURS, MAX_USAGE_ROWS, SECONDS_PER_HOUR, Used};
+use trunkline_base::metrics::usage::{Ledger, MAX_USAGE_HOURS, MAX_USAGE_ROWS, SECONDS_PER_HOUR, Used};
 use trunkline_scheduler::Consumption;
 
 const NAMES: [Option<&str>; 2] = [Some("alice"), None];

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName};
 use tokio::time::Instant;
-use trunkline_router::request::deadline::{Deadline, header_timeout};
+use trunkline_generation::request::deadline::{Deadline, header_timeout};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,4 +1,4 @@
-use trunkline_router::request::retention::{Breakpoint, CacheControl, CacheRetention, RawRetention};
+use trunkline_generation::request::retention::{Breakpoint, CacheControl, CacheRetention, RawRetention};
 use trunkline_scheduler::{CachePriority, Retention};
 
 fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {

@@ -1,4 +1,4 @@
-use trunkline_router::request::service_tier::Wanted;
+use trunkline_generation::request::service_tier::Wanted;
 use trunkline_scheduler::Priority::{High, Low, Normal};
 
 #[test]

@@ -1,5 +1,5 @@
-use trunkline_router::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS};
-use trunkline_router::request::tokens::{LogitBias, PromptLogprobsField, TokenFields, TruncationSide};
+use trunkline_base::limits::{MAX_LOGIT_BIAS, MAX_PROMPT_LOGPROBS};
+use trunkline_generation::request::tokens::{LogitBias, PromptLogprobsField, TokenFields, TruncationSide};
 use trunkline_scheduler::{SamplingParams, TokenMask};
 
 fn bias(json: &str) -> Result<Vec<(u32, f32)>, String> {

@@ -1,6 +1,6 @@
 use axum::http::{HeaderMap, HeaderName};
-use trunkline_router::error::ApiError;
-use trunkline_router::tenants::{Access, AccessError, Caller};
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::{Access, AccessError, Caller};
 
 const KEY: &str = "sk-0123456789abcdef";
 

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use trunkline_router::tenants::bucket::Bucket;
+use trunkline_base::tenants::bucket::Bucket;
 
 const START: Duration = Duration::from_secs(1_000);
 

@@ -3,9 +3,9 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use trunkline_router::error::ApiError;
-use trunkline_router::request_id::RequestId;
-use trunkline_router::tenants::{Access, Caller, Tenant};
+use trunkline_base::error::ApiError;
+use trunkline_base::request_id::RequestId;
+use trunkline_base::tenants::{Access, Caller, Tenant};
 use trunkline_scheduler::Salt;
 
 fn caller(name: &str, is_admin: bool) -> Caller {

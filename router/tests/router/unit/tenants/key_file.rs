@@ -1,5 +1,5 @@
-use trunkline_router::tenants::key_ring::digest;
-use trunkline_router::tenants::{Tenant, TenantLimits, read_key_file as read};
+use trunkline_base::tenants::key_ring::digest;
+use trunkline_base::tenants::{Tenant, TenantLimits, read_key_file as read};
 use trunkline_scheduler::Priority;
 
 const SECRET: &str = "sk-secret-0123456789";

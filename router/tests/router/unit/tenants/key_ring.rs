@@ -1,7 +1,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use trunkline_router::tenants::key_ring::{
+use trunkline_base::tenants::key_ring::{
     DuplicateKey, KeyRing, MAX_KEY_BYTES, MIN_KEY_BYTES, Tenant, digest, key_problem,
 };
 

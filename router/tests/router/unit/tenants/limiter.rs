@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trunkline_router::tenants::{LimitKind, Limiter, Rates, TenantLimits};
+use trunkline_base::tenants::{LimitKind, Limiter, Rates, TenantLimits};
 
 fn limits(requests: u32, tokens: u32, open: u32) -> TenantLimits {
     TenantLimits {

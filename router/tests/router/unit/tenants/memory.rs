@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use trunkline_router::tenants::{MemoryBudget, NoMemory};
+use trunkline_base::tenants::{MemoryBudget, NoMemory};
 
 #[test]
 fn memory_that_is_shared_is_never_held_by_one() {

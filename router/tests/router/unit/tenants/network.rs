@@ -1,4 +1,4 @@
-use trunkline_router::tenants::ClientNetwork;
+use trunkline_base::tenants::ClientNetwork;
 
 #[test]
 fn an_ipv6_client_is_known_by_the_first_half_of_its_address() {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use tokio::time::Instant;
-use trunkline_router::tenants::permits::{TenantPermit, TenantPermits};
+use trunkline_base::tenants::permits::{TenantPermit, TenantPermits};
 
 const COUNT: usize = 4;
 const OF_TENANT: usize = 2;

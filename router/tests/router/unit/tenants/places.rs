@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use trunkline_router::tenants::{HeldPlaces, SharedPlaces};
+use trunkline_base::tenants::{HeldPlaces, SharedPlaces};
 
 /// Takes places one by one until none is left, and returns them.
 fn flood(places: &Arc<SharedPlaces>, tenant: &str, free: &mut usize) -> Vec<HeldPlaces> {

@@ -3,8 +3,8 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
 use tokio::time::Instant;
-use trunkline_router::tenants::rate_headers::{date, span};
-use trunkline_router::tenants::{EXPOSED_HEADERS, Limiter, RateHeaders, RateSlot, TenantLimits};
+use trunkline_base::tenants::rate_headers::{date, span};
+use trunkline_base::tenants::{EXPOSED_HEADERS, Limiter, RateHeaders, RateSlot, TenantLimits};
 
 #[test]
 fn durations_are_written_as_openai_does() {

@@ -1,5 +1,5 @@
 use serde_json::json;
-use trunkline_router::api::chat::arguments::{Arguments, ArgumentsReader};
+use trunkline_api::chat::arguments::{Arguments, ArgumentsReader};
 
 #[test]
 fn arguments_become_an_object_if_possible() {

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
-use trunkline_router::api::chat::call_ids::{fit, fitting, new_id};
-use trunkline_router::model::{CallIds, Choice, ReplyStyle};
+use trunkline_api::chat::call_ids::{fit, fitting, new_id};
+use trunkline_generation::model::{CallIds, Choice, ReplyStyle};
 use trunkline_text::ChatMessage;
 
 fn ids_of_template(source: &str) -> CallIds {

@@ -1,5 +1,5 @@
 use serde_json::json;
-use trunkline_router::api::chat::prompt::num_bytes;
+use trunkline_api::chat::prompt::num_bytes;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 /// A long text must be tokenized away from the HTTP threads in whichever field the client sends it.

@@ -1,10 +1,10 @@
 use serde_json::json;
+use trunkline_api::chat::reply::{Reply, ReplyPlan};
+use trunkline_api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
+use trunkline_base::limits::Limits;
+use trunkline_generation::generate::FinishReason;
+use trunkline_generation::model::{Choice, ReplyStyle};
 use trunkline_reply::{ReasoningMarks, ReasoningStart, ToolFormat};
-use trunkline_router::api::chat::reply::{Reply, ReplyPlan};
-use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
-use trunkline_router::generation::generate::FinishReason;
-use trunkline_router::limits::Limits;
-use trunkline_router::model::{Choice, ReplyStyle};
 
 const TEMPLATES: [(&str, Option<ToolFormat>, bool); 5] = [
     (include_str!("../../../../../text/testdata/templates/llama3.jinja"), Some(ToolFormat::LLAMA3), false),

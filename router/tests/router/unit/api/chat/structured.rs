@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
+use trunkline_api::chat::structured::StructuredFields;
+use trunkline_generation::grammars::AskedGrammar;
 use trunkline_grammar::{Grammar, JsonSchema};
-use trunkline_router::api::chat::structured::StructuredFields;
-use trunkline_router::grammars::AskedGrammar;
 
 fn format(value: Value) -> Result<Option<Grammar>, String> {
     let fields = StructuredFields { response_format: Some(value), ..StructuredFields::default() };

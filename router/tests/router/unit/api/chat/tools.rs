@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
+use trunkline_api::chat::prompt::Mark;
+use trunkline_api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
+use trunkline_base::limits::Limits;
 use trunkline_grammar::{JsonSchema, Strictness};
-use trunkline_router::api::chat::prompt::Mark;
-use trunkline_router::api::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
-use trunkline_router::limits::Limits;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 fn tool(name: &str) -> Tool {

@@ -1,5 +1,5 @@
 use tokio::time::Instant;
-use trunkline_router::engine::driver::late::{LINE_INTERVAL, LateRestores};
+use trunkline_engine::driver::late::{LINE_INTERVAL, LateRestores};
 use trunkline_scheduler::Stats;
 
 #[test]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use trunkline_router::engine::object::download::{MAX_BUDGET, UNMEASURED_BUDGET, budget};
+use trunkline_engine::object::download::{MAX_BUDGET, UNMEASURED_BUDGET, budget};
 use trunkline_scheduler::Coverage;
 
 #[test]

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use trunkline_router::engine::shard::{Check, HangWatch, Health};
-use trunkline_router::limits::{Limits, ServerLimits};
+use trunkline_base::limits::{Limits, ServerLimits};
+use trunkline_engine::shard::{Check, HangWatch, Health};
 
 const SECOND: Duration = Duration::from_secs(1);
 const WELL: Check = Check::Answered { step_running: Duration::ZERO, last_step_id: 7 };

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use trunkline_router::engine::shard::{NamedMasks, proto};
+use trunkline_engine::shard::{NamedMasks, proto};
 
 use crate::mock::KnownMasks;
 

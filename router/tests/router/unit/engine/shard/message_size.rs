@@ -6,7 +6,7 @@ use trunkline_contract::{
     MAX_ERROR_MESSAGE_BYTES, MAX_MASK_PENALTIES, MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES, TokenMask,
     range,
 };
-use trunkline_router::engine::shard::proto::{self, sequence_result::Outcome};
+use trunkline_engine::shard::proto::{self, sequence_result::Outcome};
 use trunkline_scheduler::ShardLimits;
 use trunkline_scheduler::message_size::{
     MAX_SEQUENCE_TOKENS, MAX_STARTS_BYTES, MAX_VECTOR_SIZE, max_step_sequences, max_vectors,

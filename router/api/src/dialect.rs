@@ -1,0 +1,43 @@
+//! The dialects: the one of a path, and the form of its errors.
+
+use axum::response::Response;
+
+use super::{anthropic, openai, respond, tgi};
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::RateHeaders;
+
+/// An API whose clients the server speaks to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Paths at and below `/v1/messages`.
+    Anthropic,
+    /// All other paths below `/v1`.
+    OpenAi,
+    /// All paths outside `/v1`.
+    Tgi,
+}
+
+impl Dialect {
+    pub fn of_path(path: &str) -> Self {
+        if path == "/v1/messages" || path.starts_with("/v1/messages/") {
+            return Self::Anthropic;
+        }
+        if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
+    }
+
+    /// Returns the names of the rate headers that its clients read.
+    pub fn rate_headers(self) -> RateHeaders {
+        match self {
+            Self::Anthropic => RateHeaders::Anthropic,
+            Self::OpenAi | Self::Tgi => RateHeaders::OpenAi,
+        }
+    }
+
+    pub fn error_response(self, error: &ApiError) -> Response {
+        match self {
+            Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),
+            Self::OpenAi => respond::error::<openai::ErrorResponse>(error),
+            Self::Tgi => respond::error::<tgi::ErrorResponse>(error),
+        }
+    }
+}

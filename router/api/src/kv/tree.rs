@@ -1,0 +1,491 @@
+//! `/v1/kv` and `/v1/kv/tree`: the contents of the KV cache, and their removal.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Query, State, rejection::QueryRejection};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use trunkline_scheduler::{
+    BlockKey, KEY_BYTES, KvCache, Millis, NodeId, NodeView, Salt, Scheduler, Stats, StoreIndex, StoreUsage,
+    TenantUsage,
+};
+use utoipa::{IntoParams, ToSchema};
+
+use super::number::{node_id, number};
+use crate::app::App;
+use crate::openai::ErrorResponse;
+use crate::respond;
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
+use trunkline_engine::object::ObjectCounts;
+use trunkline_engine::shard::ShardInfo;
+
+const DEFAULT_PAGE: usize = 100;
+const MAX_PAGE: usize = 1_000;
+/// The most characters of a node's id that errors repeat.
+const MAX_SHOWN_NAME: usize = 64;
+
+/// The pool of blocks in device memory.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeviceTier {
+    /// The number of blocks in the pool.
+    pub blocks: u64,
+    /// The number of free blocks.
+    pub free: u64,
+    /// The number of blocks that running sequences or pins hold.
+    pub held: u64,
+    /// The number of held blocks that pins hold.
+    pub pinned: u64,
+    /// The number of blocks that only the cache holds. They can be evicted.
+    pub cached: u64,
+    /// The number of blocks evicted since the server started.
+    pub evicted: u64,
+    /// The size of the pool in bytes.
+    pub bytes: u64,
+    /// The size of the held and cached blocks in bytes.
+    pub used_bytes: u64,
+}
+
+/// The store of blocks on disk or in the host's memory. Counts of events start with the server.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DiskTier {
+    /// The number of blocks that fit into the store.
+    pub slots: u64,
+    /// The number of stored blocks.
+    pub blocks: u64,
+    /// The number of blocks that pins keep in the store, including blocks that are still being written.
+    pub pinned: u64,
+    /// The number of blocks written.
+    pub written: u64,
+    /// The number of blocks not written because the store was full, slow or failing.
+    pub failed: u64,
+    /// The number of blocks read back.
+    pub restored: u64,
+    /// The number of blocks evicted.
+    pub evicted: u64,
+    /// The number of restores that found a missing or damaged block.
+    pub broken: u64,
+    /// The number of restores not started because computing was predicted to be faster.
+    pub declined: u64,
+}
+
+/// This replica's use of the object store since it started.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ObjectTotals {
+    /// The number of blocks uploaded.
+    pub put_blocks: u64,
+    /// The number of bytes uploaded.
+    pub put_bytes: u64,
+    /// The number of blocks not uploaded because the object store already had them.
+    pub known_blocks: u64,
+    /// The number of blocks downloaded to the disk.
+    pub got_blocks: u64,
+    /// The number of bytes downloaded.
+    pub got_bytes: u64,
+    /// The number of blocks waiting to be uploaded.
+    pub waiting_blocks: u64,
+    /// The number of failed downloads and uploads and of unusable objects.
+    pub failed: u64,
+    /// The number of lookups that did not find the block.
+    pub missed: u64,
+    /// The number of requests that skipped the object store because computing was predicted to be faster.
+    pub declined: u64,
+    /// The number of requests that continued before all their blocks were downloaded.
+    pub timeouts: u64,
+}
+
+/// A tenant's use of the KV cache.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TenantTotals {
+    /// The name of the tenant. Null for blocks without an owner: all blocks if no API keys are configured, and blocks
+    /// on disk that their tenant has not used since the server started.
+    pub tenant: Option<String>,
+    /// The number of device blocks that the tenant owns.
+    pub device_blocks: u32,
+    /// The number of device blocks that are guaranteed to the tenant.
+    pub device_share_blocks: u32,
+    /// The number of the tenant's device blocks that only the cache holds.
+    pub device_cached: u32,
+    /// The number of device blocks that the tenant's pins hold. Other tenants cannot use them.
+    pub device_pinned: u32,
+    /// The number of the tenant's device blocks evicted since the server started.
+    pub device_evicted: u64,
+    /// The number of disk slots that the tenant owns; null without a disk.
+    pub disk_blocks: Option<u32>,
+    /// The number of blocks that the tenant's pins keep on disk, including blocks that are still being written; null
+    /// without a disk.
+    pub disk_pinned: Option<u32>,
+}
+
+/// The size and use of the KV cache.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvTotals {
+    /// The object type, always `kv_cache`.
+    pub object: &'static str,
+    /// A digest of weights, dtypes and kernels. Servers share cached blocks only if their fingerprints are equal.
+    pub fingerprint: String,
+    /// The data type of K and V in the cache.
+    pub dtype: String,
+    /// The number of tokens in a block.
+    pub block_size: u32,
+    /// The size of a whole block in bytes, including the sliding-window layers.
+    pub block_bytes: u64,
+    /// The number of prompt tokens since the server started.
+    pub prompt_tokens: u64,
+    /// The number of prompt tokens that were found in any tier and not computed again.
+    pub hit_tokens: u64,
+    /// The pool in device memory.
+    pub device: DeviceTier,
+    /// The store in the host's memory; null without `--kv-host-size`, or if there is one on disk.
+    pub host: Option<DiskTier>,
+    /// The store on disk; null without `--kv-disk-path`.
+    pub disk: Option<DiskTier>,
+    /// The object store; null without `--kv-object-store`.
+    pub object_store: Option<ObjectTotals>,
+    /// The use of your own tenant; for admins, of all tenants.
+    pub tenants: Vec<TenantTotals>,
+}
+
+/// The query of a request for a page of the tree.
+#[derive(Debug, Deserialize, IntoParams)]
+pub struct PageQuery {
+    /// The `next` of the previous page.
+    pub after: Option<u32>,
+    /// The most nodes to return, from 1 to 1,000; the default is 100.
+    pub limit: Option<usize>,
+    /// Returns only nodes that requests with this `prompt_cache_key` used.
+    pub prompt_cache_key: Option<String>,
+}
+
+/// A node of the tree: a run of tokens that all prompts through it share.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvNode {
+    /// The id of the node. It is valid until the node changes.
+    pub id: String,
+    /// The number at the start of the parent's `id`; null for a node at the start of its prompts.
+    pub parent: Option<u32>,
+    /// The namespace of the node, as eight hexadecimal digits. Nodes of different namespaces never share blocks.
+    pub namespace: String,
+    /// The number of tokens before the node.
+    pub first_token: u32,
+    /// The number of tokens in the node.
+    pub tokens: u32,
+    /// The number of blocks in the node.
+    pub blocks: u32,
+    /// The size of the blocks in device memory, in bytes. Sliding-window layers count only where they are still
+    /// present.
+    pub bytes: u64,
+    /// The number of blocks that a sequence holds now.
+    pub held: u32,
+    /// The number of blocks that are also on disk.
+    pub stored: u32,
+    /// The number of blocks that a pin holds.
+    pub pinned: u32,
+    /// The number of blocks that a pin keeps on disk.
+    pub disk_pinned: u32,
+    /// The time until the last pin of a prompt that ends in this node expires, in milliseconds; null if there is none.
+    pub pin_ends_in_ms: Option<u64>,
+    /// The `prompt_cache_key`s of the requests that used the node, the latest last; at most four.
+    pub prompt_cache_keys: Vec<String>,
+    /// The number of child nodes.
+    pub children: u32,
+    /// The number of requests that found the node.
+    pub hits: u32,
+    /// The time since the node was last used, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// A page of the tree's nodes.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvPage {
+    /// The object type, always `list`.
+    pub object: &'static str,
+    /// The nodes of the page. The order is unspecified. A node that changes between two pages can be listed twice or
+    /// not at all.
+    pub data: Vec<KvNode>,
+    /// The `after` of the next page; null on the last page.
+    pub next: Option<u32>,
+}
+
+/// The result of a removal.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct KvRemoved {
+    /// The number of device blocks that were freed.
+    pub removed_blocks: u32,
+}
+
+pub(super) fn render(result: Result<impl Serialize, ApiError>) -> Response {
+    respond::answer::<ErrorResponse>(result.map(axum::Json))
+}
+
+/// Returns the size and use of the KV cache, by tier and by tenant.
+#[utoipa::path(
+    get, path = "/v1/kv", tag = "KV cache",
+    responses(
+        (status = 200, description = "The totals", body = KvTotals),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
+    )
+)]
+pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+    render(all_totals(&app, &caller).await)
+}
+
+async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
+    let shard = app.served.shard_info()?;
+    let look = |scheduler: &mut Scheduler, _| {
+        let device: Vec<TenantUsage> = scheduler.tenants().cloned().collect();
+        (
+            scheduler.stats(),
+            device,
+            scheduler.kv().and_then(KvCache::store).map(StoreIndex::usages).unwrap_or_default(),
+        )
+    };
+    let (stats, device, disk) = app.admission.ask(&app.served, caller, look).await?;
+    let has_store = stats.store_slots > 0;
+    Ok(KvTotals {
+        object: "kv_cache",
+        fingerprint: shard.numeric_fingerprint.clone(),
+        dtype: shard.kv_dtype.clone(),
+        block_size: shard.block_size,
+        block_bytes: shard.bytes_per_stored_block(),
+        prompt_tokens: stats.prompt_tokens,
+        hit_tokens: stats.prefix_hit_tokens,
+        device: DeviceTier {
+            blocks: stats.blocks_total,
+            free: stats.blocks_free,
+            held: stats.blocks_held,
+            pinned: stats.blocks_pinned,
+            cached: stats.blocks_cached,
+            evicted: stats.evicted_blocks,
+            bytes: shard.pool_bytes(&stats),
+            used_bytes: (stats.blocks_held + stats.blocks_cached) * shard.bytes_per_block
+                + (stats.window_parts_total - stats.window_parts_free) * shard.bytes_per_window_part,
+        },
+        host: (has_store && shard.has_store_in_memory()).then(|| disk_tier(&stats)),
+        disk: (has_store && !shard.has_store_in_memory()).then(|| disk_tier(&stats)),
+        object_store: app.served.objects.as_ref().map(|objects| {
+            let counts = *objects.counts().borrow();
+            object_totals(&counts, &stats)
+        }),
+        tenants: tenant_totals(caller, &device, &disk),
+    })
+}
+
+/// Returns the totals that the caller may see, sorted by name; blocks without an owner come first.
+fn tenant_totals(caller: &Caller, device: &[TenantUsage], disk: &[StoreUsage]) -> Vec<TenantTotals> {
+    let names = device.iter().map(|usage| usage.tenant.as_deref());
+    let names: BTreeSet<Option<&str>> =
+        names.chain(disk.iter().map(|usage| usage.tenant.as_deref())).collect();
+    let is_shown = |name: &Option<&str>| caller.is_admin() || (name.is_some() && *name == caller.name());
+    let totals = names.into_iter().filter(is_shown).map(|name| {
+        let on_device = device.iter().find(|usage| usage.tenant.as_deref() == name);
+        let on_disk = disk.iter().find(|usage| usage.tenant.as_deref() == name);
+        let of_device = |value: fn(&TenantUsage) -> u32| on_device.map_or(0, value);
+        // A tenant without slots on disk has no pins there either.
+        let of_disk = |value: fn(&StoreUsage) -> u32| (!disk.is_empty()).then(|| on_disk.map_or(0, value));
+        TenantTotals {
+            tenant: name.map(str::to_owned),
+            device_blocks: of_device(|usage| usage.num_blocks),
+            device_share_blocks: of_device(|usage| usage.num_share_blocks),
+            device_cached: of_device(|usage| usage.num_cached),
+            device_pinned: of_device(|usage| usage.num_pinned),
+            device_evicted: on_device.map_or(0, |usage| usage.num_evicted),
+            disk_blocks: of_disk(|usage| usage.num_slots),
+            disk_pinned: of_disk(|usage| usage.num_pinned),
+        }
+    });
+    totals.collect()
+}
+
+fn object_totals(counts: &ObjectCounts, stats: &Stats) -> ObjectTotals {
+    ObjectTotals {
+        put_blocks: counts.uploaded_blocks,
+        put_bytes: counts.uploaded_bytes,
+        known_blocks: counts.known_blocks,
+        got_blocks: counts.downloaded_blocks,
+        got_bytes: counts.downloaded_bytes,
+        waiting_blocks: stats.offered_blocks,
+        failed: counts.failures,
+        missed: counts.misses,
+        declined: counts.declined,
+        timeouts: counts.timeouts,
+    }
+}
+
+fn disk_tier(stats: &Stats) -> DiskTier {
+    DiskTier {
+        slots: stats.store_slots,
+        blocks: stats.store_blocks,
+        pinned: stats.store_blocks_pinned,
+        written: stats.stored_blocks,
+        failed: stats.store_failures,
+        restored: stats.restored_blocks,
+        evicted: stats.store_evicted_blocks,
+        broken: stats.restore_failures,
+        declined: stats.restores_declined,
+    }
+}
+
+/// Walks the tree of cached prefixes, page by page.
+#[utoipa::path(
+    get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery),
+    responses(
+        (status = 200, description = "A page of nodes", body = KvPage),
+        (status = 400, description = "The query is invalid", body = ErrorResponse),
+        (status = 503, description = "No shard is connected", body = ErrorResponse),
+    )
+)]
+pub async fn tree(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Response {
+    let memory = app.admission.answer_memory(&caller);
+    match page(&app, &caller, query).await {
+        Ok(page) => respond::answer::<ErrorResponse>(memory.hold(axum::Json(page).into_response()).await),
+        Err(error) => respond::error::<ErrorResponse>(&error),
+    }
+}
+
+async fn page(
+    app: &App,
+    caller: &Caller,
+    query: Result<Query<PageQuery>, QueryRejection>,
+) -> Result<KvPage, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
+    let limit = query.limit.unwrap_or(DEFAULT_PAGE);
+    if !(1..=MAX_PAGE).contains(&limit) {
+        return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
+    }
+    // A number that is not that of a node of the caller's, or not any more, gives the caller's nodes after its id.
+    let mut first = query.after.map_or(NodeId(0), node_id);
+    let group = query.prompt_cache_key;
+    let shard = app.served.shard_info()?;
+    let mut found = Vec::new();
+    // One question reads a part of the tree. The pages themselves depend only on nodes that the caller may see, so that
+    // they tell nothing about other tenants. One node more than the limit begins the next page.
+    while found.len() <= limit {
+        let (looker, group, shard) = (caller.clone(), group.clone(), shard.clone());
+        let num_missing = limit + 1 - found.len();
+        let walk = move |scheduler: &mut Scheduler, now: Millis| {
+            let may_see = |salt: &Salt| looker.may_see(salt);
+            let page = scheduler.kv().map(|kv| kv.walk(first, num_missing, may_see)).unwrap_or_default();
+            let is_asked = |view: &&NodeView| match &group {
+                Some(group) => view.groups.iter().any(|known| **known == **group),
+                None => true,
+            };
+            let nodes = page.nodes.iter().filter(is_asked).map(|view| (view.id, node(view, &shard, now)));
+            (nodes.collect::<Vec<_>>(), page.next)
+        };
+        let (nodes, next) = app.admission.ask(&app.served, caller, walk).await?;
+        found.extend(nodes);
+        match next {
+            Some(next) => first = next,
+            None => break,
+        }
+    }
+    let next = found.get(limit).map(|&(id, _)| number(id));
+    let data = found.into_iter().take(limit).map(|(_, node)| node).collect();
+    Ok(KvPage { object: "list", data, next })
+}
+
+pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
+    KvNode {
+        id: format!("{}-{}", number(view.id), view.key),
+        parent: view.parent.map(number),
+        namespace: view.salt.root_key().to_string()[..8].to_owned(),
+        first_token: view.first_token,
+        tokens: view.num_tokens,
+        blocks: view.num_blocks,
+        bytes: u64::from(view.num_blocks) * shard.bytes_per_block
+            + u64::from(view.num_windowed) * shard.bytes_per_window_part,
+        held: view.num_held,
+        stored: view.num_stored,
+        pinned: view.num_pinned,
+        disk_pinned: view.num_stored_pinned,
+        pin_ends_in_ms: view.pin_ends_at_ms.map(|end| end.saturating_sub(now.0)),
+        prompt_cache_keys: view.groups.iter().map(|group| group.to_string()).collect(),
+        children: view.num_children,
+        hits: view.num_hits,
+        age_ms: now.0.saturating_sub(view.used_at_ms),
+    }
+}
+
+/// Removes a node and its descendants from all tiers, except for blocks that sequences or pins hold.
+///
+/// Blocks of the object store are removed for all servers that share it. Another server that has a block in its device
+/// memory or on its disk keeps it there and may upload it again. Descendants that only the disk or the object store has
+/// stay there; they are found again only after the removed blocks have been computed again.
+#[utoipa::path(
+    delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    params(("id" = String, Path, description = "The `id` of a node")),
+    responses(
+        (status = 200, description = "The number of removed blocks", body = KvRemoved),
+        (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
+        (status = 503, description = "No shard is connected, or the object store failed", body = ErrorResponse),
+    )
+)]
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Response {
+    render(remove_node(&app, caller, &name).await)
+}
+
+async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
+    let shard = app.served.shard_info()?;
+    let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
+    let remover = caller.clone();
+    // Nodes of other tenants are reported as not found.
+    let find = move |scheduler: &mut Scheduler, _| {
+        let kv = scheduler.kv()?;
+        let view = kv.view(id).filter(|view| remover.may_see(&view.salt))?;
+        Some((view.salt, kv.subtree_keys(id, key)?))
+    };
+    let found = app.admission.ask(&app.served, &caller, find.clone()).await?;
+    let (salt, mut keys) = found.ok_or_else(|| unknown(name))?;
+    let failed = |_| ApiError::NotRemoved { node: shown(name) };
+    let removal = match &app.served.objects {
+        Some(objects) => Some(objects.begin_removal().await.map_err(failed)?),
+        None => None,
+    };
+    if let Some(removal) = &removal {
+        // Until the removal began, blocks could still be added. The object store comes first, so that after a failure
+        // the node is still there for another try.
+        let found = app.admission.ask(&app.served, &caller, find).await?;
+        keys = found.ok_or_else(|| unknown(name))?.1;
+        removal.remove(&shard.block_shape(), &keys).await.map_err(failed)?;
+    }
+    let has_objects = removal.is_some();
+    let remove = move |scheduler: &mut Scheduler, _| {
+        let removed_blocks = scheduler.nodes().remove(id, key)?;
+        for key in keys.into_iter().filter(|_| has_objects) {
+            scheduler.lower_tier().note_object((key, None), Some(&salt), false);
+        }
+        Some(KvRemoved { removed_blocks })
+    };
+    app.admission.ask(&app.served, &caller, remove).await?.ok_or_else(|| unknown(name))
+}
+
+pub(super) fn unknown(name: &str) -> ApiError {
+    ApiError::UnknownNode { node: shown(name) }
+}
+
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(MAX_SHOWN_NAME).collect()
+}
+
+pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
+    let (id, digits) = name.split_once('-')?;
+    if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; KEY_BYTES];
+    for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some((node_id(id.parse().ok()?), BlockKey::from_bytes(bytes)))
+}

@@ -1,0 +1,31 @@
+//! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
+//!
+//! [`route`] is the table of routes. A dialect is a folder (`openai`, `anthropic`, `responses`, `tgi`, `vectors`) with the
+//! types of its requests and answers; the path that all share is `pipeline.rs`. [`openapi`] makes the document from
+//! handlers and table. This crate may use all others of the router except the one that starts the server. Begin with
+//! [`route`], then `openai/chat.rs` and `pipeline.rs`.
+
+pub(crate) mod anthropic;
+pub mod app;
+#[doc(hidden)]
+pub mod chat;
+pub mod dialect;
+mod forms;
+mod joined;
+pub(crate) mod kv;
+#[doc(hidden)]
+pub mod lists;
+mod message_size;
+pub(crate) mod models;
+pub(crate) mod openai;
+pub mod openapi;
+pub mod operate;
+mod pipeline;
+pub mod respond;
+pub mod response_store;
+pub mod responses;
+pub mod route;
+pub(crate) mod stream;
+pub mod tgi;
+pub(crate) mod usage;
+pub(crate) mod vectors;

@@ -1,0 +1,226 @@
+//! The request and response bodies of `/v1/chat/completions`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use trunkline_contract::range;
+use trunkline_text::StopText;
+use utoipa::ToSchema;
+
+use super::body::body;
+use super::messages::Message;
+use super::prediction::Prediction;
+use super::prompt_logprobs::{PromptLogprobs, PromptLogprobsCount};
+use super::reasoning::ReasoningField;
+use super::tools::{ToolCall, ToolCallDelta, ToolField};
+use super::{ChatLogprobs, OneOrMany, Seed, StopReason, StreamOptions, Timings, Usage};
+use crate::chat::structured::StructuredFields;
+use crate::lists::list;
+use trunkline_base::error::ApiError;
+use trunkline_generation::request::avoid::AvoidFields;
+use trunkline_generation::request::number::bounded;
+use trunkline_generation::request::raw::RawParams;
+use trunkline_generation::request::retention::{CacheRetention, RawRetention};
+use trunkline_generation::request::service_tier::Wanted;
+use trunkline_generation::request::tokens::{LogitBias, TokenFields, TruncationSide};
+
+body! {
+    /// The body of a request to generate a chat reply.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(as = ChatCompletionRequest)]
+    pub struct Body {
+        /// The conversation, oldest first.
+        #[serde(deserialize_with = "list")]
+        pub messages: Vec<Message>,
+        /// The older name of `max_completion_tokens`.
+        #[schema(minimum = 1)]
+        pub max_tokens: Option<i64>,
+        /// The most tokens to generate; by default as many as fit into the context.
+        #[schema(minimum = 1)]
+        pub max_completion_tokens: Option<i64>,
+        /// The number of replies to generate; the default is 1.
+        #[schema(minimum = 1)]
+        pub n: Option<i64>,
+        /// If true, the response has the logprobs of the generated tokens.
+        pub logprobs: Option<bool>,
+        /// The number of likeliest tokens to report at each position. Requires `logprobs`.
+        #[schema(minimum = 0, maximum = 20)]
+        pub top_logprobs: Option<i64>,
+        /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It changes only the speed.
+        pub prediction: Option<Prediction>,
+        /// If true, each chunk, or the whole answer, has `timings`: tokens per second and cached tokens. Part of
+        /// llama.cpp's API.
+        pub timings_per_token: Option<bool>,
+        /// If true, the reply continues the last message instead of answering it. `add_generation_prompt` must then be
+        /// false or absent.
+        pub continue_final_message: Option<bool>,
+        /// If true, the prompt ends with the start of an assistant's reply. The default is true, or false with
+        /// `continue_final_message`.
+        pub add_generation_prompt: Option<bool>,
+        /// The functions that the model may call.
+        pub tools: Option<Vec<ToolField>>,
+        /// `none`, `auto`, `required`, or one function as `{"type": "function", "function": {"name": ...}}`.
+        pub tool_choice: Option<Value>,
+        /// Allows several calls in one reply; the default is true.
+        pub parallel_tool_calls: Option<bool>,
+        /// If true, the response has the model's reasoning in `reasoning_content`; the default is true.
+        pub include_reasoning: Option<bool>,
+        /// The reasoning effort, for chat templates that support it. `none` also sets `enable_thinking` to false.
+        pub reasoning_effort: Option<String>,
+        /// The effort of reasoning and its most tokens, as in OpenRouter's API.
+        pub reasoning: Option<ReasoningField>,
+        /// The most tokens of reasoning; -1 for no limit. Its closing mark follows the last of them. Part of vLLM's
+        /// API.
+        #[schema(minimum = -1)]
+        pub thinking_token_budget: Option<i64>,
+        /// llama.cpp's name of `thinking_token_budget`.
+        #[schema(minimum = -1)]
+        pub reasoning_budget_tokens: Option<i64>,
+        /// Additional variables for the chat template.
+        #[schema(value_type = Option<Object>)]
+        pub chat_template_kwargs: Option<Map<String, Value>>,
+    }
+}
+
+/// A complete response to a chat.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatCompletionResponse)]
+pub struct Answer {
+    /// The id of the response.
+    pub id: String,
+    /// The object type, always `chat.completion`.
+    pub object: &'static str,
+    /// The time of creation in Unix seconds.
+    pub created: u64,
+    /// The name of the served model.
+    pub model: String,
+    /// A digest of everything that influences outputs. Servers with equal fingerprints give bit-identical results.
+    pub system_fingerprint: String,
+    /// The priority class that was used, if the request named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
+    /// The replies that the model generated.
+    pub choices: Vec<Choice>,
+    /// The token counts of the request.
+    pub usage: Usage,
+    /// The counts and times, if the request has `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+    /// The prompt's logprobs, if requested: null for the first token, then for each position an object whose keys are
+    /// token ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub prompt_logprobs: Option<PromptLogprobs>,
+    /// The token ids of the prompt, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<Vec<u32>>,
+}
+
+/// One of the replies.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatChoice)]
+pub struct Choice {
+    /// The number of the reply, from 0.
+    pub index: u32,
+    /// The message that the model generated.
+    pub message: AssistantMessage,
+    /// The logprobs of the generated tokens, if requested.
+    pub logprobs: Option<ChatLogprobs>,
+    /// `stop`, `length` or `tool_calls`.
+    pub finish_reason: &'static str,
+    /// The stop string, or the id from `stop_token_ids`, that ended the reply; otherwise null. Part of vLLM's API.
+    pub stop_reason: Option<StopReason>,
+    /// The token ids of the reply, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// A message that the model generated.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AssistantMessage {
+    /// The role, always `assistant`.
+    pub role: &'static str,
+    /// The text of the message; null if it consists only of calls.
+    pub content: Option<String>,
+    /// The reasoning that precedes the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// The same as `reasoning_content`, under the name that vLLM and OpenRouter use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
+    /// The calls of tools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+/// A piece of a streamed response.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatCompletionChunk)]
+pub struct Chunk<'a> {
+    /// The id of the response, the same in all chunks.
+    pub id: &'a str,
+    /// The object type, always `chat.completion.chunk`.
+    pub object: &'static str,
+    /// The time of creation in Unix seconds.
+    pub created: u64,
+    /// The name of the served model.
+    pub model: &'a str,
+    /// A digest of everything that influences outputs. Servers with equal fingerprints give bit-identical results.
+    pub system_fingerprint: &'a str,
+    /// The priority class that was used, if the request named one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_tier: Option<&'static str>,
+    /// One choice, or none in the chunk that has `usage`.
+    pub choices: Vec<ChunkChoice<'a>>,
+    /// The token counts in the last chunk, null in the others. Present only with `include_usage`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Usage>)]
+    pub usage: Option<Option<Usage>>,
+    /// The counts and times up to here, if the request has `timings_per_token`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+    /// The token ids of the prompt, if the request has `return_token_ids`. Only in the first chunk of a reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_token_ids: Option<&'a [u32]>,
+}
+
+/// A piece of one of the replies.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ChatChunkChoice)]
+pub struct ChunkChoice<'a> {
+    /// The number of the reply, from 0.
+    pub index: u32,
+    /// The new part of the reply.
+    pub delta: Delta<'a>,
+    /// The logprobs of the generated tokens, if requested.
+    pub logprobs: Option<ChatLogprobs>,
+    /// `stop`, `length` or `tool_calls` in the last piece, otherwise null.
+    pub finish_reason: Option<&'static str>,
+    /// The stop string, or the id from `stop_token_ids`, that ended the reply; otherwise null. Only in the last piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<StopReason>)]
+    pub stop_reason: Option<Option<StopReason>>,
+    /// The token ids of the new part, if the request has `return_token_ids`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ids: Option<Vec<u32>>,
+}
+
+/// The new part of a message.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub struct Delta<'a> {
+    /// `assistant` in the first chunk; in all chunks for clients that name the model `tgi`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// Text to append to the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a str>,
+    /// Text to append to the reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<&'a str>,
+    /// The same as `reasoning_content`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<&'a str>,
+    /// A new call, or more of the last call's arguments. Null only for clients that name the model `tgi`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<ToolCallDelta>>)]
+    pub tool_calls: Option<Option<[ToolCallDelta<'a>; 1]>>,
+}

@@ -1,0 +1,233 @@
+//! The request and response bodies of TGI's routes that generate text.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::Value;
+use trunkline_text::Tokenizer;
+use utoipa::ToSchema;
+
+use crate::joined::Joined;
+use crate::openai::{OneOrMany, Seed};
+use trunkline_generation::generate::{FinishReason, ScoredPrompt};
+
+/// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
+pub(super) const LOWEST_LOGPROB: f32 = -9999.0;
+
+/// The body of a request to generate text.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = GenerateRequest)]
+pub struct Body {
+    /// The text to continue.
+    pub inputs: String,
+    /// The parameters of the generation.
+    #[serde(default)]
+    pub parameters: Option<Parameters>,
+    /// If true, the answer is a stream of server-sent events.
+    pub stream: Option<bool>,
+}
+
+/// The parameters of a generation.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = GenerateParameters)]
+pub struct Parameters {
+    /// The most tokens to generate; the default is 1024.
+    #[schema(minimum = 1)]
+    pub max_new_tokens: Option<i64>,
+    /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
+    pub do_sample: Option<bool>,
+    /// The sampling temperature, which divides the logits.
+    #[schema(exclusive_minimum = 0)]
+    pub temperature: Option<f64>,
+    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
+    /// Samples from the smallest set of tokens whose total probability reaches this value.
+    pub top_p: Option<f64>,
+    /// Samples from the tokens whose information content is nearest to the entropy, up to this total probability.
+    pub typical_p: Option<f64>,
+    /// Excludes tokens less likely than this fraction of the likeliest token's probability.
+    pub min_p: Option<f64>,
+    /// The seed of sampling. Equal seeds give equal outputs; random if absent.
+    #[schema(value_type = Option<i64>)]
+    pub seed: Option<Seed>,
+    /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or the
+    /// output.
+    pub repetition_penalty: Option<f64>,
+    /// Subtracted from a token's logit once per occurrence in the output.
+    pub frequency_penalty: Option<f64>,
+    /// Subtracted from the logits of tokens that occur in the output.
+    pub presence_penalty: Option<f64>,
+    /// Strings that end the output. The output includes the string that ended it.
+    pub stop: Option<OneOrMany>,
+    /// The least number of tokens before an end token is allowed.
+    #[schema(minimum = 0)]
+    pub min_new_tokens: Option<i64>,
+    /// Continues after an end token.
+    pub ignore_eos_token: Option<bool>,
+    /// The format of the output: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
+    /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
+    #[schema(value_type = Option<Object>)]
+    pub grammar: Option<Value>,
+    /// Adds a statistical watermark that holders of the server's key can detect.
+    pub watermark: Option<bool>,
+    /// Returns the prompt in front of the output.
+    pub return_full_text: Option<bool>,
+    /// The number of prompt tokens to keep, counted from the end.
+    #[schema(minimum = 1)]
+    pub truncate: Option<i64>,
+    /// The number of outputs to compute. The one with the highest mean logprob is returned. Needs sampling.
+    #[schema(minimum = 1)]
+    pub best_of: Option<i64>,
+    /// The most seconds from the request's arrival to its last token. Not part of TGI's API.
+    #[schema(exclusive_minimum = 0, maximum = 86400)]
+    pub timeout: Option<f64>,
+    /// Reports the tokens and the reason why the output ended.
+    pub details: Option<bool>,
+    /// Reports the prompt's tokens; implies `details`. Not available in streams.
+    pub decoder_input_details: Option<bool>,
+    /// The number of likeliest tokens to report at each position, with `details` or in a stream.
+    #[schema(minimum = 0, maximum = 20)]
+    pub top_n_tokens: Option<i64>,
+}
+
+/// A complete response to a prompt.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = GenerateResponse)]
+pub struct GenerateAnswer {
+    /// The text of the output.
+    #[schema(value_type = String)]
+    pub generated_text: Joined,
+    /// Present if `details` was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Details>,
+}
+
+/// The tokens of an output and the reason why it ended.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = GenerateDetails)]
+pub struct Details {
+    /// `length`, `eos_token` or `stop_sequence`.
+    pub finish_reason: &'static str,
+    /// The number of generated tokens.
+    pub generated_tokens: u32,
+    /// The seed that was used; null if decoding was greedy.
+    pub seed: Option<u64>,
+    /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
+    #[schema(value_type = Vec<PrefillToken<'_>>)]
+    pub prefill: Prefill,
+    /// The tokens of the output.
+    pub tokens: Vec<Token>,
+    /// The likeliest tokens at each position if `top_n_tokens` was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_tokens: Option<Vec<Vec<Token>>>,
+    /// The other outputs of `best_of`, the best one first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_of_sequences: Option<Vec<Sequence>>,
+}
+
+/// An output of `best_of` that was not the best.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BestOfSequence)]
+pub struct Sequence {
+    /// The text of the output.
+    #[schema(value_type = String)]
+    pub generated_text: Joined,
+    /// `length`, `eos_token` or `stop_sequence`.
+    pub finish_reason: &'static str,
+    /// The number of generated tokens.
+    pub generated_tokens: u32,
+    /// The seed that was used; null if decoding was greedy.
+    pub seed: Option<u64>,
+    /// The prompt's tokens if `decoder_input_details` was requested, otherwise empty.
+    #[schema(value_type = Vec<PrefillToken<'_>>)]
+    pub prefill: Prefill,
+    /// The tokens of the output.
+    pub tokens: Vec<Token>,
+    /// The likeliest tokens at each position if `top_n_tokens` was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_tokens: Option<Vec<Vec<Token>>>,
+}
+
+/// A generated token with its logprob.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = GenerateToken)]
+pub struct Token {
+    /// The id of the token.
+    pub id: u32,
+    /// The text that became certain with this token; it may be empty within a multi-byte character.
+    pub text: String,
+    /// The natural logarithm of the token's probability in the model's unmodified distribution.
+    pub logprob: f32,
+    /// True for a control token.
+    pub special: bool,
+}
+
+/// A token of the prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = GeneratePrefillToken)]
+pub struct PrefillToken<'a> {
+    /// The id of the token.
+    pub id: u32,
+    /// The token as the vocabulary spells it.
+    pub text: Cow<'a, str>,
+    /// The natural logarithm of the token's probability in the model's distribution; null for the first token.
+    pub logprob: Option<f32>,
+}
+
+/// The tokens of a prompt, which all outputs share. They become [`PrefillToken`]s while they are written.
+#[derive(Debug, Clone, Default)]
+pub struct Prefill(pub Option<(Arc<ScoredPrompt>, Arc<Tokenizer>)>);
+
+impl Serialize for Prefill {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Some((prompt, tokenizer)) = &self.0 else { return serializer.collect_seq([(); 0]) };
+        // The first token has no logprob, because no token precedes it.
+        let scores = prompt.scores.iter().map(|score| Some(score.logprob.max(LOWEST_LOGPROB)));
+        let tokens = prompt.token_ids.iter().zip(std::iter::once(None).chain(scores));
+        serializer.collect_seq(tokens.map(|(&id, logprob)| {
+            let text = String::from_utf8_lossy(tokenizer.token_bytes(id).unwrap_or_default());
+            PrefillToken { id, text, logprob }
+        }))
+    }
+}
+
+/// The data of one stream event.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = StreamResponse)]
+pub struct StreamAnswer {
+    /// The number of the token, from 1.
+    pub index: u32,
+    /// The generated token, or the end token if a grammar ended the output.
+    pub token: Token,
+    /// The likeliest tokens at this position if `top_n_tokens` was requested.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_tokens: Option<Vec<Token>>,
+    /// The whole output, in the last event only.
+    pub generated_text: Option<String>,
+    /// Present in the last event if `details` was requested.
+    pub details: Option<StreamDetails>,
+}
+
+/// The details in the last event of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StreamDetails {
+    /// `length`, `eos_token` or `stop_sequence`.
+    pub finish_reason: &'static str,
+    /// The number of generated tokens.
+    pub generated_tokens: u32,
+    /// The seed that was used; null if decoding was greedy.
+    pub seed: Option<u64>,
+    /// The number of prompt tokens.
+    pub input_length: u32,
+}
+
+/// Returns TGI's name of a finish reason.
+pub fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::EndToken | FinishReason::StopToken { .. } => "eos_token",
+        FinishReason::Length => "length",
+        FinishReason::StopString { .. } => "stop_sequence",
+    }
+}

@@ -1,0 +1,498 @@
+//! The driving task. It owns the scheduler, turns commands and step results into scheduler events, sends plans to the
+//! shard and updates to the requests.
+//!
+//! The driver never waits for a client. Every request has a bounded buffer, and a request whose buffer is full is
+//! aborted. A client must not look slow because the router's own threads are busy. Once a buffer is half full, those
+//! threads therefore get a turn before the next step is planned.
+
+mod constraints;
+mod handle;
+#[doc(hidden)]
+pub mod late;
+mod step_spans;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use trunkline_scheduler::{
+    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats,
+    StepWork, TenantUsage, Update,
+};
+
+use crate::kv_events::{self, EventFeed, EventSink};
+use crate::shard::proto::StepRequest;
+use crate::shard::{LinkEvent, ShardStatus};
+use trunkline_base::limits::{MAX_LOOKS, MAX_WAITING_TOKENS};
+use trunkline_base::metrics::Metrics;
+use trunkline_base::metrics::usage::UsageLedger;
+use trunkline_base::shutdown::Phase;
+use trunkline_base::trace::TelemetrySlot;
+
+use constraints::{Constraints, Worked};
+use handle::{Client, Command, Question, Submission};
+pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
+use late::LateRestores;
+use step_spans::StepSpans;
+
+/// The most events handled before the next plan. It bounds a turn under a flood of commands.
+const MAX_EVENTS_PER_TURN: usize = 256;
+/// If a request has this many unread tokens, the threads that write them get a turn before the next step.
+const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
+/// The most link events that wait for the driver. The shard has at most two results in flight.
+const MAX_WAITING_LINK_EVENTS: usize = 16;
+
+/// The scheduler's lane of the only shard.
+const LANE: LaneId = LaneId(0);
+
+/// The state of the driving task; see `run`.
+pub struct Driver {
+    scheduler: Scheduler,
+    commands: mpsc::Receiver<Command>,
+    link: mpsc::Receiver<LinkEvent>,
+    plans: Option<mpsc::Sender<StepRequest>>,
+    clients: HashMap<SequenceId, Client>,
+    constraints: Constraints,
+    /// Receives masks that other threads computed.
+    worked: mpsc::Receiver<Vec<Worked>>,
+    updates: Vec<Update>,
+    begin: Instant,
+    /// The time at which the current event was received.
+    turn: Instant,
+    shard: watch::Sender<ShardStatus>,
+    phase: watch::Receiver<Phase>,
+    stats: watch::Sender<Stats>,
+    tenants: watch::Sender<Vec<TenantUsage>>,
+    usage: Arc<UsageLedger>,
+    kv_events: EventSink,
+    late_restores: LateRestores,
+    metrics: Arc<Metrics>,
+    /// The runtime of the requests' tasks.
+    readers: Handle,
+    /// True if a request has `MANY_WAITING_TOKENS` unread tokens.
+    is_crowded: bool,
+    /// True once this turn has answered a question. A question may take a millisecond, so each turn answers one.
+    has_answered: bool,
+    next_question: Option<Question>,
+    step_spans: StepSpans,
+}
+
+/// The ends of the driver's channels that others hold.
+pub struct DriverEnds {
+    /// Sends commands; used by requests.
+    pub handle: DriverHandle,
+    /// Sends the shard's events; used by the link.
+    pub link: mpsc::Sender<LinkEvent>,
+    /// The shard's current status.
+    pub shard: watch::Receiver<ShardStatus>,
+    /// The scheduler's statistics after the last turn.
+    pub stats: watch::Receiver<Stats>,
+    /// Each tenant's use of the block pool after the last turn.
+    pub tenants: watch::Receiver<Vec<TenantUsage>>,
+    /// Each tenant's usage up to the last turn.
+    pub usage: Arc<UsageLedger>,
+    /// The KV index's events.
+    pub kv_events: EventFeed,
+}
+
+impl Driver {
+    /// Creates a driver for at most `max_requests` open requests, whose tasks run on the current runtime.
+    pub fn new(
+        config: SchedulerConfig,
+        max_requests: usize,
+        phase: watch::Receiver<Phase>,
+        metrics: Arc<Metrics>,
+        telemetry: TelemetrySlot,
+    ) -> (Self, DriverEnds) {
+        // A live request owns at most two slots, for its submission and its end, and a look at the cache one.
+        let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1) + MAX_LOOKS);
+        let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
+        let (shard, shard_out) = watch::channel(ShardStatus::Loading);
+        let (stats, stats_out) = watch::channel(Stats::default());
+        let (tenants, tenants_out) = watch::channel(Vec::new());
+        let usage = Arc::<UsageLedger>::default();
+        let (kv_events, kv_events_out) = kv_events::channel();
+        let (constraints, worked) = Constraints::new(max_requests, Handle::current());
+        let driver = Self {
+            scheduler: Scheduler::new(config),
+            commands: commands_in,
+            link: link_in,
+            plans: None,
+            clients: HashMap::new(),
+            constraints,
+            worked,
+            updates: Vec::new(),
+            begin: Instant::now(),
+            turn: Instant::now(),
+            shard,
+            phase,
+            stats,
+            tenants,
+            usage: usage.clone(),
+            kv_events,
+            late_restores: LateRestores::default(),
+            metrics,
+            readers: Handle::current(),
+            is_crowded: false,
+            has_answered: false,
+            next_question: None,
+            step_spans: StepSpans::new(telemetry),
+        };
+        let handle = DriverHandle::new(commands);
+        let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
+        (driver, DriverEnds { handle, link, shard, stats, tenants, usage, kv_events })
+    }
+
+    /// Runs until all handles, or the link, are gone.
+    pub async fn run(mut self) {
+        loop {
+            self.has_answered = false;
+            if let Some(question) = self.next_question.take() {
+                self.on_command(Command::Ask(question));
+            } else if !self.handle_next().await {
+                return;
+            }
+            self.take_waiting();
+            let worked = self.constraints.flush();
+            if !worked.is_empty() {
+                self.on_worked(worked);
+            }
+            if std::mem::take(&mut self.is_crowded) {
+                // The runtime's queue is first in, first out. When this task is done, the tasks that were woken before
+                // it had their turn. It fails only if the runtime is shutting down, when no client waits for tokens.
+                let _ = self.readers.spawn(async {}).await;
+            }
+            self.send_plans();
+            self.kv_events.send(self.scheduler.take_kv_events());
+            self.scheduler.record_kv_events(self.kv_events.is_wanted());
+            let stats = self.scheduler.stats();
+            if let Some(num_restores) = self.late_restores.take(&stats, self.turn) {
+                tracing::warn!(
+                    num_restores,
+                    num_blocks = stats.blocks_late,
+                    "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
+                );
+            }
+            self.record_usage(&stats);
+            self.stats.send_replace(stats);
+            self.tenants.send_modify(|tenants| {
+                tenants.clear();
+                tenants.extend(self.scheduler.tenants().cloned());
+            });
+        }
+    }
+
+    /// Adds the turn's work and the blocks in use to the tenants' usage.
+    fn record_usage(&mut self, stats: &Stats) {
+        let bytes_per_block = match &*self.shard.borrow() {
+            ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
+            ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
+        };
+        let mut recording = self.usage.record();
+        self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
+        let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
+        recording.hold(self.scheduler.tenants().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
+    }
+
+    /// Waits for an event or a deadline and handles it. Returns false if all handles, or the link, are gone.
+    async fn handle_next(&mut self) -> bool {
+        let wakeup = self.scheduler.next_wakeup();
+        let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
+        tokio::select! {
+            biased;
+            event = self.link.recv() => match event {
+                Some(event) => self.on_link(event),
+                None => return false,
+            },
+            command = self.commands.recv() => match command {
+                Some(command) => self.on_command(command),
+                None => return false,
+            },
+            Some(worked) = self.worked.recv() => self.on_worked(worked),
+            Ok(()) = self.phase.changed() => if self.plans.is_none() {
+                self.turn = Instant::now();
+                self.on_loss();
+            },
+            () = until(deadline) => {}
+        }
+        true
+    }
+
+    /// Handles the events that are already waiting, so that the next plan includes them.
+    fn take_waiting(&mut self) {
+        for _ in 0..MAX_EVENTS_PER_TURN {
+            if self.next_question.is_some() {
+                return;
+            }
+            if let Ok(event) = self.link.try_recv() {
+                self.on_link(event);
+            } else if let Ok(worked) = self.worked.try_recv() {
+                self.on_worked(worked);
+            } else if let Ok(command) = self.commands.try_recv() {
+                self.on_command(command);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn now(&self) -> Millis {
+        Millis(u64::try_from((self.turn - self.begin).as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// Microseconds since the driver began, for traces of steps.
+    fn elapsed_us(&self) -> u64 {
+        u64::try_from(self.begin.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.scheduler.handle(self.now(), event, &mut self.updates);
+        self.route();
+    }
+
+    fn on_link(&mut self, event: LinkEvent) {
+        self.turn = Instant::now();
+        match event {
+            LinkEvent::Ready { info, store, plans } => {
+                tracing::info!(
+                    device = %info.device,
+                    architecture = %info.architecture,
+                    num_blocks = info.num_device_blocks,
+                    block_size = info.block_size,
+                    max_step_tokens = info.max_step_tokens,
+                    "shard is ready"
+                );
+                self.plans = Some(plans);
+                self.constraints.set_vocab_size(info.vocab_size);
+                self.handle(Event::ShardReady(LANE, info.limits()));
+                if let Some(store) = store {
+                    self.handle(Event::StoreReady(LANE, store));
+                }
+                self.shard.send_replace(ShardStatus::Ready(info));
+            }
+            LinkEvent::Result(result) => {
+                self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
+                let (step_id, device_us) = (result.step_id, result.device_time_us);
+                tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
+                self.step_spans.add(self.turn, &result, &self.scheduler, &self.clients);
+                self.handle(Event::StepResult(LANE, result));
+            }
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
+            LinkEvent::Lost => {
+                self.plans = None;
+                self.shard.send_if_modified(|status| match status {
+                    ShardStatus::Ready(info) => {
+                        *status = ShardStatus::Lost(info.clone());
+                        true
+                    }
+                    ShardStatus::Loading | ShardStatus::Lost(_) => false,
+                });
+                self.on_loss();
+            }
+        }
+    }
+
+    /// Tells the scheduler that there is no shard. A server that drains restarts none.
+    fn on_loss(&mut self) {
+        let may_return = *self.phase.borrow() == Phase::Serving;
+        self.handle(Event::ShardLost { lane: LANE, may_return });
+    }
+
+    fn on_worked(&mut self, worked: Vec<Worked>) {
+        self.turn = Instant::now();
+        for worked in worked {
+            self.metrics.mask_seconds.observe(worked.time.as_secs_f64());
+            if let Some((id, allowed)) = self.constraints.end(worked) {
+                self.handle(Event::Allow { id, allowed });
+            }
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        self.turn = Instant::now();
+        match command {
+            Command::Submit(submission) => self.on_submission(*submission),
+            Command::Finish(id) => {
+                self.clients.remove(&id);
+                self.constraints.forget(id);
+                self.handle(Event::Finish(id));
+            }
+            Command::Abort(id) => {
+                // A sequence that has ended has no client, and there is nothing to abort.
+                if self.clients.remove(&id).is_some() {
+                    self.metrics.aborts.inc();
+                    self.constraints.forget(id);
+                    self.handle(Event::Abort(id));
+                }
+            }
+            Command::Ask(question) if self.has_answered => self.next_question = Some(question),
+            Command::Ask(question) => {
+                self.has_answered = true;
+                let now = self.now();
+                question(&mut self.scheduler, now);
+            }
+        }
+    }
+
+    fn on_submission(&mut self, Submission { id, sequence, client }: Submission) {
+        self.clients.insert(id, client);
+        let constrained = sequence.constraint.is_some();
+        if let Some(constraint) = sequence.constraint {
+            self.constraints.begin(id, constraint, sequence.sampling.logprobs);
+        }
+        let deadline = sequence.deadline.map(|at| {
+            let since = at.saturating_duration_since(self.begin);
+            Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+        });
+        self.handle(Event::Submit(Box::new(SequenceRequest {
+            id,
+            token_ids: sequence.token_ids,
+            max_new_tokens: sequence.max_new_tokens,
+            sampling: sequence.sampling,
+            end_token_ids: sequence.end_token_ids,
+            ignore_eos: sequence.ignore_eos,
+            priority: sequence.priority,
+            deadline,
+            salt: sequence.salt,
+            retention: sequence.retention,
+            constrained,
+            drafter: sequence.drafter,
+            pooling: sequence.pooling,
+        })));
+        self.tell(id, SequenceUpdate::Accepted);
+    }
+
+    /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has
+    /// passed.
+    fn send_plans(&mut self) {
+        self.turn = Instant::now();
+        loop {
+            let plan = self.scheduler.plan(LANE, self.now(), &mut self.updates);
+            self.route();
+            let late_masks = self.scheduler.take_late_masks(LANE);
+            let is_last = plan.is_none();
+            if is_last && late_masks.is_empty() {
+                return;
+            }
+            if let Some(plan) = &plan {
+                let work = StepWork::of_plan(plan);
+                self.metrics.step_tokens.observe(plan.num_tokens() as f64);
+                tracing::trace!(
+                    step_id = plan.step_id,
+                    chunks = plan.chunks.len(),
+                    rows = plan.num_tokens(),
+                    context = work.context,
+                    decode_context = work.decode_context,
+                    stores = plan.chunks.iter().map(|chunk| chunk.stores.len()).sum::<usize>(),
+                    restores = plan.restores.len(),
+                    awaited_masks = plan.chunks.iter().filter(|chunk| chunk.awaits_mask).count(),
+                    at_us = self.elapsed_us(),
+                    "step planned"
+                );
+            }
+            let Some(plans) = &self.plans else {
+                let step_id = plan.map(|plan| plan.step_id);
+                tracing::error!(step_id, "the scheduler planned a step without a shard");
+                return;
+            };
+            if let Err(error) = plans.try_send(StepRequest { plan, late_masks }) {
+                if matches!(error, TrySendError::Full(_)) {
+                    tracing::error!("the scheduler planned further ahead than the link has room for");
+                }
+                // Closing the channel ends the Step stream; the link then reports the shard as lost.
+                self.plans = None;
+                return;
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Sends the scheduler's updates to their requests. If that aborts a request, the new updates are sent too.
+    fn route(&mut self) {
+        while !self.updates.is_empty() {
+            for update in std::mem::take(&mut self.updates) {
+                match update {
+                    Update::Started { id, cached_tokens, queued_ms, restored } => {
+                        self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
+                        let time = Duration::from_micros(restored.time_us);
+                        let restored = (restored.num_tokens > 0).then_some((restored.num_tokens, time));
+                        self.tell(id, SequenceUpdate::Started { cached_tokens, restored });
+                    }
+                    Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
+                    Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
+                    Update::Drafted { id, num_drafts, num_accepted } => {
+                        self.metrics.draft_tokens.observe(num_drafts.into());
+                        self.tell(id, SequenceUpdate::Drafted { num_drafts, num_accepted });
+                    }
+                    Update::Token { id, token } => self.on_token(id, token),
+                    Update::Pooled { id, vector } => self.tell(id, SequenceUpdate::Pooled(vector)),
+                    Update::Awaits { id, token_ids, drafts } => {
+                        if let Some(allowed) = self.constraints.follow(id, token_ids, drafts) {
+                            let event = Event::Allow { id, allowed };
+                            self.scheduler.handle(self.now(), event, &mut self.updates);
+                        }
+                    }
+                    Update::Ended { id, reason, usage } => {
+                        self.constraints.forget(id);
+                        self.metrics.observe_end(&reason, usage);
+                        self.tell(id, SequenceUpdate::Ended(reason));
+                        self.clients.remove(&id);
+                    }
+                    Update::Rejected { id, reason, retry_after_ms } => {
+                        self.constraints.forget(id);
+                        self.tell(id, SequenceUpdate::Rejected { reason, retry_after_ms });
+                        self.clients.remove(&id);
+                    }
+                }
+            }
+        }
+    }
+
+    fn on_token(&mut self, id: SequenceId, token: SampledToken) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let now = self.turn;
+        match client.last_token.replace(now) {
+            None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
+            Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
+        }
+        self.tell(id, SequenceUpdate::Token(token));
+    }
+
+    /// Sends an update without waiting, and aborts the request if its buffer is full. If the request has closed its
+    /// buffer, the update is dropped, because the request sends a command when it ends.
+    fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
+        let Some(client) = self.clients.get(&id) else { return };
+        match client.updates.try_send(update) {
+            Ok(()) => {
+                self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
+            }
+            Err(TrySendError::Closed(_)) => {}
+            Err(TrySendError::Full(_)) => {
+                client.overflowed.store(true, Ordering::Release);
+                tracing::warn!(
+                    sequence_id = id.0,
+                    limit = MAX_WAITING_TOKENS,
+                    "client reads too slowly, request aborted"
+                );
+                self.clients.remove(&id);
+                self.constraints.forget(id);
+                self.metrics.aborts.inc();
+                self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
+            }
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

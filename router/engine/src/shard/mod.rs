@@ -1,0 +1,66 @@
+//! The connection to the shard: the generated service, the link that keeps a Step stream open, and the health poll.
+
+mod client;
+mod health;
+mod info;
+mod link;
+mod local_store;
+mod masks;
+mod store;
+
+pub use client::connect;
+pub use health::{Check, HangWatch, Health, watch_health};
+pub use info::{ShardInfo, Vectors};
+pub use link::{LinkEvent, run_link};
+pub(crate) use local_store::LocalStore;
+pub use local_store::StoreGate;
+pub use masks::{NAMES as MASK_NAMES, NamedMasks};
+pub use store::stored_blocks_from_proto;
+
+/// The contract version that this build speaks.
+pub const CONTRACT_VERSION: u32 = 11;
+
+/// The state of the connection to the shard.
+#[derive(Debug, Clone, Default)]
+pub enum ShardStatus {
+    /// The shard was never connected; it is loading the model.
+    #[default]
+    Loading,
+    /// A Step stream is open.
+    Ready(std::sync::Arc<ShardInfo>),
+    /// The connection to this shard was lost; the link tries again.
+    Lost(std::sync::Arc<ShardInfo>),
+}
+
+/// The messages of `proto/trunkline/shard/v1/shard.proto`, and its service, which `make proto` generates.
+#[allow(missing_docs, clippy::all)]
+pub mod proto {
+    pub use trunkline_contract::proto::*;
+
+    include!("generated/trunkline.shard.v1.rs");
+}
+
+/// The reason why the shard cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShardError {
+    /// Nothing listens on the socket, or the socket does not exist.
+    #[error("cannot reach the shard at `{socket}`: {source}")]
+    Unreachable {
+        socket: String,
+        #[source]
+        source: tonic::transport::Error,
+    },
+    #[error("shard call `{call}` failed: {} ({:?})", status.message(), status.code())]
+    Call { call: &'static str, status: Box<tonic::Status> },
+    #[error("shard call `{call}` took longer than {limit_ms} ms")]
+    Timeout { call: &'static str, limit_ms: u128 },
+    #[error(
+        "shard speaks contract version {found}, this router speaks {expected}; hint: install both from one release"
+    )]
+    ContractVersion { found: u32, expected: u32 },
+    /// `Describe` or a result has an impossible value.
+    #[error("shard sent an invalid message: {detail}")]
+    InvalidMessage { detail: String },
+    #[error("shard ended the step stream")]
+    StreamEnded,
+}

@@ -1,0 +1,62 @@
+//! The served model as the router sees it: its tokenizer and templates, its name and the style of its replies.
+
+mod reply_style;
+
+use std::path::Path;
+
+use trunkline_reply::ToolFormat;
+use trunkline_text::{ModelText, TextError};
+
+use trunkline_base::clock::unix_s;
+use trunkline_base::error::ApiError;
+
+pub use reply_style::{CallIds, Choice, ReplyStyle};
+
+/// Names that clients of other servers send for the served model, whatever it is.
+const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
+
+/// The text side of the served model. Its weights belong to the shards.
+pub struct Model {
+    /// The tokenizer, the chat templates and the special tokens.
+    pub text: ModelText,
+    pub served_name: String,
+    pub reply: ReplyStyle,
+    /// The time at which this process loaded the model, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+impl Model {
+    /// Reads the model's text files and derives the style of its replies from the chat template.
+    pub fn load(path: &Path, served_name: String) -> Result<Self, TextError> {
+        Self::load_with(path, served_name, None, Choice::Auto, Choice::Auto)
+    }
+
+    /// Reads the model's text files. The template in `chat_template` replaces the model's own, and `tools` and
+    /// `reasoning` can override the style that the template shows.
+    pub fn load_with(
+        path: &Path,
+        served_name: String,
+        chat_template: Option<&Path>,
+        tools: Choice<ToolFormat>,
+        reasoning: Choice<()>,
+    ) -> Result<Self, TextError> {
+        let text = ModelText::load_with(path, chat_template)?;
+        if let Some(problem) = &text.chat_template_problem {
+            tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
+        }
+        let reply = ReplyStyle::of_model(&text, tools, reasoning);
+        Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
+    }
+
+    /// Checks the `model` field of a request.
+    pub fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
+        match asked {
+            Some(name) if name != self.served_name && !MODEL_ALIASES.contains(&name) => {
+                // A name may be as long as the body, so the error repeats only its start.
+                let model = name.chars().take(128).collect();
+                Err(ApiError::UnknownModel { model, served: self.served_name.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The one place where the limits of a request are checked, before any work is done for it.
+//!
+//! A dialect fills [`RawParams`] with what the client sent, naming fields in its own words. [`Validator::check`] turns
+//! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
+//! the field, the value and the limit.
+
+use tokio::time::Instant;
+use trunkline_contract::range;
+use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
+use trunkline_text::{GenerationDefaults, StopText};
+
+use super::arrival::Arrival;
+use super::avoid::CheckedAvoid;
+use super::deadline::Deadline;
+use super::number::{bounded, count, too_small};
+use super::raw::{FieldNames, RawParams};
+use super::ready::{GenerationRequest, Prompt};
+use super::retention::CheckedRetention;
+use super::tokens::{PromptLogprobsField, TokenFields};
+use trunkline_base::error::ApiError;
+use trunkline_base::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
+use trunkline_base::random;
+use trunkline_base::request_id::RequestId;
+
+const MAX_SALT_BYTES: usize = 256;
+
+/// The number of outputs of each prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NumChoices {
+    /// Outputs that are computed.
+    pub computed: usize,
+    /// Outputs that the answer shows: the likeliest of those computed.
+    pub shown: usize,
+}
+
+impl NumChoices {
+    pub const ONE: Self = Self { computed: 1, shown: 1 };
+
+    /// Returns true if the answer leaves some outputs out, so that they have to be ranked.
+    pub fn is_ranked(&self) -> bool {
+        self.computed > self.shown
+    }
+}
+
+/// The limits of requests, as flags, model and shard set them.
+#[derive(Debug, Clone)]
+pub struct Validator {
+    /// The most tokens of prompt and output.
+    pub max_total_tokens: u32,
+    pub max_input_tokens: u32,
+    /// The flag that limits prompts; `None` if the model's context does.
+    pub prompt_flag: Option<&'static str>,
+    /// The size of the vocabulary; token ids are below it.
+    pub vocab_size: u32,
+    pub max_best_of: u32,
+    /// The most requests open at once; each output of a request counts as one.
+    pub max_concurrent_requests: usize,
+    pub max_stop_sequences: usize,
+    pub end_token_ids: Vec<u32>,
+    pub watermark: Watermark,
+}
+
+impl Validator {
+    /// Combines the flags with the model's context, the tokens that the KV pool can hold, and the vocabulary.
+    pub fn new(
+        limits: &ServerLimits,
+        model_context: u32,
+        pool_tokens: u64,
+        vocab_size: u32,
+        end_token_ids: Vec<u32>,
+    ) -> Self {
+        let pool = u32::try_from(pool_tokens).unwrap_or(u32::MAX);
+        let max_total_tokens = limits.max_total_tokens.unwrap_or(u32::MAX).min(model_context).min(pool);
+        let room = max_total_tokens.saturating_sub(1);
+        let max_input_tokens = limits.max_input_tokens.unwrap_or(u32::MAX).min(room);
+        let prompt_flag = match max_total_tokens {
+            _ if max_input_tokens < room => Some("--max-input-tokens"),
+            total if total == model_context => None,
+            total if total == pool => Some("--max-batch-total-tokens"),
+            _ => Some("--max-total-tokens"),
+        };
+        Self {
+            max_total_tokens,
+            max_input_tokens,
+            prompt_flag,
+            vocab_size,
+            max_best_of: limits.max_best_of,
+            max_concurrent_requests: limits.max_concurrent_requests,
+            max_stop_sequences: limits.max_stop_sequences,
+            end_token_ids,
+            watermark: limits.watermark,
+        }
+    }
+
+    /// Allows prompts to fill the context, for requests that generate nothing. A prompt has at most `most` tokens.
+    pub fn allow_whole_context(&mut self, most: u32) {
+        if self.max_input_tokens == self.max_total_tokens.saturating_sub(1) {
+            self.max_input_tokens = self.max_total_tokens;
+        }
+        if most < self.max_input_tokens {
+            self.max_input_tokens = most;
+            self.prompt_flag = Some("--max-batch-prefill-tokens");
+        }
+    }
+
+    /// Returns a line for each limit that is larger than what the model and the KV cache allow.
+    pub fn useless_limits(&self, limits: &ServerLimits) -> Vec<String> {
+        let room = self.max_total_tokens.saturating_sub(1);
+        [
+            ("--max-input-tokens", limits.max_input_tokens, room, "tokens of a prompt"),
+            (
+                "--max-total-tokens",
+                limits.max_total_tokens,
+                self.max_total_tokens,
+                "tokens of prompt and output",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(flag, given, most, what)| {
+            let given = given.filter(|given| *given > most)?;
+            Some(format!("`{flag}` is {given}, but model and KV cache allow only {most} {what}"))
+        })
+        .collect()
+    }
+
+    /// Checks everything that does not depend on the prompt.
+    ///
+    /// `grammar_field` is the field that asks for a grammar, if one does; `defaults` fill what the client did not send.
+    pub fn check(
+        &self,
+        arrival: &Arrival,
+        raw: RawParams,
+        grammar_field: Option<&'static str>,
+        defaults: &GenerationDefaults,
+        names: FieldNames,
+    ) -> Result<CheckedParams, ApiError> {
+        let deadline = arrival.deadline(raw.timeout)?;
+        let mut sampling = sampling(&raw, defaults, names)?;
+        sampling.watermark = raw.watermark.then_some(self.watermark);
+        let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
+        self.check_output_length(&raw, sampling.min_tokens, names)?;
+        self.check_stops(&raw.stops, names.stop)?;
+        check_end(&raw, grammar_field, names)?;
+        let avoid = raw.avoid.check()?;
+        check_prompt_logprobs(raw.tokens.prompt_logprobs, avoid.as_ref().map(|avoid| avoid.field))?;
+        let retention = raw.retention.check()?;
+        if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
+            return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
+        }
+        // With `ignore_eos` the tokens that the request names still end the output.
+        let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
+        let mut end_token_ids =
+            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
+        let is_own = |id: &u32| end_token_ids.contains(id);
+        let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
+        end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
+        Ok(CheckedParams {
+            names,
+            id: arrival.id.clone(),
+            arrived: arrival.at,
+            deadline,
+            salt: arrival.caller.salt(raw.cache_salt.as_deref()),
+            priority: raw.class.granted(arrival.caller.max_priority()),
+            max_new_tokens: raw.max_new_tokens,
+            default_max_new_tokens: raw.default_max_new_tokens,
+            max_total_tokens: self.max_total_tokens,
+            max_input_tokens: self.max_input_tokens,
+            prompt_flag: self.prompt_flag,
+            vocab_size: self.vocab_size,
+            sampling,
+            end_token_ids,
+            stop_token_ids,
+            ignore_eos,
+            // The mask has them.
+            tokens: TokenFields { allowed_token_ids: None, ..raw.tokens },
+            avoid,
+            stops: raw.stops,
+            stop_text: raw.stop_text.unwrap_or(StopText::Omit),
+            retention,
+            speculates: raw.speculation != Some(false),
+            prediction: raw.prediction,
+        })
+    }
+
+    /// Checks `max_new_tokens`, as far as that is possible without the prompt, and `min_tokens`.
+    fn check_output_length(
+        &self,
+        raw: &RawParams,
+        min_tokens: u32,
+        names: FieldNames,
+    ) -> Result<(), ApiError> {
+        if let Some(asked) = raw.max_new_tokens {
+            let least = i64::from(!raw.shows_prompt);
+            if asked < least {
+                return Err(too_small(names.max_new_tokens, asked, least));
+            }
+            if i64::from(min_tokens) > asked {
+                let problem = format!("is {min_tokens}, more than `{}` ({asked})", names.max_new_tokens);
+                return Err(ApiError::value(names.min_tokens, problem));
+            }
+        }
+        if min_tokens > self.max_total_tokens {
+            let problem = format!("is {min_tokens}, the limit is {}", self.max_total_tokens);
+            return Err(ApiError::value(names.min_tokens, problem));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of outputs of each of `num_prompts` prompts, by `n` and `best_of`.
+    pub fn num_choices(
+        &self,
+        n: Option<i64>,
+        best_of: Option<i64>,
+        num_prompts: usize,
+    ) -> Result<NumChoices, ApiError> {
+        let check = |field: &str, value: i64, min: i64| {
+            if value < min {
+                return Err(too_small(field, value, min));
+            }
+            if value > i64::from(self.max_best_of) {
+                let limit = self.max_best_of;
+                let problem = format!("is {value}, the limit is {limit}; hint: raise `--max-best-of`");
+                return Err(ApiError::value(field, problem));
+            }
+            Ok(value as usize)
+        };
+        let shown = check("n", n.unwrap_or(1), 1)?;
+        let computed = best_of.map_or(Ok(shown), |best_of| check("best_of", best_of, shown as i64))?;
+        let total = computed.saturating_mul(num_prompts);
+        if total > self.max_concurrent_requests {
+            let problem = format!(
+                "asks for {total} outputs at once, the limit is {}; hint: send several requests or raise \
+                 `--max-concurrent-requests`",
+                self.max_concurrent_requests
+            );
+            let field = if num_prompts > 1 {
+                "prompt"
+            } else if best_of.is_some() {
+                "best_of"
+            } else {
+                "n"
+            };
+            return Err(ApiError::value(field, problem));
+        }
+        Ok(NumChoices { computed, shown })
+    }
+
+    fn check_stops(&self, stops: &[String], field: &str) -> Result<(), ApiError> {
+        if stops.len() > self.max_stop_sequences {
+            let problem = format!(
+                "has {} strings, the limit is {}; hint: send fewer or raise `--max-stop-sequences`",
+                stops.len(),
+                self.max_stop_sequences
+            );
+            return Err(ApiError::value(field, problem));
+        }
+        for (idx, stop) in stops.iter().enumerate() {
+            if stop.is_empty() {
+                return Err(ApiError::value(format!("{field}[{idx}]"), "is empty"));
+            }
+            if stop.len() > MAX_STOP_BYTES {
+                let problem = format!("has {} bytes, the limit is {MAX_STOP_BYTES}", stop.len());
+                return Err(ApiError::value(format!("{field}[{idx}]"), problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The fields of a request after every check that needs no prompt. Requests with several prompts share one.
+#[derive(Debug, Clone)]
+pub struct CheckedParams {
+    names: FieldNames,
+    id: RequestId,
+    arrived: Instant,
+    deadline: Option<Deadline>,
+    salt: Salt,
+    priority: Priority,
+    max_new_tokens: Option<i64>,
+    default_max_new_tokens: Option<u32>,
+    max_total_tokens: u32,
+    max_input_tokens: u32,
+    prompt_flag: Option<&'static str>,
+    vocab_size: u32,
+    sampling: SamplingParams,
+    end_token_ids: Vec<u32>,
+    stop_token_ids: Vec<u32>,
+    ignore_eos: bool,
+    tokens: TokenFields,
+    avoid: Option<CheckedAvoid>,
+    stops: Vec<String>,
+    stop_text: StopText,
+    retention: CheckedRetention,
+    speculates: bool,
+    prediction: Option<String>,
+}
+
+impl CheckedParams {
+    /// Returns the client's guess at much of the output, if drafts may use it.
+    pub fn prediction(&self) -> Option<&str> {
+        self.prediction.as_deref().filter(|_| self.speculates)
+    }
+
+    /// Returns what the output avoids, if anything.
+    pub fn avoid(&self) -> Option<&CheckedAvoid> {
+        self.avoid.as_ref()
+    }
+
+    /// Checks a prompt against the limits, and completes the request with it.
+    pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
+        let mut prompt_token_ids = prompt.token_ids;
+        self.tokens.truncate(&mut prompt_token_ids, self.prompt_room());
+        self.tokens.check_prompt(prompt_token_ids.len())?;
+        self.check_prompt(&prompt_token_ids)?;
+        let max_new_tokens = self.max_new_tokens(prompt_token_ids.len())?;
+        let min_tokens = self.sampling.min_tokens;
+        if min_tokens > max_new_tokens {
+            let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
+            return Err(ApiError::value(self.names.min_tokens, problem));
+        }
+        let mut prediction_token_ids = prompt.prediction_token_ids;
+        prediction_token_ids.truncate(max_new_tokens as usize);
+        Ok(GenerationRequest {
+            id: self.id.clone(),
+            arrived: self.arrived,
+            deadline: self.deadline,
+            prompt_token_ids,
+            max_new_tokens,
+            max_new_tokens_field: self.names.max_new_tokens,
+            sampling: self.sampling.clone(),
+            end_token_ids: self.end_token_ids.clone(),
+            stop_token_ids: self.stop_token_ids.clone(),
+            ignore_eos: self.ignore_eos,
+            shown_token_ids: prompt.shown_token_ids,
+            special_tokens: self.tokens.special_tokens(),
+            stops: self.stops.clone(),
+            sections: prompt.sections,
+            stop_text: self.stop_text,
+            grammar: prompt.grammar,
+            salt: self.salt.clone(),
+            priority: self.priority,
+            retention: self.retention.up_to(prompt.breakpoint),
+            speculates: self.speculates,
+            prediction_token_ids,
+        })
+    }
+
+    /// Returns how many tokens to generate behind a prompt, which fits the context.
+    fn max_new_tokens(&self, num_prompt_tokens: usize) -> Result<u32, ApiError> {
+        let room = self.max_total_tokens - num_prompt_tokens as u32;
+        let field = self.names.max_new_tokens;
+        match self.max_new_tokens {
+            Some(asked) if asked > i64::from(room) => Err(ApiError::ContextLength {
+                limit: self.max_total_tokens,
+                prompt_tokens: num_prompt_tokens,
+                field,
+                max_new_tokens: asked.unsigned_abs(),
+                hint: format!("lower `{field}` to at most {room} or shorten the prompt"),
+            }),
+            Some(asked) => Ok(asked as u32),
+            None => Ok(self.default_max_new_tokens.unwrap_or(room).min(room)),
+        }
+    }
+
+    /// Returns the length of the longest prompt that leaves room for the output that is asked for.
+    fn prompt_room(&self) -> usize {
+        let asked = self.max_new_tokens.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(1);
+        self.max_input_tokens.min(self.max_total_tokens.saturating_sub(asked)) as usize
+    }
+
+    fn check_prompt(&self, token_ids: &[u32]) -> Result<(), ApiError> {
+        self.check_length(token_ids.len())?;
+        self.check_ids(token_ids)
+    }
+
+    /// Checks the number of tokens of a prompt.
+    pub fn check_length(&self, num_tokens: usize) -> Result<(), ApiError> {
+        if num_tokens == 0 {
+            return Err(ApiError::value(self.names.prompt, "is empty; hint: send at least one token"));
+        }
+        if num_tokens > self.max_input_tokens as usize {
+            return Err(ApiError::PromptTooLong {
+                prompt_tokens: num_tokens,
+                max_input_tokens: self.max_input_tokens,
+                context: self.max_total_tokens,
+                flag: self.prompt_flag,
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks that the ids of a prompt are in the vocabulary.
+    pub fn check_ids(&self, token_ids: &[u32]) -> Result<(), ApiError> {
+        match token_ids.iter().position(|&id| id >= self.vocab_size) {
+            None => Ok(()),
+            Some(idx) => {
+                let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
+                Err(ApiError::value(format!("{}[{idx}]", self.names.prompt), problem))
+            }
+        }
+    }
+}
+
+/// Refuses logprobs of the prompt beside a field that constrains the output.
+fn check_prompt_logprobs(
+    asked: Option<PromptLogprobsField>,
+    constraint_field: Option<&'static str>,
+) -> Result<(), ApiError> {
+    let (Some(asked), Some(field)) = (asked, constraint_field) else { return Ok(()) };
+    let problem = format!("cannot be combined with `{field}`; hint: send a separate request for them");
+    Err(ApiError::value(asked.field, problem))
+}
+
+/// Refuses fields that contradict a grammar. A grammar decides where its output ends, so nothing else may postpone that
+/// end; and tokens that it forces may precede the prompt's logprobs.
+fn check_end(
+    raw: &RawParams,
+    grammar_field: Option<&'static str>,
+    names: FieldNames,
+) -> Result<(), ApiError> {
+    let Some(field) = grammar_field else { return Ok(()) };
+    check_prompt_logprobs(raw.tokens.prompt_logprobs, Some(field))?;
+    if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
+        let problem =
+            format!("is {asked}, but `{field}` decides where the output ends; hint: leave one of them out");
+        return Err(ApiError::value(names.min_tokens, problem));
+    }
+    if raw.ignore_eos {
+        let problem =
+            "decides where the output ends, so it excludes `ignore_eos`; hint: leave one of them out";
+        return Err(ApiError::value(field, problem));
+    }
+    Ok(())
+}
+
+/// llama.cpp's default of `xtc_threshold`.
+const DEFAULT_XTC_THRESHOLD: f64 = 0.1;
+
+fn sampling(
+    raw: &RawParams,
+    defaults: &GenerationDefaults,
+    names: FieldNames,
+) -> Result<SamplingParams, ApiError> {
+    let default = |value: Option<f32>, otherwise: f64| value.map_or(otherwise, f64::from);
+    let temperature = raw.temperature.unwrap_or(default(defaults.temperature, 1.0));
+    let top_p = raw.top_p.unwrap_or(default(defaults.top_p, 1.0));
+    let min_p = raw.min_p.unwrap_or(default(defaults.min_p, 0.0));
+    let presence_penalty = raw.presence_penalty.unwrap_or(0.0);
+    let frequency_penalty = raw.frequency_penalty.unwrap_or(0.0);
+    let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
+    let params = SamplingParams {
+        temperature: bounded("temperature", temperature, range::TEMPERATURE)?,
+        // The smallest valid number keeps only the likeliest token, as 0 does.
+        top_p: bounded("top_p", top_p, range::REQUEST_TOP_P)?.max(*range::TOP_P.start()),
+        top_k: top_k(raw.top_k, defaults.top_k)?,
+        min_p: bounded("min_p", min_p, range::MIN_P)?,
+        seed: raw.seed.unwrap_or_else(random::u64),
+        choice: 0,
+        presence_penalty: bounded("presence_penalty", presence_penalty, range::PENALTY)?,
+        frequency_penalty: bounded("frequency_penalty", frequency_penalty, range::PENALTY)?,
+        repetition_penalty: bounded(
+            "repetition_penalty",
+            repetition_penalty,
+            range::REQUEST_REPETITION_PENALTY,
+        )?,
+        min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
+        end_token_ids: Vec::new(),
+        num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
+        logprobs: raw.logprobs.is_some(),
+        typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), range::TYPICAL_P)?,
+        // Below 0 it keeps all tokens, as 0 does.
+        top_n_sigma: bounded("top_n_sigma", raw.top_n_sigma.unwrap_or(0.0), range::REQUEST_TOP_N_SIGMA)?
+            .max(0.0),
+        xtc_probability: bounded("xtc_probability", raw.xtc_probability.unwrap_or(0.0), range::XTC)?,
+        xtc_threshold: bounded(
+            "xtc_threshold",
+            raw.xtc_threshold.unwrap_or(DEFAULT_XTC_THRESHOLD),
+            range::XTC,
+        )?,
+        ..SamplingParams::default()
+    };
+    Ok(params)
+}
+
+fn top_k(sent: Option<i64>, default: Option<u32>) -> Result<u32, ApiError> {
+    match sent {
+        None => Ok(default.unwrap_or(0)),
+        Some(-1) => Ok(0),
+        Some(k) => count("top_k", k, i64::from(u32::MAX)),
+    }
+}

@@ -1,0 +1,13 @@
+//! A request in three forms: [`raw`] holds the fields as they were sent, [`checked`] has passed every limit, and
+//! [`ready`] is complete with its prompt.
+
+pub mod arrival;
+pub mod avoid;
+pub mod checked;
+pub mod deadline;
+pub mod number;
+pub mod raw;
+pub mod ready;
+pub mod retention;
+pub mod service_tier;
+pub mod tokens;
