@@ -66,6 +66,13 @@ impl PlannedChunk {
     }
 }
 
+/// Returns the work of these chunks together.
+pub(crate) fn work_of(chunks: &[PlannedChunk]) -> StepWork {
+    let mut work = StepWork::default();
+    chunks.iter().for_each(|chunk| work.add(chunk.first, chunk.num_rows()));
+    work
+}
+
 impl StepsInFlight {
     pub(crate) fn len(&self) -> usize {
         self.steps.len()

@@ -11,7 +11,7 @@ use crate::consumption::Consumption;
 use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
 use crate::event::Update;
 use crate::fairness::TenantKey;
-use crate::in_flight::{PlannedChunk, StepInFlight};
+use crate::in_flight::{PlannedChunk, StepInFlight, work_of};
 use crate::lifecycle::Lifecycle;
 use crate::loss::has_others_in_flight;
 use crate::message_size::start_bytes;
@@ -20,7 +20,6 @@ use crate::plan::{Chunk, LogitsRows, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
 use crate::sequence::{CellId, FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
-use crate::step_cost::StepWork;
 use crate::windows::{copy_state, pass_windows};
 use crate::yielding::Yielding;
 
@@ -437,7 +436,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
-        let work = StepWork::of(&planned);
+        let work = work_of(&planned);
         let predicted_us = parts.lane.throughput.step_cost.predict_us(work).filter(|_| work.rows > 0);
         let step = StepInFlight {
             step_id: plan.step_id,

@@ -3,7 +3,7 @@
 use crate::budget::{PrefillGoal, PrefillNeed, TimeRoom, step_time_for};
 use crate::event::Priority;
 use crate::fairness::TenantKey;
-use crate::in_flight::PlannedChunk;
+use crate::in_flight::{PlannedChunk, work_of};
 use crate::lifecycle::Lifecycle;
 use crate::scores::cap_scored;
 use crate::sequence::{CellId, SequenceKey};
@@ -48,7 +48,7 @@ pub(crate) fn time_room<'a>(
     let cost = &parts.lane.throughput.step_cost;
     let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
     let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
-    let work = StepWork::of(planned);
+    let work = work_of(planned);
     let decode_us = cost.predict_us(work).unwrap_or(0.0);
     let mut goals: Vec<PrefillGoal> = needs.iter().filter_map(|need| goal(parts, need, work)).collect();
     let target_us = step_time_for(&mut goals, decode_us, f64::from(target_us));

@@ -4,33 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::event::{Millis, Priority};
 use crate::fairness::{Fairness, TenantKey};
-use crate::sequence::SequenceKey;
-
-/// A place among the sequences of one tenant in one class. The lowest goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// The time of arrival in milliseconds, later the less of the prompt is cached. The shift is bounded, so age wins
-    /// in the end.
-    pub effective_ms: u64,
-    /// A unique number that makes places distinct.
-    pub arrival: u64,
-}
-
-/// The position of a waiting sequence in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rank {
-    pub priority: Priority,
-    pub tenant: TenantKey,
-    pub place: Place,
-    /// When it began to wait in this class.
-    pub since: Millis,
-}
-
-impl Rank {
-    fn age(&self) -> (Millis, u64) {
-        (self.since, self.place.arrival)
-    }
-}
+use crate::sequence::{Place, Rank, SequenceKey};
 
 /// The waiting sequences of one tenant in one class.
 #[derive(Debug)]

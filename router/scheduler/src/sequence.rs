@@ -20,7 +20,6 @@ use crate::event::{
     SequenceRequest, Usage,
 };
 use crate::fairness::TenantKey;
-use crate::queue::Rank;
 
 /// Names a sequence in a [`SequenceMap`]. A key is reused after its sequence is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,6 +100,33 @@ pub struct FirstStart {
     pub at: Millis,
     /// Prompt tokens that a prefix hit spared.
     pub cached_tokens: u32,
+}
+
+/// A place among the sequences of one tenant in one class. The lowest goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The time of arrival in milliseconds, later the less of the prompt is cached. The shift is bounded, so age wins
+    /// in the end.
+    pub effective_ms: u64,
+    /// A unique number that makes places distinct.
+    pub arrival: u64,
+}
+
+/// The position of a waiting sequence in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rank {
+    pub priority: Priority,
+    pub tenant: TenantKey,
+    pub place: Place,
+    /// When it began to wait in this class.
+    pub since: Millis,
+}
+
+impl Rank {
+    /// The order in which sequences began to wait.
+    pub(crate) fn age(&self) -> (Millis, u64) {
+        (self.since, self.place.arrival)
+    }
 }
 
 /// The state of a waiting sequence. It has no meaning while the sequence runs.

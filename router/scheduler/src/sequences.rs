@@ -12,9 +12,9 @@ use crate::config::{SchedulerConfig, TenantWeight};
 use crate::consumption::Consumption;
 use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
 use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
-use crate::queue::{Place, Queue, Rank};
+use crate::queue::Queue;
 use crate::recents::Recents;
-use crate::sequence::{Sequence, SequenceKey, SequenceMap, Wait, Waiter};
+use crate::sequence::{Place, Rank, Sequence, SequenceKey, SequenceMap, Wait, Waiter};
 
 /// After a request arrives while another tenant has sequences, steps are kept short for this long.
 const SHARED_FOR_MS: u64 = 10_000;

@@ -19,7 +19,6 @@
 //! counts little. Costs that recent steps say nothing about stay as they were: each step improves one cost after the
 //! other, starting with the last values, rather than solving for all of them.
 
-use crate::in_flight::PlannedChunk;
 use crate::plan::StepPlan;
 
 /// The weight of all earlier steps when one is added. A step counts for a half after about 700 others, so that the
@@ -73,12 +72,6 @@ impl StepWork {
     pub fn of_plan(plan: &StepPlan) -> Self {
         let mut work = Self::default();
         plan.chunks.iter().for_each(|chunk| work.add(chunk.first_position, chunk.num_rows()));
-        work
-    }
-
-    pub(crate) fn of(chunks: &[PlannedChunk]) -> Self {
-        let mut work = Self::default();
-        chunks.iter().for_each(|chunk| work.add(chunk.first, chunk.num_rows()));
         work
     }
 

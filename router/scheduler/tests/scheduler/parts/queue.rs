@@ -1,8 +1,8 @@
 //! Tests of the queue's order by class, tenant and age.
 
 use trunkline_scheduler::fairness::{Fairness, TenantKey};
-use trunkline_scheduler::queue::{Place, Queue, Rank};
-use trunkline_scheduler::sequence::{Sequence, SequenceKey, SequenceMap};
+use trunkline_scheduler::queue::Queue;
+use trunkline_scheduler::sequence::{Place, Rank, Sequence, SequenceKey, SequenceMap};
 use trunkline_scheduler::{Millis, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest};
 
 fn keys(count: u64) -> Vec<SequenceKey> {
