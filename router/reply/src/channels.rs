@@ -9,7 +9,7 @@
 //! The prompt has the `<|start|>assistant` of the first message. A message with a recipient (`to=`) is content together
 //! with its header, in which the tool format finds the name.
 
-use crate::sections::{Section, first_mark, held_len};
+use crate::marks::{Section, first_mark, held_len};
 
 pub(crate) const START: &str = "<|start|>";
 pub(crate) const CHANNEL: &str = "<|channel|>";

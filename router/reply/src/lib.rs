@@ -15,6 +15,7 @@
 //! Each tool format is a file in `formats/` and a row of the table in `settings/src/tool_formats.rs`.
 
 // The hidden modules are public only for `tests/reply`, so that the library is not compiled a second time for tests.
+mod call_start;
 mod channels;
 mod formats;
 mod json_call;
@@ -22,6 +23,7 @@ mod json_call;
 pub mod json_scanner;
 #[doc(hidden)]
 pub mod lenient_json;
+mod marks;
 mod parser;
 mod piece;
 #[doc(hidden)]
@@ -36,10 +38,11 @@ mod tagged_call;
 mod tool_calls;
 
 pub use formats::{CallBody, CallForm, ToolFormat};
+pub use marks::Section;
 pub use parser::ReplyParser;
 pub use piece::Piece;
 pub use reasoning::{ReasoningMarks, ReasoningStart};
-pub use sections::{Section, Sections};
+pub use sections::Sections;
 pub use signature::Signature;
 pub use tagged_call::TaggedCall;
 pub use tool_calls::ReplyEnd;

@@ -1,8 +1,9 @@
 //! The parser of a whole reply: reasoning, text and calls.
 
 use crate::formats::ToolFormat;
+use crate::marks::Section;
 use crate::piece::{Piece, push_nonempty};
-use crate::sections::{Section, Sections};
+use crate::sections::Sections;
 use crate::signature::Signature;
 use crate::tool_calls::{ReplyEnd, ToolCallParser};
 

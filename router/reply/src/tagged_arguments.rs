@@ -2,49 +2,12 @@
 
 use serde_json::Value;
 
-use crate::formats::{CallStart, Header, split_header};
+use crate::call_start::{Header, Tags, split_header};
 use crate::json_scanner::Scan;
 use crate::lenient_json::LenientScanner;
+use crate::marks::mark_prefix_len;
 use crate::python_calls;
-use crate::sections::mark_prefix_len;
-use crate::signature::{self, Signature, Types};
-
-/// The tags around keys and values.
-#[derive(Debug)]
-pub(crate) struct Tags {
-    pub key_open: &'static str,
-    pub key_close: &'static str,
-    /// Precedes a value. Empty if the value follows the key's tag.
-    pub value_open: &'static str,
-    pub value_close: &'static str,
-    /// Follows the last argument.
-    pub end: &'static str,
-    /// Set if a line break at each end of a value belongs to the tags.
-    pub has_value_lines: bool,
-}
-
-impl Tags {
-    /// Decides whether the call of `name` begins with `text`, whose end after the name is `rest`.
-    pub fn read_start(&'static self, name: &str, text: &str, rest: &str, tools: &[Signature]) -> CallStart {
-        let arguments = rest.trim_start();
-        let begins = |tag: &str| arguments.starts_with(tag);
-        if !signature::is_known(tools, name) {
-            CallStart::NotACall
-        } else if begins(self.key_open) || begins(self.end) {
-            let arguments_at = text.len() - arguments.len();
-            CallStart::Tagged { name: name.to_owned(), arguments_at, tags: self }
-        } else if self.may_begin_tag(arguments) {
-            CallStart::Undecided
-        } else {
-            CallStart::NotACall
-        }
-    }
-
-    /// Returns whether more text may make `text` the tag of a key or the end.
-    fn may_begin_tag(&self, text: &str) -> bool {
-        self.key_open.starts_with(text) || self.end.starts_with(text)
-    }
-}
+use crate::signature::{Signature, Types};
 
 #[derive(Debug, Clone)]
 enum State {

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::call_start::Tags;
 use crate::signature::Types;
-use crate::tagged_arguments::Tags;
 
 /// Members of a schema of arguments that tags can hold: each parameter with its own schema.
 const HELD: [&str; 11] = [

@@ -1,12 +1,13 @@
 //! Finds calls in the content of a reply, in any of the formats.
 
-use crate::formats::{CallStart, ToolFormat};
+use crate::call_start::CallStart;
+use crate::formats::ToolFormat;
 use crate::json_call::{CallReader, CallScan};
 use crate::json_scanner::{Scan, Scanner};
 use crate::lenient_json::LenientScanner;
+use crate::marks::{first_mark, held_len};
 use crate::piece::{Piece, push_nonempty};
 use crate::python_calls::{self, ListScan, ListScanner};
-use crate::sections::{first_mark, held_len};
 use crate::signature::{self, Signature};
 use crate::tagged_arguments::TaggedReader;
 

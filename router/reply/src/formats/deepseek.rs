@@ -1,6 +1,7 @@
 //! JSON arguments after a name, in a section of calls, each between marks of its own.
 
-use super::format::{CallBody, CallForm, CallStart, Header, Syntax, read_named, skip_mark, split_header};
+use super::format::{CallBody, CallForm, Syntax, read_named, skip_mark};
+use crate::call_start::{CallStart, Header, split_header};
 use crate::signature::Signature;
 
 const SECTION: &str = "<｜tool▁calls▁begin｜>";

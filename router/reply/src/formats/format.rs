@@ -4,9 +4,8 @@ use std::fmt;
 
 use trunkline_settings::{Choice as _, ToolCallParser};
 
-use crate::channels::MAX_HEADER_BYTES;
+use crate::call_start::CallStart;
 use crate::signature::{self, Signature};
-use crate::tagged_arguments::Tags;
 use crate::tagged_call::TaggedCall;
 
 /// A format in which models write tool calls.
@@ -53,32 +52,6 @@ pub enum CallBody {
     Named {
         before_name: &'static str,
         after_name: &'static str,
-    },
-}
-
-/// The kind of text found where a call may begin. Positions are bytes of that text.
-pub(crate) enum CallStart {
-    /// More text is needed to decide.
-    Undecided,
-    NotACall,
-    /// A JSON object that may be a call begins at the first byte.
-    Object,
-    /// A JSON list of such objects begins at the first byte.
-    ObjectList,
-    /// A Python list that may contain calls begins at the first byte.
-    PythonList,
-    /// Calls in Python's syntax, one a line, begin at the first byte.
-    PythonLines,
-    /// A call whose name precedes its arguments, and the position of the arguments.
-    Named {
-        name: String,
-        arguments_at: usize,
-    },
-    /// A call whose arguments are written one by one between tags, and the position of the first of them.
-    Tagged {
-        name: String,
-        arguments_at: usize,
-        tags: &'static Tags,
     },
 }
 
@@ -164,22 +137,6 @@ pub(super) fn read_named(name: &str, text: &str, arguments: &str, tools: &[Signa
         None => CallStart::Undecided,
         Some('{') => CallStart::Named { name: name.to_owned(), arguments_at: text.len() - arguments.len() },
         Some(_) => CallStart::NotACall,
-    }
-}
-
-/// The text before a mark and the text after it.
-pub(crate) enum Header<'a> {
-    Undecided,
-    Missing,
-    Complete(&'a str, &'a str),
-}
-
-/// Splits `text` at `mark`, which ends a header of at most [`MAX_HEADER_BYTES`].
-pub(crate) fn split_header<'a>(text: &'a str, mark: &str) -> Header<'a> {
-    match text.split_once(mark) {
-        Some((header, rest)) if header.len() <= MAX_HEADER_BYTES => Header::Complete(header, rest),
-        None if text.len() <= MAX_HEADER_BYTES + mark.len() => Header::Undecided,
-        _ => Header::Missing,
     }
 }
 

@@ -1,8 +1,8 @@
 //! A name, then keys and values between tags.
 
-use super::format::{CallBody, CallForm, CallStart, Syntax};
+use super::format::{CallBody, CallForm, Syntax};
+use crate::call_start::{CallStart, Tags};
 use crate::signature::{self, Signature};
-use crate::tagged_arguments::Tags;
 use crate::tagged_call::TaggedCall;
 
 const TAGS: Tags = Tags {

@@ -1,6 +1,7 @@
 //! Messages with a recipient in the harmony format; `channels.rs` separates the messages.
 
-use super::format::{CallBody, CallForm, CallStart, Header, Syntax, read_named, split_header};
+use super::format::{CallBody, CallForm, Syntax, read_named};
+use crate::call_start::{CallStart, Header, split_header};
 use crate::channels::{CHANNEL, MESSAGE, RECIPIENT, START};
 use crate::signature::Signature;
 

@@ -1,6 +1,7 @@
 //! Calls after `[TOOL_CALLS]`: a JSON list, or a name and its arguments.
 
-use super::format::{CallBody, CallForm, CallStart, Syntax, read_json_start};
+use super::format::{CallBody, CallForm, Syntax, read_json_start};
+use crate::call_start::CallStart;
 use crate::signature::{self, Signature};
 
 const ARGUMENTS_MARK: &str = "[ARGS]";

@@ -24,7 +24,6 @@ mod xlam;
 use trunkline_settings::{ToolCallParser, with_tool_formats};
 
 pub use format::{CallBody, CallForm, ToolFormat};
-pub(crate) use format::{CallStart, Header, split_header};
 
 macro_rules! tool_formats {
     ($($(#[doc = $help:literal])+

@@ -1,6 +1,7 @@
 //! Calls in Python's syntax between `<function_calls>` and `</function_calls>`.
 
-use super::format::{CallStart, Syntax};
+use super::format::{Syntax};
+use crate::call_start::CallStart;
 use crate::signature::Signature;
 
 /// `<function_calls>name(key=value, ...)</function_calls>`, written by OLMo 3. Each call has a line of its own.

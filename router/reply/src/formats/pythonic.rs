@@ -1,6 +1,7 @@
 //! Calls as a Python list.
 
-use super::format::{CallStart, Syntax};
+use super::format::{Syntax};
+use crate::call_start::CallStart;
 use crate::signature::Signature;
 
 /// `[name(key=value, ...), ...]` as the whole reply, written by Llama 3.2 and 4, and ToolACE.

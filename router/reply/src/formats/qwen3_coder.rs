@@ -1,8 +1,8 @@
 //! A function's name and its parameters in tags that contain the names.
 
-use super::format::{CallBody, CallForm, CallStart, Header, Syntax, skip_mark, split_header};
+use super::format::{CallBody, CallForm, Syntax, skip_mark};
+use crate::call_start::{CallStart, Header, Tags, split_header};
 use crate::signature::Signature;
-use crate::tagged_arguments::Tags;
 use crate::tagged_call::TaggedCall;
 
 const FUNCTION: &str = "<function=";
