@@ -3,6 +3,7 @@
 mod from_folder;
 mod from_gguf;
 mod load;
+mod read;
 mod tokenizer_files;
 
 use std::sync::Arc;

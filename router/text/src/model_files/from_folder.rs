@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::load::{MAX_CONFIG_BYTES, read, read_text};
+use super::read::{MAX_CONFIG_BYTES, read, read_text};
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
 use crate::error::TextError;
 use crate::framing::Framing;

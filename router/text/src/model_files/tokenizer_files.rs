@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
-use super::load::read;
+use super::read::read;
 use crate::error::TextError;
 use crate::framing::Framing;
 use crate::tokenizer::Tokenizer;
