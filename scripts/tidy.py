@@ -260,7 +260,7 @@ def main() -> int:
         if path.suffix == ".md":
             found += check_links(path, text) + check_named_tests(path, text)
         found += check_pure(path, text)
-    for line in [*found, *rust_imports.counts()]:
+    for line in [*found, rust_imports.counts()]:
         print(line)
     return 1 if found else 0
 
