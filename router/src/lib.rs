@@ -2,10 +2,10 @@
 //! scheduler, and the link to the shard.
 //!
 //! This crate puts the others together: it reads settings, opens the listener, starts the server with its middleware
-//! ([`server`]), and ends the process with an exit code. The layers are crates, each of which uses only those before it:
-//! `trunkline-base` (limits, errors, tenants, metrics), `trunkline-http`, `trunkline-engine` (the driver of the scheduler,
-//! the link to the shard), `trunkline-generation` (checked requests, running generations) and `trunkline-api` (dialects).
-//! Begin with [`process`].
+//! ([`server`]), and ends the process with an exit code. The layers are crates, each of which uses only those before
+//! it: `trunkline-base` (limits, errors, tenants, metrics), `trunkline-http`, `trunkline-engine` (the driver of the
+//! scheduler, the link to the shard), `trunkline-generation` (checked requests, running generations) and
+//! `trunkline-api` (dialects). Begin with [`process`].
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -1,6 +1,6 @@
 //! Calls in Python's syntax between `<function_calls>` and `</function_calls>`.
 
-use super::format::{Syntax};
+use super::format::Syntax;
 use crate::call_start::CallStart;
 use crate::signature::Signature;
 

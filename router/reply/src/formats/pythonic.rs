@@ -1,6 +1,6 @@
 //! Calls as a Python list.
 
-use super::format::{Syntax};
+use super::format::Syntax;
 use crate::call_start::CallStart;
 use crate::signature::Signature;
 
