@@ -100,8 +100,6 @@ choices! {
         Lru = "lru";
         /// Least likely to be reused first, judged by past reuse of similar prefixes.
         Worth = "worth";
-        /// Whichever of `lru` and `worth` has had more hits recently.
-        Adaptive = "adaptive";
     }
 
     /// The format of the model's reasoning.

@@ -204,7 +204,7 @@ settings! {
     /// The router's part of the KV cache.
     "KV cache" => RouterCache {
         /// Order in which cached prefixes are evicted when the KV cache is full.
-        eviction_policy: EvictionPolicy = EvictionPolicy::Adaptive,
+        eviction_policy: EvictionPolicy = EvictionPolicy::Worth,
             Form::Choice { what: "POLICY", named: EvictionPolicy::NAMED };
         /// Maximum share of the KV cache that requests may pin, in percent.
         max_pinned_share: u32 = 25, Form::Number { unit: "PERCENT", min: 0, max: 100 };

@@ -130,7 +130,6 @@ impl ServerLimits {
             eviction_policy: match cache.eviction_policy {
                 EvictionPolicy::Lru => PolicyKind::Lru,
                 EvictionPolicy::Worth => PolicyKind::Worth,
-                EvictionPolicy::Adaptive => PolicyKind::Adaptive,
             },
             max_pinned_percent: cache.max_pinned_share,
             watermark: Watermark { gamma, delta, key: DEFAULT_KEY },

@@ -35,9 +35,7 @@ pub use device::{
     WindowLimits,
 };
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
-pub use evict::{
-    AdaptivePolicy, CachePriority, EvictionPolicy, LeafLru, PathHash, PolicyKind, Trail, WorthPolicy,
-};
+pub use evict::{CachePriority, EvictionPolicy, LeafLru, PathHash, PolicyKind, Trail, WorthPolicy};
 pub use index::{MAX_GROUPS, NodeId};
 pub use salt::{AdapterHash, Salt};
 pub use store::{Offer, StoreCounts, StoreIndex, StorePins, StoreUsage, StoredBlock, StoredHit};

@@ -12,7 +12,7 @@ pub(crate) fn path_hash(key: BlockKey) -> PathHash {
     PathHash::from_le_bytes(half.try_into().expect("half of the bytes"))
 }
 
-/// The entries of a set. If a set is full, the least recently seen entry is overwritten.
+/// The entries that a hash can be in. If all are taken, the least recently seen one is overwritten.
 pub const WAYS: usize = 4;
 /// The number of sets of an empty table. It is small, so that a tenant with little traffic takes little memory.
 pub const MIN_SETS: usize = 1 << 8;
@@ -29,18 +29,12 @@ pub struct PathUse {
     pub class: u8,
     /// The octave of the number of blocks from there to the end of the prompt.
     pub octave: u8,
-    /// The unit of the conversation, which decides whether it is sampled.
-    pub unit: u8,
 }
 
-/// The entries that a hash can be in: one cache line of the processor.
+/// A set of entries: one cache line of the processor. Path 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Set {
-    /// The paths; 0 marks an empty entry.
-    tags: [PathHash; WAYS],
-    uses: [PathUse; WAYS],
-}
+struct Set([(PathHash, PathUse); WAYS]);
 
 /// A set-associative table of paths.
 ///
@@ -56,11 +50,7 @@ impl History {
     /// Makes an empty table that grows until it has room for at least `max_entries` paths.
     pub fn new(max_entries: usize) -> Self {
         let max_sets = max_entries.div_ceil(WAYS).next_power_of_two();
-        Self::of_size(MIN_SETS.min(max_sets), max_sets)
-    }
-
-    fn of_size(num_sets: usize, max_sets: usize) -> Self {
-        Self { sets: vec![Set::default(); num_sets], max_sets, num_entries: 0 }
+        Self { sets: vec![Set::default(); MIN_SETS.min(max_sets)], max_sets, num_entries: 0 }
     }
 
     fn set_of(&self, path: PathHash) -> usize {
@@ -69,54 +59,31 @@ impl History {
 
     /// Returns the last use of a path, if the table still has it.
     pub fn get(&self, path: PathHash) -> Option<PathUse> {
-        self.sets[self.set_of(path)].get(path)
+        let Set(ways) = &self.sets[self.set_of(path)];
+        ways.iter().find(|way| way.0 == path).map(|way| way.1)
     }
 
-    /// Replaces the last use of a path by what `next_use` makes of it.
-    ///
-    /// `request` is the low bits of the request's number.
-    pub fn update(
-        &mut self,
-        path: PathHash,
-        request: u32,
-        next_use: impl FnOnce(Option<PathUse>) -> PathUse,
-    ) {
+    /// Records a use of a path.
+    pub fn insert(&mut self, path: PathHash, path_use: PathUse) {
         // Up to half of the capacity, few sets overflow.
-        if self.num_entries * 2 >= self.sets.len() * WAYS && self.sets.len() < self.max_sets {
-            self.grow();
-        }
-        let index = self.set_of(path);
-        let set = &mut self.sets[index];
-        let next_use = next_use(set.get(path));
-        let rank = |way: &usize| match set.tags[*way] {
-            own if own == path => (2, 0),
-            0 => (1, 0),
-            _ => (0, request.wrapping_sub(set.uses[*way].request)),
-        };
-        let way = (0..WAYS).max_by_key(rank).expect("a set has entries");
-        self.num_entries += usize::from(set.tags[way] == 0);
-        set.tags[way] = path;
-        set.uses[way] = next_use;
-    }
-
-    fn grow(&mut self) {
-        let num_sets = if self.sets.len() < MAX_DOUBLED_SETS { self.sets.len() * 2 } else { self.max_sets };
-        let larger = Self::of_size(num_sets, self.max_sets);
-        for Set { tags, uses } in std::mem::replace(self, larger).sets {
-            for (path, path_use) in tags.into_iter().zip(uses).filter(|&(path, _)| path != 0) {
-                self.update(path, path_use.request, |_| path_use);
+        if self.num_entries * 2 >= self.capacity() && self.sets.len() < self.max_sets {
+            let num_sets =
+                if self.sets.len() < MAX_DOUBLED_SETS { self.sets.len() * 2 } else { self.max_sets };
+            self.num_entries = 0;
+            for Set(ways) in std::mem::replace(&mut self.sets, vec![Set::default(); num_sets]) {
+                ways.into_iter().filter(|way| way.0 != 0).for_each(|way| self.insert(way.0, way.1));
             }
         }
+        let index = self.set_of(path);
+        let age = |way: &(PathHash, PathUse)| path_use.request.wrapping_sub(way.1.request);
+        let way = self.sets[index].0.iter_mut().max_by_key(|way| (way.0 == path, way.0 == 0, age(way)));
+        let way = way.expect("a set has entries");
+        self.num_entries += usize::from(way.0 == 0);
+        *way = (path, path_use);
     }
 
     /// Returns the number of paths that the table has room for at its present size.
     pub fn capacity(&self) -> usize {
         self.sets.len() * WAYS
-    }
-}
-
-impl Set {
-    fn get(&self, path: PathHash) -> Option<PathUse> {
-        (0..WAYS).find(|&way| self.tags[way] == path).map(|way| self.uses[way])
     }
 }

@@ -1,4 +1,3 @@
-use super::adaptive::AdaptivePolicy;
 use super::lru::LeafLru;
 use super::policy::EvictionPolicy;
 use super::worth::WorthPolicy;
@@ -8,22 +7,19 @@ pub enum PolicyKind {
     /// Evicts the least recently used leaf: [`LeafLru`].
     Lru,
     /// Evicts the leaf that is least worth keeping: [`WorthPolicy`].
-    Worth,
-    /// Follows the better of the other two: [`AdaptivePolicy`].
     #[default]
-    Adaptive,
+    Worth,
 }
 
 impl PolicyKind {
     /// All policies, in the order of benchmark tables.
-    pub const ALL: [Self; 3] = [Self::Lru, Self::Worth, Self::Adaptive];
+    pub const ALL: [Self; 2] = [Self::Lru, Self::Worth];
 
     /// Returns the name that flags and tables use.
     pub fn name(self) -> &'static str {
         match self {
             Self::Lru => "lru",
             Self::Worth => "worth",
-            Self::Adaptive => "adaptive",
         }
     }
 
@@ -31,7 +27,6 @@ impl PolicyKind {
         match self {
             Self::Lru => Box::<LeafLru>::default(),
             Self::Worth => Box::new(WorthPolicy::new(num_blocks)),
-            Self::Adaptive => Box::new(AdaptivePolicy::new(num_blocks)),
         }
     }
 }

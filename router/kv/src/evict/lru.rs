@@ -1,6 +1,5 @@
 use std::collections::BTreeSet;
 
-use super::ghost::GhostPolicy;
 use super::policy::EvictionPolicy;
 use crate::index::NodeId;
 
@@ -62,11 +61,5 @@ impl EvictionPolicy for LeafLru {
 
     fn new_empty(&self) -> Box<dyn EvictionPolicy> {
         Box::<Self>::default()
-    }
-}
-
-impl GhostPolicy for LeafLru {
-    fn would_be_victim(&self, node: NodeId) -> bool {
-        self.candidates.first().is_none_or(|&first| (self.last_used[node.index()], node) < first)
     }
 }

@@ -1,8 +1,21 @@
 use std::fmt;
 
 use super::history::PathHash;
-use super::trail::Trail;
 use crate::index::NodeId;
+
+/// The state that a policy keeps for one sequence while it follows the sequence's path down the tree.
+///
+/// The cache only carries it from one call of the policy to the next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trail {
+    /// The number of the request, counted from the first one.
+    pub(super) request: u64,
+    pub(super) num_prompt_blocks: u32,
+    pub(super) num_visited_blocks: u32,
+    /// True if the last known block was in the middle of an earlier prompt and is not used by nearly all requests. New
+    /// blocks after it branch off that prompt.
+    pub(super) is_branch: bool,
+}
 
 /// An order of eviction for the leaves of one tenant.
 ///

@@ -1,14 +1,10 @@
-//! Eviction by the learned worth of keeping a block.
-
 use super::history::{History, PathHash, PathUse};
-use super::policy::EvictionPolicy;
-use super::reuse_times::ReuseTimes;
-use super::trail::Trail;
-use super::worth_buckets::WorthBuckets;
+use super::policy::{EvictionPolicy, Trail};
+use super::reuse_times::{ReuseTimes, age_index};
 use crate::index::NodeId;
 
-/// The number of requests between two updates of the ages.
-const ADVANCE_INTERVAL: u64 = 8;
+/// The number of requests between two updates of the learned reuse.
+const ADVANCE_INTERVAL: u64 = 4;
 /// The number of requests between two updates of the worth.
 const WORTH_INTERVAL: u64 = 64;
 /// The number of groups by how many requests had a block: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
@@ -20,107 +16,85 @@ pub const BRANCH_GROUP: u8 = NUM_COUNTS;
 /// are in it, and their reuse predicts nothing about other blocks.
 #[doc(hidden)]
 pub const HOT_GROUP: u8 = BRANCH_GROUP + 1;
-const NUM_GROUPS: usize = HOT_GROUP as usize + 1;
 /// The number of requests within which a constantly used block is used again.
 #[doc(hidden)]
 pub const HOT_AGE: u64 = 16;
 /// The number of classes in a group: one for each octave of blocks from this one to the end of the prompt. The last one
 /// has 8 blocks and more.
 #[doc(hidden)]
-pub const CLASSES_A_GROUP: usize = 5;
-/// A block in this octave or a lower one is near the end of its prompt, so blocks after it continue that prompt.
+pub const CLASSES_A_GROUP: u8 = 5;
+/// A block in a higher octave is in the middle of its prompt.
 const NEAR_END: u8 = 2;
-pub(super) const NUM_CLASSES: usize = NUM_GROUPS * CLASSES_A_GROUP;
 /// The number of paths remembered for each block of the cache. Half of them are evicted paths.
 const HISTORY_FACTOR: usize = 2;
 /// The least number of paths remembered. The time until reuse does not depend on the capacity of the cache.
 const MIN_HISTORY: usize = 1 << 18;
-/// The number of requests after which an observation counts half.
-const HALF_LIFE: f64 = 8_192.0;
-/// The weight of a block by its octave of blocks from the end of the prompt: n^-0.7 if `n` blocks are in that octave.
-const WEIGHTS: [f64; 9] = [1.0, 1.0, 0.616, 0.379, 0.233, 0.144, 0.088, 0.054, 0.034];
+/// The number of candidates that are compared for a victim, as in LHD (Beckmann et al., NSDI 2018).
+#[doc(hidden)]
+pub const NUM_COMPARED: usize = 64;
+/// 2^64 divided by the golden ratio. Its multiples spread evenly (Knuth, TAOCP 3, 6.4).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Evicts the block that is least worth keeping, learned from the reuse of similar blocks.
 ///
 /// A block's class is the number of requests that had it and its distance from the end of the prompt. `reuse_times.rs`
-/// defines the worth. Every call costs O(log candidates). Every `ADVANCE_INTERVAL` requests it is O(classes · ages),
-/// and every `WORTH_INTERVAL` requests O(classes · ages²).
+/// defines the worth. Of many candidates, the victim is the least worth of a sample that depends only on the calls
+/// before. Every call costs O(1). Every [`ADVANCE_INTERVAL`] requests it is O(classes · ages), and every
+/// [`WORTH_INTERVAL`] requests O(classes · ages²).
 #[derive(Debug)]
 pub struct WorthPolicy {
     num_blocks: u32,
+    /// The number of requests begun.
     now: u64,
     history: History,
     times: ReuseTimes,
-    buckets: WorthBuckets,
+    nodes: Vec<NodeState>,
+    candidates: Vec<NodeId>,
+    num_removed: u64,
 }
 
-/// The parts of the order that the beginning of a request updated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
-pub enum Refresh {
-    Nothing,
-    Ages,
-    AgesAndWorth,
-}
-
-fn octave(num_blocks: u32) -> u8 {
-    (u32::BITS - num_blocks.leading_zeros()) as u8
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeState {
+    last_used: u64,
+    class: u8,
+    /// The position in the candidates, set while the node is one.
+    place: Option<u32>,
 }
 
 /// Returns the group of a block that is used again after `age` requests, or is new.
 fn group_of(num_requests: u8, age: Option<u64>, is_branch: bool) -> u8 {
-    match age {
-        Some(age) if age <= HOT_AGE => return HOT_GROUP,
-        None if is_branch => return BRANCH_GROUP,
-        _ => {}
-    }
-    match num_requests {
-        0..=4 => num_requests.saturating_sub(1),
-        5..=6 => 4,
-        7..=8 => 5,
-        9..=12 => 6,
+    match (age, num_requests) {
+        (Some(age), _) if age <= HOT_AGE => HOT_GROUP,
+        (None, _) if is_branch => BRANCH_GROUP,
+        (_, 0..=4) => num_requests.saturating_sub(1),
+        (_, 5..=6) => 4,
+        (_, 7..=8) => 5,
+        (_, 9..=12) => 6,
         _ => NUM_COUNTS - 1,
     }
 }
 
-fn class_of(group: u8, octave: u8) -> u8 {
-    group * CLASSES_A_GROUP as u8 + octave.min(CLASSES_A_GROUP as u8 - 1)
-}
-
+/// Returns how much a block counts: n^-0.7 if `n` blocks are in its octave of blocks from the end of the prompt.
+///
+/// The blocks of one prompt are used again together or not at all, so a long prompt tells little more than a short one.
 fn weight(octave: u8) -> f64 {
-    WEIGHTS[usize::from(octave).min(WEIGHTS.len() - 1)]
+    (-0.7 * f64::from(octave.saturating_sub(1))).exp2()
 }
 
 impl WorthPolicy {
     pub fn new(num_blocks: u32) -> Self {
-        let times = ReuseTimes::new(NUM_GROUPS, usize::from(HOT_GROUP), CLASSES_A_GROUP, HALF_LIFE);
-        let mut buckets = WorthBuckets::new(NUM_CLASSES);
-        buckets.reorder(&times);
-        let history = History::new((HISTORY_FACTOR * num_blocks as usize).max(MIN_HISTORY));
-        Self { num_blocks, now: 0, history, times, buckets }
-    }
-
-    pub(super) fn buckets(&self) -> &WorthBuckets {
-        &self.buckets
-    }
-
-    /// Does what [`EvictionPolicy::begin`] does, and tells which parts of the order changed.
-    #[doc(hidden)]
-    pub fn begin_request(&mut self, num_prompt_blocks: u32) -> (Trail, Refresh) {
-        self.now += 1;
-        self.buckets.tick();
-        let mut refresh = Refresh::Nothing;
-        if self.now.is_multiple_of(ADVANCE_INTERVAL) {
-            refresh = Refresh::Ages;
-            self.times.advance(ADVANCE_INTERVAL);
-            self.buckets.advance();
+        Self {
+            num_blocks,
+            now: 0,
+            history: History::new((HISTORY_FACTOR * num_blocks as usize).max(MIN_HISTORY)),
+            times: ReuseTimes::new(
+                usize::from((HOT_GROUP + 1) * CLASSES_A_GROUP),
+                usize::from(HOT_GROUP * CLASSES_A_GROUP),
+            ),
+            nodes: Vec::new(),
+            candidates: Vec::new(),
+            num_removed: 0,
         }
-        if self.now.is_multiple_of(WORTH_INTERVAL) {
-            refresh = Refresh::AgesAndWorth;
-            self.times.update_worth();
-            self.buckets.reorder(&self.times);
-        }
-        (Trail { request: self.now, num_prompt_blocks, ..Trail::default() }, refresh)
     }
 
     /// Does what [`EvictionPolicy::visit`] does, and returns the class of the block.
@@ -128,32 +102,42 @@ impl WorthPolicy {
     pub fn learn(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) -> u8 {
         let request = trail.request as u32;
         trail.num_visited_blocks += 1;
-        let octave = octave(trail.num_prompt_blocks.saturating_sub(trail.num_visited_blocks));
-        let times = &mut self.times;
-        let mut class = 0;
-        self.history.update(path, request, |before| {
-            let age = before.map(|before| u64::from(request.wrapping_sub(before.request)));
-            if let (Some(before), Some(age)) = (before, age) {
-                times.reused(before.class, age, weight(before.octave));
-                trail.is_branch = age > HOT_AGE && before.octave > NEAR_END;
-            }
-            if before.is_some() || !trail.is_continuation {
-                trail.unit = before.map_or((path >> u32::BITS) as u8, |before| before.unit);
-            }
-            trail.is_continuation = before.is_none_or(|before| before.octave <= NEAR_END);
-            let num_requests = before.map_or(1, |before| before.num_requests.saturating_add(1));
-            class = class_of(group_of(num_requests, age, trail.is_branch), octave);
-            PathUse { request, num_requests, class, octave, unit: trail.unit }
-        });
+        let num_left = trail.num_prompt_blocks.saturating_sub(trail.num_visited_blocks);
+        let octave = (u32::BITS - num_left.leading_zeros()) as u8;
+        let before = self.history.get(path);
+        let age = before.map(|before| u64::from(request.wrapping_sub(before.request)));
+        if let (Some(before), Some(age)) = (before, age) {
+            self.times.reused(before.class, age, weight(before.octave));
+            trail.is_branch = age > HOT_AGE && before.octave > NEAR_END;
+        }
+        let num_requests = before.map_or(1, |before| before.num_requests.saturating_add(1));
+        let group = group_of(num_requests, age, trail.is_branch);
+        let class = group * CLASSES_A_GROUP + octave.min(CLASSES_A_GROUP - 1);
+        self.history.insert(path, PathUse { request, num_requests, class, octave });
         self.times.used(class, weight(octave));
-        self.buckets.set_class(node, class);
+        self.node(node).class = class;
         class
+    }
+
+    fn node(&mut self, node: NodeId) -> &mut NodeState {
+        let index = node.index();
+        if index >= self.nodes.len() {
+            self.nodes.resize(index + 1, NodeState::default());
+        }
+        &mut self.nodes[index]
     }
 }
 
 impl EvictionPolicy for WorthPolicy {
     fn begin(&mut self, num_prompt_blocks: u32) -> Trail {
-        self.begin_request(num_prompt_blocks).0
+        self.now += 1;
+        if self.now.is_multiple_of(ADVANCE_INTERVAL) {
+            self.times.advance(ADVANCE_INTERVAL);
+        }
+        if self.now.is_multiple_of(WORTH_INTERVAL) {
+            self.times.update_worth();
+        }
+        Trail { request: self.now, num_prompt_blocks, ..Trail::default() }
     }
 
     fn visit(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) {
@@ -162,28 +146,55 @@ impl EvictionPolicy for WorthPolicy {
 
     fn set_last_block(&mut self, node: NodeId, path: PathHash) {
         // A forgotten block counts as the end of a prompt that came once.
-        let class = self.history.get(path).map_or(0, |last_use| last_use.class);
-        self.buckets.set_class(node, class);
+        self.node(node).class = self.history.get(path).map_or(0, |last_use| last_use.class);
     }
 
     fn touch(&mut self, node: NodeId) {
-        self.buckets.touch(node);
+        self.node(node).last_used = self.now;
     }
 
     fn split(&mut self, upper: NodeId, lower: NodeId) {
-        self.buckets.split(upper, lower);
+        let NodeState { last_used, class, .. } = *self.node(lower);
+        let upper = self.node(upper);
+        (upper.last_used, upper.class) = (last_used, class);
     }
 
     fn add_candidate(&mut self, node: NodeId) {
-        self.buckets.add_candidate(node);
+        let place = self.candidates.len() as u32;
+        let state = self.node(node);
+        if state.place.is_none() {
+            state.place = Some(place);
+            self.candidates.push(node);
+        }
     }
 
     fn remove_candidate(&mut self, node: NodeId) {
-        self.buckets.remove_candidate(node);
+        let Some(place) = self.node(node).place.take() else { return };
+        self.candidates.swap_remove(place as usize);
+        if let Some(&moved) = self.candidates.get(place as usize) {
+            self.node(moved).place = Some(place);
+        }
+        self.num_removed += 1;
     }
 
     fn victim(&self) -> Option<NodeId> {
-        self.buckets.victim()
+        let num_candidates = self.candidates.len();
+        let place = |draw: u64| {
+            if num_candidates <= NUM_COMPARED {
+                return draw as usize;
+            }
+            let number = self.num_removed.wrapping_mul(NUM_COMPARED as u64).wrapping_add(draw);
+            ((u128::from(number.wrapping_mul(SPREAD)) * num_candidates as u128) >> u64::BITS) as usize
+        };
+        let worth = |node: NodeId| {
+            let state = &self.nodes[node.index()];
+            // The next request is the first that could use the block.
+            (self.times.worth(state.class, age_index(self.now - state.last_used + 1)), state.last_used)
+        };
+        let draws = 0..num_candidates.min(NUM_COMPARED) as u64;
+        let compared = draws.map(|draw| self.candidates[place(draw)]).map(|node| (worth(node), node));
+        let victim = compared.min_by(|(a, _), (b, _)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        victim.map(|(_, node)| node)
     }
 
     fn new_empty(&self) -> Box<dyn EvictionPolicy> {

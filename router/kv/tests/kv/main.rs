@@ -1,6 +1,5 @@
 //! All tests of the crate, in one binary: each binary is linked by itself.
 
-mod adaptive;
 mod draw;
 mod events;
 mod eviction;
@@ -8,18 +7,15 @@ mod inspect;
 mod model;
 mod parts {
     mod events;
-    mod ghost;
     mod history;
     mod key;
     mod low_priority;
     mod lru;
-    mod path_table;
     mod pool;
     mod reuse_times;
     mod salt;
     mod store_pins;
     mod worth;
-    mod worth_buckets;
 }
 mod pins;
 mod quotas;

@@ -49,7 +49,7 @@ fn limits_are_those_of_the_settings() {
     let wanted = ServerLimits {
         requests: limits,
         graceful_termination_timeout,
-        eviction_policy: PolicyKind::Adaptive,
+        eviction_policy: PolicyKind::Worth,
         max_pinned_percent: 23,
         watermark: Watermark { gamma: 0.25, delta: 1.5, key: DEFAULT_KEY },
         timeouts: Timeouts::default(),

@@ -3,11 +3,11 @@
 use trunkline_kv::evict::history::{History, MIN_SETS, PathHash, PathUse, WAYS};
 
 fn path_use(request: u32) -> PathUse {
-    PathUse { request, num_requests: 1, class: 0, octave: 0, unit: 0 }
+    PathUse { request, num_requests: 1, class: 0, octave: 0 }
 }
 
 fn put(history: &mut History, path: PathHash, path_use: PathUse) {
-    history.update(path, path_use.request, |_| path_use);
+    history.insert(path, path_use);
 }
 
 #[test]
@@ -19,11 +19,8 @@ fn the_least_recently_used_path_of_a_full_set_is_overwritten() {
     }
     assert_eq!(history.get(paths[0]), None);
     assert!(paths[1..].iter().all(|&path| history.get(path).is_some()));
-    put(&mut history, paths[1], PathUse { request: 9, num_requests: 2, class: 3, octave: 5, unit: 7 });
-    assert_eq!(
-        history.get(paths[1]),
-        Some(PathUse { request: 9, num_requests: 2, class: 3, octave: 5, unit: 7 })
-    );
+    put(&mut history, paths[1], PathUse { request: 9, num_requests: 2, class: 3, octave: 5 });
+    assert_eq!(history.get(paths[1]), Some(PathUse { request: 9, num_requests: 2, class: 3, octave: 5 }));
     assert_eq!(history.capacity(), WAYS);
 }
 

@@ -4,7 +4,7 @@ use trunkline_kv::evict::reuse_times::{NUM_AGES, ReuseTimes, age_index, smoothed
 
 /// Learns from requests with one block of the class each, which is used again after `pause` requests if that is given.
 fn learned(pause: Option<u64>) -> ReuseTimes {
-    let mut times = ReuseTimes::new(1, 1, 1, 4_096.0);
+    let mut times = ReuseTimes::new(1, 1);
     for request in 0..4_000 {
         times.advance(1);
         times.used(0, 1.0);
@@ -19,7 +19,7 @@ fn learned(pause: Option<u64>) -> ReuseTimes {
 
 #[test]
 fn before_anything_is_learned_older_blocks_are_worth_less() {
-    let times = ReuseTimes::new(2, 1, 3, 4_096.0);
+    let times = ReuseTimes::new(6, 3);
     for class in 0..6 {
         // Age 0 is the present request.
         assert!((2..NUM_AGES).all(|age| times.worth(class, age) <= times.worth(class, age - 1)));
@@ -37,7 +37,7 @@ fn blocks_that_are_due_are_worth_more_than_new_and_overdue_ones() {
 
 #[test]
 fn constantly_used_blocks_tell_nothing_about_others() {
-    let mut times = ReuseTimes::new(2, 1, 1, 4_096.0);
+    let mut times = ReuseTimes::new(2, 1);
     let before = times.worth(0, 1);
     for _ in 0..1_000 {
         times.advance(1);
