@@ -2,7 +2,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::mask::TokenMask;
-use crate::proto::Watermark;
+use crate::proto::{self, Watermark};
 
 /// The parameters by which the tokens of one sequence are chosen, field by field as in `shard.proto`.
 ///
@@ -193,3 +193,62 @@ impl fmt::Display for OutOfRange {
 }
 
 impl std::error::Error for OutOfRange {}
+
+impl From<SamplingParams> for proto::SamplingParams {
+    fn from(params: SamplingParams) -> Self {
+        let bias = |(token_id, bias)| proto::TokenBias { token_id, bias };
+        Self {
+            temperature: params.temperature,
+            top_p: params.top_p,
+            top_k: params.top_k,
+            min_p: params.min_p,
+            seed: params.seed,
+            choice: params.choice,
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+            repetition_penalty: params.repetition_penalty,
+            min_tokens: params.min_tokens,
+            end_token_ids: params.end_token_ids,
+            num_top_logprobs: params.num_top_logprobs,
+            logprobs: params.logprobs,
+            logit_bias: params.logit_bias.into_iter().map(bias).collect(),
+            allowed_tokens: params.allowed_tokens.map(Into::into).unwrap_or_default(),
+            mask_id: 0,
+            typical_p: params.typical_p,
+            num_top_prompt_logprobs: params.prompt_logprobs.unwrap_or(0),
+            watermark: params.watermark,
+            top_n_sigma: params.top_n_sigma,
+            xtc_probability: params.xtc_probability,
+            xtc_threshold: params.xtc_threshold,
+        }
+    }
+}
+
+/// Reads parameters as a shard does, with a mask that is not only named. A chunk says whether the prompt is scored.
+impl From<proto::SamplingParams> for SamplingParams {
+    fn from(params: proto::SamplingParams) -> Self {
+        Self {
+            temperature: params.temperature,
+            top_p: params.top_p,
+            top_k: params.top_k,
+            min_p: params.min_p,
+            seed: params.seed,
+            choice: params.choice,
+            presence_penalty: params.presence_penalty,
+            frequency_penalty: params.frequency_penalty,
+            repetition_penalty: params.repetition_penalty,
+            min_tokens: params.min_tokens,
+            end_token_ids: params.end_token_ids,
+            num_top_logprobs: params.num_top_logprobs,
+            logprobs: params.logprobs,
+            logit_bias: params.logit_bias.into_iter().map(|bias| (bias.token_id, bias.bias)).collect(),
+            allowed_tokens: TokenMask::from_bytes(&params.allowed_tokens),
+            typical_p: params.typical_p,
+            prompt_logprobs: Some(params.num_top_prompt_logprobs),
+            watermark: params.watermark,
+            top_n_sigma: params.top_n_sigma,
+            xtc_probability: params.xtc_probability,
+            xtc_threshold: params.xtc_threshold,
+        }
+    }
+}
