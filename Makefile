@@ -103,7 +103,7 @@ test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 
 environments: .venv-test/.stamp .venv-clients/.stamp
 
-# A single cargo call for tests and programs keeps all cores busy, because the kernels are compiled on one.
+# A single cargo call for tests and programs keeps all cores busy.
 build-tests:
 	cargo build --release --workspace --quiet --lib --bins --tests
 

@@ -1,4 +1,5 @@
-//! Chooses the instruction sets whose kernels the library contains: one `--cfg isa="NAME"` for each.
+//! Chooses the instruction sets whose kernels a crate contains: one `--cfg isa="NAME"` for each. All crates of the
+//! kernels have this build script.
 //!
 //! With the feature `every-isa`, or when compiling for another machine, these are all sets of the target. Otherwise it
 //! is the fastest set of this machine, which takes a third of the time to compile.
@@ -10,7 +11,8 @@ const AARCH64: &[&str] = &["scalar", "neon", "neon_i8mm"];
 const OTHERS: &[&str] = &["scalar"];
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    // Cargo notices a change of this file by itself. Without a line like this one, it would run for any changed file.
+    println!("cargo::rerun-if-changed=Cargo.toml");
     for set in [X86_64, AARCH64].concat() {
         println!("cargo::rustc-check-cfg=cfg(isa, values(\"{set}\"))");
     }

@@ -43,7 +43,7 @@ change() {
     case $1 in
     router) sed -i '0,/^use /s//const _: u8 = 1;\nuse /' router/generation/src/request/checked.rs ;;
     scheduler) sed -i '0,/^use /s//const _: u8 = 1;\nuse /' router/scheduler/src/scheduler.rs ;;
-    kernels) sed -i '0,/^use /s//const _: u8 = 1;\nuse /' kernels/src/linear/quantized.rs ;;
+    kernels) sed -i '0,/^use /s//const _: u8 = 1;\nuse /' kernels/linear/src/quantized.rs ;;
     server) printf '\n\n_CHANGED = 1\n' >>server/trunkline_server/engine.py ;;
     esac
 }

@@ -35,14 +35,23 @@ KERNELS_LAYERS = (
     ("executor",),
     ("weight_cache",),
     ("program",),
-    ("attention",),
-    ("kv_pool", "linear", "page_sums", "sampling"),
+    ("attention", "page_sums", "sampling"),
+    ("threads",),
+    ("cpus",),
+)
+KERNELS_CORE_LAYERS = (
+    ("kv_pool",),
     ("ops", "pack"),
-    ("threads", "vector"),
-    ("aligned", "cpus", "isa", "shared_mut"),
+    ("vector",),
+    ("aligned", "isa", "shared_mut"),
 )
 # Crates whose top modules have an order.
-LAYERS = {"router/base/src": BASE_LAYERS, "router/kv/src": KV_LAYERS, "kernels/src": KERNELS_LAYERS}
+LAYERS = {
+    "router/base/src": BASE_LAYERS,
+    "router/kv/src": KV_LAYERS,
+    "kernels/src": KERNELS_LAYERS,
+    "kernels/core/src": KERNELS_CORE_LAYERS,
+}
 
 Module = tuple[str, ...]
 COMMENT = re.compile(r"//[^\n]*|\"(?:[^\"\\\n]|\\.)*\"")

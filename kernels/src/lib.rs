@@ -22,22 +22,17 @@
 //! Items marked `#[doc(hidden)]` are public only for the tests in `kernels/tests`, a separate crate so that this one is
 //! compiled once.
 
-pub mod aligned;
 pub mod attention;
 pub mod cpus;
 pub mod executor;
-pub mod isa;
-pub mod kv_pool;
-pub mod linear;
-pub mod ops;
-pub mod pack;
 pub mod page_sums;
 pub mod program;
 pub mod sampling;
-pub mod shared_mut;
 pub mod threads;
-mod vector;
 pub mod weight_cache;
+
+pub use trunkline_kernels_core::{aligned, isa, kv_pool, ops, pack, shared_mut};
+pub use trunkline_kernels_linear as linear;
 
 /// Version of the numerics, incremented whenever the bits of any result change. Stored K and V of another version must
 /// not be used.

@@ -8,7 +8,7 @@ use crate::ops::recurrence::{HeadRows, HeadRun, recur};
 use crate::ops::short_conv::{ConvRun, short_conv};
 use crate::program::{RecurKernel, ShortConvKernel, View};
 use crate::threads::split;
-use crate::vector::LANES;
+use trunkline_kernels_core::vector::LANES;
 
 // The blocks of a step are written by one chunk each, so the states that threads read and write here differ by chunk
 // and, within a chunk, by channel or head. Rows are as in `run`.

@@ -1,7 +1,7 @@
 //! Vectorised passes over a row of logits, with a fixed order of sums.
 
 use crate::ops::exp::exp;
-use crate::vector::{LANES, Lanes, each_vector, simd_entry};
+use trunkline_kernels_core::vector::{LANES, Lanes, each_vector, simd_entry};
 
 /// Weights below this are rounded to multiples of 2^-33. Larger weights are such multiples anyway, because they have 24
 /// bits. Sums of weights in f64 are therefore exact up to 2^20, in any order.

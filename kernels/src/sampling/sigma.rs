@@ -1,6 +1,6 @@
 //! Top-nσ sampling (Tang et al., "Top-nσ", arXiv:2411.07641).
 
-use crate::vector::LANES;
+use trunkline_kernels_core::vector::LANES;
 
 /// Replaces logits that are more than `width` standard deviations below the largest, `top`, by negative infinity.
 ///

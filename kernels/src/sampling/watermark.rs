@@ -7,7 +7,7 @@
 use trunkline_contract::Watermark;
 
 use super::philox::philox_4x32_10_wide;
-use crate::vector::{Lanes, simd_entry};
+use trunkline_kernels_core::vector::{Lanes, simd_entry};
 
 /// The third word of the counter. It is 0 when tokens are drawn, so the random numbers differ even if the watermark's
 /// key equals the seed of a request.
@@ -48,6 +48,7 @@ fn lift(logits: &mut [f32; BLOCK], first: usize, previous: u32, watermark: &Wate
 }
 
 #[inline(always)]
+#[allow(clippy::extra_unused_type_parameters, reason = "`simd_entry!` compiles it for each instruction set")]
 unsafe fn add_watermark_generic<L: Lanes>(logits: &mut [f32], previous: u32, watermark: &Watermark) {
     let (blocks, rest) = logits.as_chunks_mut::<BLOCK>();
     let num_whole = blocks.len() * BLOCK;

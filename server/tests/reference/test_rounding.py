@@ -7,7 +7,7 @@ from trunkline_server.backends.reference.rounding import to_bytes
 
 
 def test_a_head_becomes_the_same_bytes_as_in_the_kernels() -> None:
-    """The same case as in `kernels/src/ops/quantize_head.rs`: 1.9 / 127 rounds to the bf16 number 245 / 2^14."""
+    """The same case as in `kernels/core/src/ops/quantize_head.rs`: 1.9 / 127 rounds to the bf16 number 245 / 2^14."""
     rounded = to_bytes(torch.tensor([1.9, -1.9, 0.5, -0.26, 0.0075, 0.007]))
     expected = torch.tensor([127.0, -127.0, 33.0, -17.0, 1.0, 0.0]) * (245 / 16384)
     assert torch.equal(rounded, expected)

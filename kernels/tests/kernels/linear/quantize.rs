@@ -1,4 +1,4 @@
-//! Tests of quantised rows, read from their bytes according to the layout in `src/linear/quantized.rs`.
+//! Tests of quantised rows, read from their bytes according to the layout in `linear/src/quantized.rs`.
 
 use trunkline_kernels::aligned::AlignedBytes;
 use trunkline_kernels::isa::Isa;

@@ -7,7 +7,7 @@ use super::header::{Entry, FIXED_BYTES, Header};
 use super::*;
 
 const REMEDY: &str = "files that older versions wrote now hold something else: raise `LAYOUT_VERSION` in \
-                      `src/pack.rs`, by which they are not found any more, and record the numbers here again";
+                      `core/src/pack.rs`, by which they are not found any more, and record the numbers here again";
 /// [`LAYOUT_VERSION`] and the XXH3-64 of the file of the test's program.
 const FILE: (u32, u64) = (4, 0xc8ac21197e2526d9);
 

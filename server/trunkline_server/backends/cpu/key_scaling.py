@@ -1,4 +1,4 @@
-"""The file that keeps int4's key scaling beside the packed weights. kernels/src/kv_pool explains the scaling."""
+"""The file that keeps int4's key scaling beside the packed weights. kernels/core/src/kv_pool explains the scaling."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rounds K and V as the CPU backend's int8 and int4 do, with results in f32.
 
-The Walsh-Hadamard transform, the levels and the scales are those of kernels/src/ops (`hadamard.rs`, `quantize_head.rs`,
-`quantize_nibbles.rs`); int4's key scaling is that of kernels/src/kv_pool/key_scaling.rs.
+The Walsh-Hadamard transform, the levels and the scales are those of kernels/core/src/ops (`hadamard.rs`,
+`quantize_head.rs`, `quantize_nibbles.rs`); int4's key scaling is that of kernels/core/src/kv_pool/key_scaling.rs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ def rotate(heads: torch.Tensor, positions: torch.Tensor, rope: Rope, factor: flo
 
 @dataclass(frozen=True)
 class Turn:
-    """The rotation of a layer's key means; see kernels/src/kv_pool/key_turns.rs. rope: None if keys are not rotated."""
+    """The rotation of a layer's key means; see kernels/core/src/kv_pool/key_turns.rs.
+
+    rope: None if keys are not rotated.
+    """
 
     positions: torch.Tensor
     block_size: int

@@ -1,0 +1,58 @@
+//! Whole blocks for other tiers: the layers in order, wherever they lie in the pool.
+
+use trunkline_store::Piece;
+
+use super::{KvPool, KvPoolError};
+
+impl KvPool {
+    /// The bytes of a whole block as consecutive pieces. Fails if its window part was dropped.
+    pub fn whole_block(&self, block_id: u32) -> Result<impl Iterator<Item = &[u8]>, KvPoolError> {
+        self.check_block(block_id)?;
+        if !self.has_window_part(block_id) {
+            return Err(KvPoolError::WindowPartGone { block_id });
+        }
+        let num_pieces = if self.windows.is_some() { self.geometry.num_layers } else { 1 };
+        Ok((0..num_pieces).map(move |layer| match &self.windows {
+            None => &self.map[block_id as usize * self.bytes_per_block()..][..self.bytes_per_block()],
+            Some(windows) => {
+                let (is_windowed, offset) = windows.offset(layer, block_id, self.geometry.layer_bytes());
+                let map = if is_windowed { &windows.map } else { &self.map };
+                &map[offset..][..self.geometry.layer_bytes()]
+            }
+        }))
+    }
+
+    /// The destinations of the bytes of a whole block. Without a window part, its windowed layers are left out.
+    ///
+    /// The pointers are valid while the pool lives and the block keeps its window part.
+    pub fn pieces(&mut self, block_id: u32) -> Result<Vec<Piece>, KvPoolError> {
+        self.check_block(block_id)?;
+        let layer_bytes = self.geometry.layer_bytes();
+        let has_part = self.has_window_part(block_id);
+        let Some(windows) = &mut self.windows else {
+            let num_bytes = self.geometry.bytes_per_block();
+            let destination = self.map[block_id as usize * num_bytes..][..num_bytes].as_mut_ptr();
+            return Ok(vec![Piece { offset: 0, num_bytes, destination }]);
+        };
+        let mut pieces: Vec<Piece> = Vec::new();
+        for layer in 0..self.geometry.num_layers {
+            if windows.is_windowed(layer) && !has_part {
+                continue;
+            }
+            let (is_windowed, start) = windows.offset(layer, block_id, layer_bytes);
+            let map = if is_windowed { &mut windows.map } else { &mut self.map };
+            let destination = map[start..][..layer_bytes].as_mut_ptr();
+            let offset = layer * layer_bytes;
+            match pieces.last_mut() {
+                Some(last)
+                    if last.offset + last.num_bytes == offset
+                        && last.destination.wrapping_add(last.num_bytes) == destination =>
+                {
+                    last.num_bytes += layer_bytes;
+                }
+                _ => pieces.push(Piece { offset, num_bytes: layer_bytes, destination }),
+            }
+        }
+        Ok(pieces)
+    }
+}
