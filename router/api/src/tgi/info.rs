@@ -84,7 +84,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         max_batch_prefill_tokens: shard.max_step_tokens,
         validation_workers: app.served.working.count(),
         max_client_batch_size: app.limits.max_concurrent_requests,
-        router: env!("CARGO_PKG_NAME"),
+        router: "trunkline-router",
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
