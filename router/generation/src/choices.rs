@@ -42,7 +42,7 @@ impl Choices {
     }
 
     /// Returns the number of choices, including those that have ended.
-    pub fn len(&self) -> usize {
+    pub fn num_choices(&self) -> usize {
         self.generations.len()
     }
 

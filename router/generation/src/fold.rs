@@ -40,7 +40,7 @@ pub async fn fold(
     memory: &mut AnswerMemory,
 ) -> Result<(Vec<Folded>, Usage), ApiError> {
     let mut num_bytes = 0;
-    let mut drafts = vec![Draft::default(); choices.len()];
+    let mut drafts = vec![Draft::default(); choices.num_choices()];
     while let Some((index, event)) = choices.next().await {
         let output = match event {
             GenerationEvent::Started(_) => {
