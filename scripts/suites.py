@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PASSED = ROOT / "target" / "passed"
 REPORTS = ROOT / "target" / "reports"
-# What each suite that passed has cost, as `{suite: {"seconds": …, "cpu_seconds": …}}`.
+# The cost of the last run of each suite that passed, as `{suite: {"seconds": …, "cpu_seconds": …}}`.
 COSTS = REPORTS / "costs.json"
 # Suite → the most CPU seconds that it may take, builds included: twice what it takes on two cores of a Sapphire Rapids
 # machine, because machines differ by a factor of two. Wall time would depend on other load.
