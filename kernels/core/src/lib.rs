@@ -1,4 +1,4 @@
-//! What every kernel of Trunkline is made of: instruction sets, vectors, weight formats and the KV pool.
+//! The parts that every kernel of Trunkline is made of: instruction sets, vectors, weight formats and the KV pool.
 //!
 //! A crate is optimised as a whole on one core, so the kernels are several crates that are compiled side by side: this
 //! one, products and attention. `trunkline-kernels` joins them to the step executor and re-exports their modules, so

@@ -32,7 +32,7 @@ pub enum ModelField {
     Unnamed,
 }
 
-/// What a route does. It decides what a request costs, which errors it may return, and whether it has a trace.
+/// The work of a route, which decides what a request costs, which errors it may return, and whether it has a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Generates replies in turns of a conversation.
@@ -43,17 +43,15 @@ pub enum Kind {
     MakesVectors,
     /// Needs the model's limits, but no step.
     Renders,
-    /// Needs the tokenizer, but neither the shard nor a model's name.
-    Tokenizes,
     /// Takes no place, so each request is charged to the tenant's rate of requests.
     Looks,
     /// Is polled by machines, so refusals are not counted as rejected requests.
     Probes(Key),
-    /// Does none of this.
-    Reads,
+    /// Does none of this: it answers from the tokenizer, the model's description or what is stored.
+    Answers,
 }
 
-/// Whether an answer can be a stream of events, and of what.
+/// The events of an answer that can be a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Events {
     Never,
@@ -73,7 +71,7 @@ pub enum Key {
 use Dialect::{Anthropic, OpenAi, Tgi};
 use Events::{Mixed, Never, Of};
 use Key::{NotRequired, Required};
-use Kind::{Chats, Completes, Looks, MakesVectors, Probes, Reads, Renders, Tokenizes};
+use Kind::{Answers, Chats, Completes, Looks, MakesVectors, Probes, Renders};
 use ModelField::{Named, Unnamed};
 
 /// Declares the table [`ROUTES`], the function [`router`] and the paths of the OpenAPI document. A row has method,
@@ -115,23 +113,23 @@ routes! {
         POST "/v1/completions" OpenAi Named (Completes(Of("CompletionResponse"))) openai::completions::completions;
         POST "/v1/chat/completions/render" OpenAi Named (Renders) openai::render::render_chat;
         POST "/v1/completions/render" OpenAi Named (Renders) openai::render::render_completion;
-        GET "/v1/models" OpenAi Unnamed (Reads) models::list_models;
-        GET "/v1/models/{*id}" OpenAi Unnamed (Reads) models::get_model;
+        GET "/v1/models" OpenAi Unnamed (Answers) models::list_models;
+        GET "/v1/models/{*id}" OpenAi Unnamed (Answers) models::get_model;
         POST "/v1/responses" OpenAi Named (Chats(Mixed)) responses::route::create;
-        GET "/v1/responses/{id}" OpenAi Unnamed (Reads) responses::route::get;
-        DELETE "/v1/responses/{id}" OpenAi Unnamed (Reads) responses::route::delete;
-        POST "/v1/responses/input_tokens" OpenAi Named (Tokenizes) responses::route::input_tokens;
-        POST "/v1/responses/{id}/cancel" OpenAi Unnamed (Reads) responses::route::cancel;
-        GET "/v1/responses/{id}/input_items" OpenAi Unnamed (Reads) responses::items::input_items;
+        GET "/v1/responses/{id}" OpenAi Unnamed (Answers) responses::route::get;
+        DELETE "/v1/responses/{id}" OpenAi Unnamed (Answers) responses::route::delete;
+        POST "/v1/responses/input_tokens" OpenAi Named (Answers) responses::route::input_tokens;
+        POST "/v1/responses/{id}/cancel" OpenAi Unnamed (Answers) responses::route::cancel;
+        GET "/v1/responses/{id}/input_items" OpenAi Unnamed (Answers) responses::items::input_items;
         POST "/v1/messages" Anthropic Named (Chats(Mixed)) anthropic::messages::create;
-        POST "/v1/messages/count_tokens" Anthropic Named (Tokenizes) anthropic::messages::count_tokens;
+        POST "/v1/messages/count_tokens" Anthropic Named (Answers) anthropic::messages::count_tokens;
         POST "/generate" Tgi Unnamed (Completes(Of("StreamResponse"))) tgi::generate::generate;
         POST "/generate_stream" Tgi Unnamed (Completes(Never)) tgi::generate::generate_stream;
         POST "/" Tgi Unnamed (Completes(Of("StreamResponse"))) tgi::generate::root;
-        GET "/info" Tgi Unnamed (Reads) tgi::info::info;
-        POST "/tokenize" Tgi Named (Tokenizes) tgi::tokenize::tokenize;
-        POST "/chat_tokenize" Tgi Named (Tokenizes) tgi::tokenize::chat_tokenize;
-        POST "/detokenize" Tgi Named (Tokenizes) tgi::detokenize::detokenize;
+        GET "/info" Tgi Unnamed (Answers) tgi::info::info;
+        POST "/tokenize" Tgi Named (Answers) tgi::tokenize::tokenize;
+        POST "/chat_tokenize" Tgi Named (Answers) tgi::tokenize::chat_tokenize;
+        POST "/detokenize" Tgi Named (Answers) tgi::detokenize::detokenize;
         POST "/invocations" Tgi Named (Completes(Mixed)) tgi::platforms::invocations;
         POST "/vertex" Tgi Named (Completes(Never)) tgi::platforms::vertex;
         POST "/v1/embeddings" OpenAi Named (MakesVectors) vectors::embeddings::embeddings;
@@ -193,22 +191,22 @@ impl Route {
         ROUTES.iter().filter(|route| route.path == path).map(|route| route.method.as_str()).collect()
     }
 
-    /// Whether its requests need a valid key where keys are configured.
+    /// Returns whether requests need a valid key where keys are configured.
     pub fn needs_key(&self) -> bool {
         self.kind != Probes(NotRequired)
     }
 
-    /// The operation of its trace in OpenTelemetry's words; `None` if it has no record.
+    /// Returns the operation of its trace in OpenTelemetry's words, or `None` if it has no record.
     pub fn operation(&self) -> Option<&'static str> {
         match self.kind {
             Chats(_) => Some("chat"),
             Completes(_) => Some("text_completion"),
             MakesVectors => Some("embeddings"),
-            Renders | Tokenizes | Looks | Probes(_) | Reads => None,
+            Renders | Looks | Probes(_) | Answers => None,
         }
     }
 
-    /// What its stream of events contains.
+    /// Returns the events of its answers.
     pub fn events(&self) -> Events {
         match self.kind {
             Chats(events) | Completes(events) => events,

@@ -1,4 +1,4 @@
-//! What is found where a call may begin, and the header and the tags that decide it.
+//! The results of looking where a call may begin, with the header and the tags that decide it.
 
 use crate::channels::MAX_HEADER_BYTES;
 use crate::signature::{self, Signature};

@@ -1,4 +1,4 @@
-"""What a family declares of each architecture, for readers of files, the forward pass, and the table of docs/models.md.
+"""The declarations of a family about each architecture: for file readers, the forward pass and docs/models.md.
 
 The fields are defaults: an architecture that declares nothing is Llama.
 """
@@ -52,13 +52,13 @@ class JsonKeys:
     expert_size_key: str | None = None
     renormalises: bool | None = None  # None: as the key says
     chooses_layers: bool = False  # keys may name layers without experts
-    # What only this architecture's files state. Arguments: the keys, the number of layers, the rope scaling.
+    # Reads what only this architecture's files state. Arguments: the keys, the number of layers, the rope scaling.
     fields: Callable[[Keys, int, RopeScaling], Fields] = lambda keys, num_layers, scaling: {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GgufKeys:
-    """What the metadata of GGUF files lacks, and what only this architecture's files state.
+    """The values that the metadata of GGUF files lacks, and what only this architecture's files state.
 
     The first architecture of a name is read from files without experts, the first that has experts from others.
     """
