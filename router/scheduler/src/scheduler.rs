@@ -24,9 +24,6 @@ use crate::stats::Stats;
 use crate::transfers::{abandon_overdue_restores, take_transfers};
 use crate::{invariants, shard::Shard};
 
-/// The lane of sequences that wait. There is one lane today.
-const FIRST_LANE: LaneId = LaneId(0);
-
 /// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
 /// no clock and does no I/O.
 ///
@@ -37,7 +34,7 @@ const FIRST_LANE: LaneId = LaneId(0);
 pub struct Scheduler {
     config: SchedulerConfig,
     sequences: Sequences,
-    /// There is one lane today.
+    /// The lanes by their ids, see [`Scheduler::only_lane`].
     lanes: Vec<Lane>,
     poisons: Poisons,
     counters: Stats,
@@ -58,6 +55,12 @@ impl Scheduler {
             records_kv_events: false,
             was_cleared: false,
         }
+    }
+
+    /// Returns the lane of the only shard. Whoever would have to choose between several lanes calls this: requests that
+    /// wait, readers of the KV index and the store, and the driver's link.
+    pub fn only_lane(&self) -> LaneId {
+        LaneId(0)
     }
 
     /// Takes one event at time `now` and appends the answers to `updates`.
@@ -86,7 +89,7 @@ impl Scheduler {
             Event::Transfers(lane, transfers) => {
                 take_transfers(&mut self.parts(lane, now, updates), &transfers);
             }
-            Event::Submit(request) => submit(&mut self.parts(FIRST_LANE, now, updates), *request),
+            Event::Submit(request) => submit(&mut self.parts(self.only_lane(), now, updates), *request),
             Event::Allow { id, allowed } => {
                 if let Some(key) = self.sequences.key(id) {
                     output::allow(&mut self.parts_of(key, now, updates), key, allowed);
@@ -127,8 +130,7 @@ impl Scheduler {
 
     /// Returns the number of tokens of a step in flight, and its sequences; none if the step is not in flight.
     pub fn step_in_flight(&self, lane: LaneId, step_id: u64) -> Option<(u64, Vec<SequenceId>)> {
-        let lane = self.lanes.get(lane.0 as usize)?;
-        let step = lane.shard.as_ref()?.steps.iter().find(|step| step.step_id == step_id)?;
+        let step = self.lane(lane).shard.as_ref()?.steps.iter().find(|step| step.step_id == step_id)?;
         let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.end - chunk.first)).sum();
         Some((num_tokens, step.chunks.iter().map(|chunk| self.sequences[chunk.key].id).collect()))
     }
@@ -153,12 +155,12 @@ impl Scheduler {
         of_sequences.into_iter().chain(of_restores).chain(of_plans).chain(of_lost_shards).min()
     }
 
-    /// The first lane's KV index, for reading; none while there is no shard.
+    /// The KV index, for reading; none while there is no shard.
     pub fn kv(&self) -> Option<&KvCache> {
-        self.lanes[0].kv()
+        self.lane(self.only_lane()).kv()
     }
 
-    /// Each tenant's use of the first lane's pool, in the order in which the tenants came; nothing while there is no
+    /// Each tenant's use of the pool, in the order in which the tenants came; nothing while there is no
     /// shard.
     pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
         self.kv().into_iter().flat_map(|kv| kv.device().usages())
@@ -170,14 +172,14 @@ impl Scheduler {
         self.sequences.take_consumption(take);
     }
 
-    /// The nodes of the first lane's KV index, for users who pin or remove them.
+    /// The nodes of the KV index, for users who pin or remove them.
     pub fn nodes(&mut self) -> Nodes<'_> {
-        Nodes::new(self.lanes[0].shard.as_mut())
+        Nodes::new(self.lane_mut(self.only_lane()).shard.as_mut())
     }
 
-    /// The first lane's store, for the tier below it.
+    /// The store, for the tier below it.
     pub fn lower_tier(&mut self) -> LowerTier<'_> {
-        let lane = &mut self.lanes[0];
+        let lane = self.lane_mut(self.only_lane());
         LowerTier::new(lane.shard.as_mut(), &lane.throughput)
     }
 
@@ -222,6 +224,10 @@ impl Scheduler {
         self.lanes.iter().for_each(|lane| invariants::check(&self.config, &self.sequences, lane));
     }
 
+    fn lane(&self, lane: LaneId) -> &Lane {
+        &self.lanes[lane.0 as usize]
+    }
+
     fn lane_mut(&mut self, lane: LaneId) -> &mut Lane {
         &mut self.lanes[lane.0 as usize]
     }
@@ -238,14 +244,14 @@ impl Scheduler {
         }
     }
 
-    /// The parts that one sequence concerns: its lane, or the first one while it waits.
+    /// The parts that one sequence concerns: the lane on which it runs, or the only one while it waits.
     fn parts_of<'a>(
         &'a mut self,
         key: SequenceKey,
         now: Millis,
         updates: &'a mut Vec<Update>,
     ) -> Lifecycle<'a> {
-        let lane = self.sequences[key].run.as_ref().map_or(FIRST_LANE, |run| run.lane);
+        let lane = self.sequences[key].run.as_ref().map_or(self.only_lane(), |run| run.lane);
         self.parts(lane, now, updates)
     }
 

@@ -21,8 +21,8 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats,
-    StepWork, TenantUsage, Update,
+    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats, StepWork,
+    TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
@@ -46,9 +46,6 @@ const MAX_EVENTS_PER_TURN: usize = 256;
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 /// The most link events that wait for the driver. The shard has at most two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
-
-/// The scheduler's lane of the only shard.
-const LANE: LaneId = LaneId(0);
 
 /// The state of the driving task; see `run`.
 pub struct Driver {
@@ -269,9 +266,9 @@ impl Driver {
                 );
                 self.plans = Some(plans);
                 self.constraints.set_vocab_size(info.vocab_size);
-                self.handle(Event::ShardReady(LANE, info.limits()));
+                self.handle(Event::ShardReady(self.scheduler.only_lane(), info.limits()));
                 if let Some(store) = store {
-                    self.handle(Event::StoreReady(LANE, store));
+                    self.handle(Event::StoreReady(self.scheduler.only_lane(), store));
                 }
                 self.shard.send_replace(ShardStatus::Ready(info));
             }
@@ -280,9 +277,11 @@ impl Driver {
                 let (step_id, device_us) = (result.step_id, result.device_time_us);
                 tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
                 self.step_spans.add(self.turn, &result, &self.scheduler, &self.clients);
-                self.handle(Event::StepResult(LANE, result));
+                self.handle(Event::StepResult(self.scheduler.only_lane(), result));
             }
-            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(LANE, transfers)),
+            LinkEvent::Transfers(transfers) => {
+                self.handle(Event::Transfers(self.scheduler.only_lane(), transfers))
+            }
             LinkEvent::Lost => {
                 self.plans = None;
                 self.shard.send_if_modified(|status| match status {
@@ -300,7 +299,7 @@ impl Driver {
     /// Tells the scheduler that there is no shard. A server that drains restarts none.
     fn on_loss(&mut self) {
         let may_return = *self.phase.borrow() == Phase::Serving;
-        self.handle(Event::ShardLost { lane: LANE, may_return });
+        self.handle(Event::ShardLost { lane: self.scheduler.only_lane(), may_return });
     }
 
     fn on_worked(&mut self, worked: Vec<Worked>) {
@@ -372,9 +371,9 @@ impl Driver {
     fn send_plans(&mut self) {
         self.turn = Instant::now();
         loop {
-            let plan = self.scheduler.plan(LANE, self.now(), &mut self.updates);
+            let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now(), &mut self.updates);
             self.route();
-            let late_masks = self.scheduler.take_late_masks(LANE);
+            let late_masks = self.scheduler.take_late_masks(self.scheduler.only_lane());
             let is_last = plan.is_none();
             if is_last && late_masks.is_empty() {
                 return;

@@ -6,7 +6,6 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 use trunkline_scheduler::{Scheduler, SequenceId, StepResult};
 
-use super::LANE;
 use super::handle::Client;
 use trunkline_base::trace::{StepRecord, TelemetrySlot};
 
@@ -39,7 +38,8 @@ impl StepSpans {
         if self.next.is_some_and(|next| now < next) {
             return;
         }
-        let Some((num_tokens, sequences)) = scheduler.step_in_flight(LANE, result.step_id) else { return };
+        let step = scheduler.step_in_flight(scheduler.only_lane(), result.step_id);
+        let Some((num_tokens, sequences)) = step else { return };
         let spans = sequences.iter().filter_map(|id| clients.get(id)?.span);
         let requests: Vec<_> = spans.take(MAX_LINKS).collect();
         if requests.is_empty() {

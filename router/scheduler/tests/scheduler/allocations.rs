@@ -8,7 +8,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    Event, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
     SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
@@ -97,10 +97,10 @@ fn answer(plan: &StepPlan) -> StepResult {
 /// Plans and answers one step. Returns its allocations in the scheduler, and the number of new blocks in its plan.
 fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
     updates.clear();
-    let (plan, in_plan) = allocations(|| scheduler.plan(LaneId(0), now, updates));
+    let (plan, in_plan) = allocations(|| scheduler.plan(scheduler.only_lane(), now, updates));
     let plan = plan.expect("everybody decodes");
     let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
-    let result = Event::StepResult(LaneId(0), answer(&plan));
+    let result = Event::StepResult(scheduler.only_lane(), answer(&plan));
     let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));
     (in_plan + in_result, num_new_blocks)
 }
@@ -121,7 +121,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         max_own_drafts: 0,
     };
     let mut updates = Vec::new();
-    scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut updates);
+    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut updates);
     for id in 0..NUM_SEQUENCES {
         scheduler.handle(Millis(0), Event::Submit(Box::new(request(id))), &mut updates);
     }

@@ -81,7 +81,7 @@ impl World {
         let shares = ["a", "b"].map(|tenant| TenantShare { tenant: tenant.into(), weight: 1 });
         let config = SchedulerConfig { shares: shares.into(), ..SchedulerConfig::default() };
         let mut world = Self { scheduler: Scheduler::new(config), updates: Vec::new(), now: Millis(0) };
-        world.handle(Event::ShardReady(LaneId(0), LIMITS));
+        world.handle(Event::ShardReady(world.scheduler.only_lane(), LIMITS));
         world
     }
 
@@ -93,7 +93,7 @@ impl World {
     /// Makes one plan and answers it at once.
     fn step(&mut self) -> Option<Shape> {
         self.now = self.now.plus(10);
-        let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut self.updates)?;
         let shape = shape(&plan);
         let sampling = plan.chunks.iter().filter(|chunk| chunk.sample);
         let sequences = sampling.map(|chunk| SequenceResult {
@@ -107,7 +107,7 @@ impl World {
             device_time_us: 10_000,
             draft_time_us: 0,
         };
-        self.handle(Event::StepResult(LaneId(0), result));
+        self.handle(Event::StepResult(self.scheduler.only_lane(), result));
         let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
         let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();
         let restores = plan.restores.iter().map(|restore| RestoreOutcome {
@@ -115,7 +115,10 @@ impl World {
             num_blocks: restore.blocks.len() as u32,
             time_us: 100,
         });
-        self.handle(Event::Transfers(LaneId(0), Transfers { stores, restores: restores.collect() }));
+        self.handle(Event::Transfers(
+            self.scheduler.only_lane(),
+            Transfers { stores, restores: restores.collect() },
+        ));
         Some(shape)
     }
 
@@ -190,7 +193,7 @@ fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
     compare("stored", |before| {
         let mut world = World::new();
         world.handle(Event::StoreReady(
-            LaneId(0),
+            world.scheduler.only_lane(),
             StoreContents { num_slots: 4_096, ..StoreContents::default() },
         ));
         world.submit_before(before);

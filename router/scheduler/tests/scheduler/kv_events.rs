@@ -1,6 +1,6 @@
 //! Events of the KV index when shards connect and are lost.
 
-use trunkline_scheduler::{Event, KvEvent, LaneId, Millis, Scheduler, SchedulerConfig, ShardLimits};
+use trunkline_scheduler::{Event, KvEvent, Millis, Scheduler, SchedulerConfig, ShardLimits};
 
 #[test]
 fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
@@ -17,16 +17,14 @@ fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
         max_draft_tokens: 0,
         max_own_drafts: 0,
     };
+    let lane = scheduler.only_lane();
     let mut happen = |event, is_on| {
         scheduler.record_kv_events(is_on);
         scheduler.handle(Millis(0), event, &mut Vec::new());
         scheduler.take_kv_events()
     };
-    assert_eq!(happen(Event::ShardReady(LaneId(0), limits), false), []);
-    assert_eq!(
-        happen(Event::ShardLost { lane: LaneId(0), may_return: true }, true),
-        [KvEvent::AllBlocksCleared]
-    );
-    assert_eq!(happen(Event::ShardReady(LaneId(0), limits), true), [KvEvent::AllBlocksCleared]);
-    assert_eq!(happen(Event::ShardLost { lane: LaneId(0), may_return: true }, false), []);
+    assert_eq!(happen(Event::ShardReady(lane, limits), false), []);
+    assert_eq!(happen(Event::ShardLost { lane, may_return: true }, true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardReady(lane, limits), true), [KvEvent::AllBlocksCleared]);
+    assert_eq!(happen(Event::ShardLost { lane, may_return: true }, false), []);
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LaneId, LateMask, Millis, NextTokens, Outcome, Priority, Retention, Salt, SampledToken,
+    Allowed, Event, LateMask, Millis, NextTokens, Outcome, Priority, Retention, Salt, SampledToken,
     SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits,
     StepPlan, StepResult, TokenMask, Update,
 };
@@ -63,7 +63,7 @@ impl World {
             max_own_drafts: 0,
         };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
-        world.handle(Event::ShardReady(LaneId(0), limits));
+        world.handle(Event::ShardReady(world.scheduler.only_lane(), limits));
         for id in 0..num_sequences {
             world.handle(Event::Submit(Box::new(request(id, id % 2 == 0))));
             if id % 2 == 0 {
@@ -83,7 +83,7 @@ impl World {
     }
 
     fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(LaneId(0), Millis(0), &mut self.updates);
+        let plan = self.scheduler.plan(self.scheduler.only_lane(), Millis(0), &mut self.updates);
         self.scheduler.check_invariants();
         plan
     }
@@ -97,13 +97,13 @@ impl World {
         };
         let sequences = wire_ids.iter().map(token).collect();
         self.handle(Event::StepResult(
-            LaneId(0),
+            self.scheduler.only_lane(),
             StepResult { step_id, sequences, device_time_us: 1, draft_time_us: 0 },
         ));
     }
 
     fn late(&mut self) -> Vec<LateMask> {
-        self.scheduler.take_late_masks(LaneId(0))
+        self.scheduler.take_late_masks(self.scheduler.only_lane())
     }
 }
 

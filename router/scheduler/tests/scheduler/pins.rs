@@ -1,9 +1,9 @@
 //! Pins of prompts, from the request to the end of their time.
 
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Outcome, Pinned, Priority, Retention, Salt, SampledToken, SamplingParams,
-    Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan,
-    StepResult, StoreContents, Update,
+    Event, Millis, Outcome, Pinned, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
+    StoreContents, Update,
 };
 
 fn limits() -> ShardLimits {
@@ -53,8 +53,8 @@ fn result(plan: &StepPlan) -> StepResult {
 fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut updates);
-    while let Some(plan) = scheduler.plan(LaneId(0), Millis(0), &mut updates) {
-        scheduler.handle(Millis(0), Event::StepResult(LaneId(0), result(&plan)), &mut updates);
+    while let Some(plan) = scheduler.plan(scheduler.only_lane(), Millis(0), &mut updates) {
+        scheduler.handle(Millis(0), Event::StepResult(scheduler.only_lane(), result(&plan)), &mut updates);
     }
     updates
 }
@@ -63,7 +63,7 @@ fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
 fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 25, ..SchedulerConfig::default() });
-    scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits()), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
     let pinned_ms = Some(10);
     let updates = run(&mut scheduler, request(1, Retention { pinned_ms, ..Retention::default() }));
     let pinned = Pinned { num_tokens: 12, num_stored_tokens: None };
@@ -87,21 +87,23 @@ fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
 #[test]
 fn the_time_of_a_pin_begins_at_the_end() {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
-    scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits()), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
     let mut updates = Vec::new();
     let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
     let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
     scheduler.handle(Millis(0), Event::Submit(Box::new(long)), &mut updates);
     let mut now = 0;
     while !matches!(updates.last(), Some(Update::Ended { .. })) {
-        let plan = scheduler.plan(LaneId(0), Millis(now), &mut updates).expect("there is something to do");
+        let plan = scheduler
+            .plan(scheduler.only_lane(), Millis(now), &mut updates)
+            .expect("there is something to do");
         now += 20;
-        scheduler.handle(Millis(now), Event::StepResult(LaneId(0), result(&plan)), &mut updates);
+        scheduler.handle(Millis(now), Event::StepResult(scheduler.only_lane(), result(&plan)), &mut updates);
     }
     assert_eq!((now, scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (80, 3, 3));
-    scheduler.plan(LaneId(0), Millis(now + 9), &mut updates);
+    scheduler.plan(scheduler.only_lane(), Millis(now + 9), &mut updates);
     assert_eq!(scheduler.stats().blocks_pinned, 3);
-    scheduler.plan(LaneId(0), Millis(now + 10), &mut updates);
+    scheduler.plan(scheduler.only_lane(), Millis(now + 10), &mut updates);
     assert_eq!(scheduler.stats().blocks_pinned, 0);
 }
 
@@ -110,9 +112,9 @@ fn the_stores_pins_outlive_the_shard() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 50, ..SchedulerConfig::default() });
     let start = |scheduler: &mut Scheduler| {
-        scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits()), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
         let contents = StoreContents { num_slots: 8, ..StoreContents::default() };
-        scheduler.handle(Millis(0), Event::StoreReady(LaneId(0), contents), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::StoreReady(scheduler.only_lane(), contents), &mut Vec::new());
     };
     start(&mut scheduler);
     let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
@@ -120,12 +122,20 @@ fn the_stores_pins_outlive_the_shard() {
     let pinned = Pinned { num_tokens: 12, num_stored_tokens: Some(12) };
     assert!(updates.contains(&Update::Pinned { id: SequenceId(1), pinned }), "{updates:?}");
     for _ in 0..2 {
-        scheduler.handle(Millis(0), Event::ShardLost { lane: LaneId(0), may_return: true }, &mut Vec::new());
+        scheduler.handle(
+            Millis(0),
+            Event::ShardLost { lane: scheduler.only_lane(), may_return: true },
+            &mut Vec::new(),
+        );
     }
     start(&mut scheduler);
     assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().store_blocks_pinned), (0, 3));
-    scheduler.handle(Millis(10), Event::ShardLost { lane: LaneId(0), may_return: true }, &mut Vec::new());
+    scheduler.handle(
+        Millis(10),
+        Event::ShardLost { lane: scheduler.only_lane(), may_return: true },
+        &mut Vec::new(),
+    );
     start(&mut scheduler);
-    scheduler.plan(LaneId(0), Millis(11), &mut Vec::new());
+    scheduler.plan(scheduler.only_lane(), Millis(11), &mut Vec::new());
     assert_eq!(scheduler.stats().store_blocks_pinned, 0);
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use trunkline_scheduler::{
-    EndReason, Event, LaneId, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
+    EndReason, Event, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
     SequenceRequest, ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
 };
 
@@ -42,7 +42,7 @@ impl Driver {
     pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
         let beside = config.max_prefill_tokens_beside_decodes;
         let mut scheduler = Scheduler::new(config);
-        scheduler.handle(Millis(0), Event::ShardReady(LaneId(0), limits), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut Vec::new());
         Self {
             scheduler,
             shard: FakeShard::new(limits, ShardFaults::default(), beside),
@@ -59,7 +59,7 @@ impl Driver {
     pub fn with_store(mut self, num_slots: u32) -> Self {
         let plan = StorePlan { num_slots, ..StorePlan::default() };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
-        self.handle(Event::StoreReady(LaneId(0), store.contents()));
+        self.handle(Event::StoreReady(self.scheduler.only_lane(), store.contents()));
         self.store = Some(store);
         self
     }
@@ -70,10 +70,10 @@ impl Driver {
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
         self.results.clear();
         self.restores.clear();
-        self.handle(Event::ShardLost { lane: LaneId(0), may_return: true });
-        self.handle(Event::ShardReady(LaneId(0), limits));
+        self.handle(Event::ShardLost { lane: self.scheduler.only_lane(), may_return: true });
+        self.handle(Event::ShardReady(self.scheduler.only_lane(), limits));
         if let Some(mut store) = self.store.take() {
-            self.handle(Event::StoreReady(LaneId(0), store.contents()));
+            self.handle(Event::StoreReady(self.scheduler.only_lane(), store.contents()));
             self.store = Some(store);
         }
     }
@@ -96,7 +96,7 @@ impl Driver {
             }
             let outcome = RestoreOutcome { time_us, ..outcome };
             self.handle(Event::Transfers(
-                LaneId(0),
+                self.scheduler.only_lane(),
                 Transfers { restores: vec![outcome], ..Transfers::default() },
             ));
         }
@@ -124,7 +124,7 @@ impl Driver {
 
     /// Makes and executes one plan. Its result waits for `acknowledge`.
     pub fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(LaneId(0), self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut self.updates)?;
         self.scheduler.check_invariants();
         self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
         for restore in &plan.restores {
@@ -139,7 +139,7 @@ impl Driver {
 
     pub fn acknowledge(&mut self) {
         let result = self.results.pop_front().expect("a plan is in flight");
-        self.handle(Event::StepResult(LaneId(0), result));
+        self.handle(Event::StepResult(self.scheduler.only_lane(), result));
         let writes = std::mem::take(&mut self.shard.writes);
         if let Some(store) = &mut self.store {
             let outcomes = writes.into_iter().map(|write| {
@@ -148,7 +148,7 @@ impl Driver {
                 StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut Rng::new(0)) }
             });
             let transfers = Transfers { stores: outcomes.collect(), ..Transfers::default() };
-            self.handle(Event::Transfers(LaneId(0), transfers));
+            self.handle(Event::Transfers(self.scheduler.only_lane(), transfers));
         }
     }
 

@@ -5,9 +5,8 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
-    BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
-    SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers,
-    Update,
+    BlockKey, Consumption, EndReason, Event, Millis, NodeId, RejectReason, Restore, Scheduler, SequenceId,
+    ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -245,7 +244,7 @@ impl<'a> World<'a> {
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
                     self.report.num_losses += 1;
                     self.longest_outage_ms = self.longest_outage_ms.max(outage.for_ms);
-                    self.tell(Event::ShardLost { lane: LaneId(0), may_return: true });
+                    self.tell(Event::ShardLost { lane: self.scheduler.only_lane(), may_return: true });
                 }
             }
             Happening::Crash { shard } => {
@@ -262,7 +261,7 @@ impl<'a> World<'a> {
                 self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
                 self.num_shards += 1;
                 self.shard_free_at = self.now;
-                self.tell(Event::ShardReady(LaneId(0), limits));
+                self.tell(Event::ShardReady(self.scheduler.only_lane(), limits));
                 self.open_store(limits.block_size);
             }
             Happening::Result { shard, result } => {
@@ -274,15 +273,18 @@ impl<'a> World<'a> {
                 if self.shard.is_some() {
                     self.device_time_us += result.device_time_us;
                 }
-                self.tell(Event::StepResult(LaneId(0), result.clone()));
+                self.tell(Event::StepResult(self.scheduler.only_lane(), result.clone()));
                 if is_twice {
-                    self.tell(Event::StepResult(LaneId(0), result));
+                    self.tell(Event::StepResult(self.scheduler.only_lane(), result));
                 }
             }
             Happening::Written { shard, writes } => {
                 if shard == self.num_shards && self.shard.is_some() {
                     let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
-                    self.tell(Event::Transfers(LaneId(0), Transfers { stores, restores: Vec::new() }));
+                    self.tell(Event::Transfers(
+                        self.scheduler.only_lane(),
+                        Transfers { stores, restores: Vec::new() },
+                    ));
                 }
             }
             Happening::Read { shard, restore } => {
@@ -295,7 +297,7 @@ impl<'a> World<'a> {
                     shard.end_restore(block, hashes);
                 }
                 self.tell(Event::Transfers(
-                    LaneId(0),
+                    self.scheduler.only_lane(),
                     Transfers { stores: Vec::new(), restores: vec![outcome] },
                 ));
             }
@@ -390,7 +392,7 @@ impl<'a> World<'a> {
             self.store = Some(FakeStore::new(plan, block_size));
         }
         let contents = self.store.as_mut().expect("just opened").contents();
-        self.tell(Event::StoreReady(LaneId(0), contents));
+        self.tell(Event::StoreReady(self.scheduler.only_lane(), contents));
     }
 
     fn end_write(&mut self, write: Write) -> StoreOutcome {
@@ -426,7 +428,7 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         loop {
             let mut updates = Vec::new();
-            let plan = self.scheduler.plan(LaneId(0), self.now, &mut updates);
+            let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut updates);
             self.scheduler.check_invariants();
             let has_updates = !updates.is_empty();
             self.take(updates);
@@ -492,7 +494,7 @@ impl<'a> World<'a> {
 
     /// Sends late masks to the step that awaits them.
     fn send_late_masks(&mut self) {
-        for late in self.scheduler.take_late_masks(LaneId(0)) {
+        for late in self.scheduler.take_late_masks(self.scheduler.only_lane()) {
             self.trace(&late);
             let shard = self.shard.as_mut().expect("masks are for a shard that is there");
             let result = shard.take_late_mask(&late, &mut self.rng);
