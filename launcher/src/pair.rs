@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use trunkline_settings::{KEY_VARIABLE, RouterSettings};
+use trunkline_settings::{KEY_VARIABLE, ServeSettings};
 
 use crate::args::resolved::ServeConfig;
 use crate::child::{ChildId, ShardId};
@@ -69,11 +69,11 @@ impl Plan {
     }
 
     /// Returns the settings of router and shards, with the port on which the launcher listens.
-    pub fn settings(&self) -> RouterSettings {
+    pub fn settings(&self) -> ServeSettings {
         let mut server = self.config.server.clone();
         server.hostname.clone_from(&self.base.listener.hostname);
         server.port = self.base.listener.port;
-        RouterSettings {
+        ServeSettings {
             shard_socket: self.socket(ShardId::default()),
             model_path: self.model.path.clone(),
             served_model_name: self.served_model_name().to_owned(),

@@ -25,7 +25,7 @@ use std::process;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
-use trunkline_settings::RouterSettings;
+use trunkline_settings::ServeSettings;
 
 use crate::child::ShardId;
 use crate::error::LauncherError;
@@ -110,7 +110,7 @@ impl RuntimeDir {
 
     /// Writes the children's settings, readable only by this user. A child that was started before reads the file of
     /// that time or this one.
-    pub fn write_settings(&self, generation: u32, settings: &RouterSettings) -> io::Result<()> {
+    pub fn write_settings(&self, generation: u32, settings: &ServeSettings) -> io::Result<()> {
         self.check()?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use trunkline_reply::ToolFormat;
-use trunkline_settings::{ReasoningParser, RouterSettings, ToolCallParser};
+use trunkline_settings::{ReasoningParser, ServeSettings, ToolCallParser};
 
 use trunkline_generation::model::Choice;
 
@@ -81,12 +81,12 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
 }
 
 /// Reads and checks the settings in the file at `path`.
-pub fn read_settings(path: &Path) -> anyhow::Result<RouterSettings> {
+pub fn read_settings(path: &Path) -> anyhow::Result<ServeSettings> {
     let fail = |problem: &dyn std::fmt::Display, hint: &str| {
         anyhow!("cannot read the settings `{}`: {problem}{hint}", path.display())
     };
     let text = std::fs::read_to_string(path).map_err(|error| fail(&error, ""))?;
-    let settings: RouterSettings = serde_json::from_str(&text)
+    let settings: ServeSettings = serde_json::from_str(&text)
         .map_err(|error| fail(&error, "; hint: check that launcher and router have the same version"))?;
     settings.check()?;
     Ok(settings)

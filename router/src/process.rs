@@ -31,7 +31,7 @@ use trunkline_http::tls::Tls;
 use trunkline_object::{Location, LocationError, Remote};
 use trunkline_scheduler::Stats;
 use trunkline_settings::{
-    Answers, EXIT_CUT, KEY_VARIABLE, Report, RouterCache, RouterSettings, WATERMARK_KEY_VARIABLE,
+    Answers, EXIT_CUT, KEY_VARIABLE, Report, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE,
 };
 
 /// Exit code after the launcher has ended.
@@ -86,7 +86,7 @@ pub fn main(extensions: Extensions) -> ExitCode {
 }
 
 /// Returns the number of requests that the drain cut.
-fn run(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
+fn run(settings: ServeSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
     let (format, repeats) = (settings.logging.format(), Repeats::default());
     log::init(settings.logging.log_level, format, repeats.clone()).map_err(End::Bug)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -107,7 +107,7 @@ fn num_http_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).saturating_sub(1).max(1)
 }
 
-async fn serve(settings: RouterSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
+async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
     // Install the handlers first, so that a signal during the start does not kill the process.
     let terminate = termination(start.lifeline).map_err(|error| End::Bug(error.into()))?;
     let mut replaced = signal(SignalKind::user_defined2()).map_err(|error| End::Bug(error.into()))?;

@@ -1,8 +1,9 @@
 //! The settings of `trunkline serve`, each declared once: name, default, valid range, help text and group.
 //!
 //! The tables are in [`groups`]. From one entry the launcher makes a flag, an environment variable and a key of its
-//! configuration file, and the processes get the values in one file, [`RouterSettings`]. To add a setting, add an entry
+//! configuration file, and the processes get the values in one file, [`ServeSettings`]. To add a setting, add an entry
 //! to one of its groups and use the new field in the router, or the new attribute in the shard.
+//! The crate uses no other crate of ours.
 //!
 //! ```
 //! use trunkline_settings::{Group, Limits};
@@ -75,7 +76,7 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
 /// It holds no secret: keys reach the router by environment variables and by the files that the settings name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RouterSettings {
+pub struct ServeSettings {
     /// Unix socket of the shard. The router retries until it can connect.
     pub shard_socket: PathBuf,
     /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
@@ -132,7 +133,7 @@ pub enum Answers {
     Classes,
 }
 
-impl RouterSettings {
+impl ServeSettings {
     /// Settings with every default, for the given shard and model.
     pub fn new(shard_socket: PathBuf, model_path: PathBuf, served_model_name: String) -> Self {
         Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::Bench;
 use rustix::process::Signal;
 use serde_json::Value;
-use trunkline_settings::{LogFormat, RouterSettings};
+use trunkline_settings::{LogFormat, ServeSettings};
 
 fn help(args: &[&str]) -> String {
     let bench = Bench::new();
@@ -97,7 +97,7 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0);
 
-    let settings: RouterSettings = serde_json::from_value(router["settings"].clone()).unwrap();
+    let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
     assert_eq!(settings.limits.max_concurrent_requests, 1);
     assert_eq!(settings.limits.max_stop_sequences, 2);
     assert_eq!(settings.limits.max_queued_requests, Some(3));

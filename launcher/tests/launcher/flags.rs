@@ -19,7 +19,7 @@ use trunkline_launcher::pace::Pace;
 use trunkline_launcher::pair::{Base, Other, Plan};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
-use trunkline_settings::{Form, Group, LogFormat, RouterSettings};
+use trunkline_settings::{Form, Group, LogFormat, ServeSettings};
 
 use crate::support::Bench;
 
@@ -174,7 +174,7 @@ fn serve(typed: &str) -> Box<ServeConfig> {
 }
 
 /// Returns the settings of shard and router as the flags that would set them.
-fn settings_as_words(settings: &RouterSettings) -> [Vec<String>; 2] {
+fn settings_as_words(settings: &ServeSettings) -> [Vec<String>; 2] {
     fn add<G: Group>(words: &mut Vec<String>, group: &G) {
         for (setting, text) in G::SETTINGS.iter().zip(group.texts()) {
             match (&setting.form, text.as_deref()) {

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::child::ShardId;
 use trunkline_launcher::pace::Pace;
-use trunkline_settings::{KvCacheDtype, KvWindows, Numerics, RouterSettings};
+use trunkline_settings::{KvCacheDtype, KvWindows, Numerics, ServeSettings};
 
 fn flag<'a>(argv: &'a Value, name: &str) -> Option<&'a str> {
     let argv = argv.as_array().unwrap();
@@ -46,7 +46,7 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     ]);
     let [address, curl] = server.wait_ready();
     let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
-    let settings: RouterSettings = serde_json::from_value(router["settings"].clone()).unwrap();
+    let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
     let port = settings.server.port;
     assert!(address.contains(&format!("http://127.0.0.1:{port}")), "{address}");
     assert!(curl.starts_with(&format!("curl http://127.0.0.1:{port}/v1/chat/completions ")), "{curl}");

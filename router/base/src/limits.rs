@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline_contract::range;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
-use trunkline_settings::{EvictionPolicy, Replies, RouterCache, RouterSettings, Server};
+use trunkline_settings::{EvictionPolicy, Replies, RouterCache, ServeSettings, Server};
 pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 
 use crate::error::ApiError;
@@ -211,8 +211,8 @@ impl Deref for ServerLimits {
     }
 }
 
-impl From<&RouterSettings> for ServerLimits {
-    fn from(settings: &RouterSettings) -> Self {
+impl From<&ServeSettings> for ServerLimits {
+    fn from(settings: &ServeSettings) -> Self {
         Self::new(settings.limits.clone(), &settings.server, &settings.replies, &settings.cache)
     }
 }

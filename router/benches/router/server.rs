@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use trunkline_settings::RouterSettings;
+use trunkline_settings::ServeSettings;
 
 /// The longest wait until a server is ready.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -26,7 +26,7 @@ impl Server {
     /// Starts the router with a model and a shard's socket.
     pub fn router(program: &Path, model: &Path, socket: &Path) -> anyhow::Result<Self> {
         let name = "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
-        let mut settings = RouterSettings::new(socket.into(), model.into(), name);
+        let mut settings = ServeSettings::new(socket.into(), model.into(), name);
         settings.server.port = 0;
         settings.limits.max_concurrent_requests = 1100;
         let path = socket.with_file_name("router.json");

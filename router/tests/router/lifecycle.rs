@@ -12,7 +12,7 @@ use trunkline_base::tenants::Access;
 use trunkline_engine::shard::{Check, ShardStatus};
 use trunkline_generation::model::Model;
 use trunkline_router::server::Server;
-use trunkline_settings::{LogFormat, RouterSettings};
+use trunkline_settings::{LogFormat, ServeSettings};
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{
@@ -490,7 +490,7 @@ fn port_in_use_is_one_line_and_exit_code_2() {
 #[test]
 fn unusable_settings_are_one_line_and_exit_code_2() {
     let folder = tempfile::tempdir().unwrap();
-    let with_settings = |settings: RouterSettings| {
+    let with_settings = |settings: ServeSettings| {
         let mut command = Command::new(PROGRAM);
         command.with_settings(folder.path(), &settings);
         failure(command)
@@ -507,7 +507,7 @@ fn unusable_settings_are_one_line_and_exit_code_2() {
     std::fs::write(&empty, "{}").unwrap();
     for (line, wanted) in [
         (with_settings(out_of_range), "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
-        (with_settings(RouterSettings { model_path, ..settings(folder.path()) }), "model.gguf"),
+        (with_settings(ServeSettings { model_path, ..settings(folder.path()) }), "model.gguf"),
         (with_arguments(&[]), "`--settings` is missing; hint: start the router with `trunkline serve`"),
         (with_arguments(&["--port"]), "unknown argument `--port`; hint: "),
         (with_arguments(&["--settings"]), "`--settings` needs a file; hint: "),

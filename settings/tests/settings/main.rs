@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use trunkline_settings::{
-    Compute, Group, Limits, Model, Replies, RouterSettings, Server, ShardCache, all, check,
+    Compute, Group, Limits, Model, Replies, ServeSettings, Server, ShardCache, all, check,
 };
 
 /// Reads a group in which one setting is given.
@@ -159,8 +159,8 @@ fn errors_show_little_of_what_was_given() {
 #[test]
 fn a_settings_file_is_checked() {
     let needed = r#"{"shard_socket": "/s", "model_path": "/m", "served_model_name": "n""#;
-    let read = |rest: &str| serde_json::from_str::<RouterSettings>(&format!("{needed}{rest}}}"));
-    let defaults = RouterSettings::new("/s".into(), "/m".into(), "n".into());
+    let read = |rest: &str| serde_json::from_str::<ServeSettings>(&format!("{needed}{rest}}}"));
+    let defaults = ServeSettings::new("/s".into(), "/m".into(), "n".into());
     assert_eq!(read("").unwrap(), defaults);
     assert_eq!(defaults.check(), Ok(()));
     assert_eq!(read(r#", "limits": {"max_tools": 7}"#).unwrap().limits.max_tools, 7);
@@ -173,7 +173,7 @@ fn a_settings_file_is_checked() {
 
 #[test]
 fn the_recorded_file_holds_every_setting_with_its_default() {
-    let settings = RouterSettings::new("shard.sock".into(), "model.gguf".into(), "model".into());
+    let settings = ServeSettings::new("shard.sock".into(), "model.gguf".into(), "model".into());
     let written = serde_json::to_string_pretty(&settings).unwrap();
     let recorded = include_str!("../serve.json").trim_end();
     assert_eq!(recorded, written, "settings/tests/serve.json should be:\n{written}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use trunkline_launcher::child::ShardId;
 use trunkline_launcher::log::Log;
 use trunkline_launcher::runtime_dir::{LOCK_FILE, RuntimeDir, check_socket_path, owner_in_name, sweep};
-use trunkline_settings::{LogFormat, LogLevel, RouterSettings};
+use trunkline_settings::{LogFormat, LogLevel, ServeSettings};
 
 const SHARDS: [ShardId; 1] = [ShardId { model: 0, lane: 0, rank: 0 }];
 
@@ -64,7 +64,7 @@ fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
 #[test]
 fn settings_are_written_to_the_private_folder_only() {
     let base = tempfile::tempdir().unwrap();
-    let settings = RouterSettings::new("/s".into(), "/m".into(), "n".into());
+    let settings = ServeSettings::new("/s".into(), "/m".into(), "n".into());
     let dir = RuntimeDir::create(&[base.path().into()], &SHARDS, &quiet()).unwrap();
     dir.write_settings(0, &settings).unwrap();
     let target = base.path().join("target");

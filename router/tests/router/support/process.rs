@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
-use trunkline_settings::RouterSettings;
+use trunkline_settings::ServeSettings;
 
 use super::{Connection, DEADLINE};
 
@@ -14,8 +14,8 @@ use super::{Connection, DEADLINE};
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_router-under-test");
 
 /// Returns settings for the model and the shard's socket in `folder`, and any free port.
-pub fn settings(folder: &Path) -> RouterSettings {
-    let mut settings = RouterSettings::new(folder.join("shard.sock"), folder.into(), "m".into());
+pub fn settings(folder: &Path) -> ServeSettings {
+    let mut settings = ServeSettings::new(folder.join("shard.sock"), folder.into(), "m".into());
     settings.server.port = 0;
     settings
 }
@@ -23,11 +23,11 @@ pub fn settings(folder: &Path) -> RouterSettings {
 /// Starts routers with settings.
 pub trait WithSettings {
     /// Writes `settings` into `folder` and adds them to the command.
-    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self;
+    fn with_settings(&mut self, folder: &Path, settings: &ServeSettings) -> &mut Self;
 }
 
 impl WithSettings for Command {
-    fn with_settings(&mut self, folder: &Path, settings: &RouterSettings) -> &mut Self {
+    fn with_settings(&mut self, folder: &Path, settings: &ServeSettings) -> &mut Self {
         let path = folder.join("router.json");
         std::fs::write(&path, serde_json::to_vec(settings).unwrap()).unwrap();
         self.arg("--settings").arg(path)

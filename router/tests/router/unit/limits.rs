@@ -9,8 +9,7 @@ use trunkline_grammar::GrammarLimits;
 use trunkline_router::args::{reasoning_format, tool_format};
 use trunkline_scheduler::{PolicyKind, Watermark};
 use trunkline_settings::{
-    Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, RouterSettings, Server,
-    ToolCallParser,
+    Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, ServeSettings, Server, ToolCallParser,
 };
 
 #[test]
@@ -30,7 +29,7 @@ fn parsers_are_chosen_by_name() {
 fn eviction_policies_have_the_schedulers_names() {
     assert_eq!(EvictionPolicy::ALL.len(), PolicyKind::ALL.len());
     for eviction_policy in EvictionPolicy::ALL {
-        let mut settings = RouterSettings::new("s".into(), "m".into(), "n".into());
+        let mut settings = ServeSettings::new("s".into(), "m".into(), "n".into());
         settings.cache.eviction_policy = *eviction_policy;
         assert_eq!(ServerLimits::from(&settings).eviction_policy.name(), eviction_policy.name());
     }
@@ -38,7 +37,7 @@ fn eviction_policies_have_the_schedulers_names() {
 
 #[test]
 fn limits_are_those_of_the_settings() {
-    let mut settings = RouterSettings::new("s".into(), "m".into(), "n".into());
+    let mut settings = ServeSettings::new("s".into(), "m".into(), "n".into());
     let limits =
         Limits { max_schema_bytes: 18, max_schema_depth: 19, max_schema_properties: 20, ..Limits::default() };
     settings.limits = limits.clone();
