@@ -1,4 +1,11 @@
 //! The Python module `trunkline_server._kernels`. Its types are declared in `server/trunkline_server/_kernels.pyi`.
+//!
+//! A file here has the Python side of one thing: `builder.rs` of the program of a model, `messages.rs` of a step's plan
+//! and result, `weight_cache.rs` of packed weights, `store.rs` of the store on disk, `settings.rs` of the file with the
+//! settings. Errors become exceptions in `failure.rs`. The crate computes nothing itself: it uses the kernels, the
+//! store, the settings and the contract, and only Python uses it.
+//!
+//! Begin with `PyExecutor`.
 
 mod block_io;
 mod buffers;
@@ -8,6 +15,7 @@ mod late_masks;
 mod machine;
 mod messages;
 mod sampling;
+mod settings;
 mod store;
 mod weight_cache;
 
@@ -24,6 +32,7 @@ use crate::late_masks::PyLateMasks;
 use crate::machine::{cpu_features, isa, max_parallel_threads};
 use crate::messages::decode;
 use crate::sampling::{check_sampling, sampling_params};
+use crate::settings::read_settings;
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
 use trunkline_kernels::executor::{Chunk, Executor, ExecutorError, SequenceResult};
@@ -246,6 +255,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(unpack_groups, module)?)?;
     module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(read_settings, module)?)?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyStore>()?;

@@ -263,12 +263,21 @@ def test_invalid_flags_are_one_line_errors(flags: list[str], expected: str, caps
     assert_mistake(flags, expected, capsys)
 
 
+# A file of settings up to the first group.
+NAMED = '{"shard_socket": "s", "model_path": "m", "served_model_name": "n"'
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{", "Expecting property name enclosed in double quotes"),
-        ("[]", "no JSON object; hint: check that launcher and shard have the same version"),
-        ("{}", "the settings have no `logging`; hint: check that launcher and shard have the same version"),
+        ("{", "EOF while parsing an object at line 1 column 1; hint: check that launcher and shard have the same"),
+        ("{}", "missing field `shard_socket` at line 1 column 2; hint: check that launcher and shard have the same"),
+        ('{"compute": {"thread": 1}}', "unknown field `thread`, expected one of `backend`, "),
+        (f'{NAMED}, "compute": {{"threads": 0}}}}', "`--threads` is `0`; expected a whole number from 1 to 1024"),
+        (
+            f'{NAMED}, "step_limits": {{"max_step_sequences": 5000}}}}',
+            "`--max-step-sequences` is `5000`; expected a whole number from 1 to 4096",
+        ),
     ],
 )
 def test_damaged_settings_are_one_line_errors(
