@@ -2,6 +2,9 @@
 //!
 //! `cargo test` runs every target on mutants of its seeds, which are the same every time. `make fuzz` runs a target
 //! under libFuzzer, which searches for inputs that reach new code.
+//!
+//! A file has the targets of one part. It may use any crate, through the surface that the crate documents. Begin with
+//! [`TARGETS`].
 
 // Targets report failures by panicking.
 #![allow(clippy::unwrap_used, clippy::expect_used)]

@@ -21,6 +21,9 @@
 //! table        tables for a terminal
 //! cache/       `trunkline cache`
 //! ```
+//!
+//! The router and the shard are other processes, of which the crate knows the settings, the reports and the log. It may
+//! use these crates and the store's. Begin with [`commands`], then [`pair`] and [`supervise`].
 
 pub mod args;
 pub mod cache;

@@ -1,5 +1,8 @@
 //! One line of a log, in the format that all processes share. The shard's formatters are in
 //! `server/trunkline_server/logs.py`.
+//!
+//! Router and launcher collect the fields of an event and write them as a [`Line`]; `ecs.rs` has the names of the
+//! Elastic Common Schema. The crate writes nowhere and reads no clock. It uses only the settings.
 
 mod ecs;
 

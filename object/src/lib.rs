@@ -15,6 +15,8 @@
 //! An object holds one block. Its name is the block's key below the numeric fingerprint of the model and kernels that
 //! computed it. Equal names mean equal contents, so replicas need no coordination. See
 //! docs/decisions/0016-object-tier.md.
+//!
+//! The crate may use the contract and the store's type of blocks, but nothing of the router. Begin with [`remote`].
 
 pub mod breaker;
 pub mod folder;

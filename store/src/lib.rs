@@ -17,6 +17,8 @@
 //! from [`Store::contents`] as the shard reports them. There is no index on disk: each slot has a record that says what
 //! the slot holds and is written after the block itself. The router may attach to the store to write and read the slots
 //! that it reserves for an object store. See docs/decisions/0014-store-on-disk.md.
+//!
+//! The crate may use the contract and nothing of router or kernels. Begin with `store` and `layout`.
 
 pub mod archive;
 pub mod disk;

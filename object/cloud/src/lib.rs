@@ -2,6 +2,9 @@
 //!
 //! This is a crate of its own because the clients of three clouds take longer to compile than the router. Only the
 //! executable `trunkline-router-full` contains it.
+//!
+//! [`open`] makes a store of `trunkline-object` of a URL, over the clients of the `object_store` crate. It uses nothing
+//! of the router.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,9 +5,10 @@
 //! a probability, which is measured on the sequence itself, so that callers can tell drafts that pay from those that
 //! cost. It also looks into [`RecentOutputs`] of other sequences that may know of each other.
 //!
-//! The crate is pure and deterministic. Its work for each token is bounded whatever the text is, so that a prompt
-//! cannot make it slow. The idea is that of prompt lookup and of suffix decoding (arXiv:2411.04975), with the index of
-//! a Lempel-Ziv compressor in place of a suffix tree: it needs 20 to 36 bytes a token.
+//! The crate is pure and deterministic, and uses no other crate of ours. Its work for each token is bounded whatever
+//! the text is, so that a prompt cannot make it slow. The idea is that of prompt lookup and of suffix decoding
+//! (arXiv:2411.04975), with the index of a Lempel-Ziv compressor in place of a suffix tree: it needs 20 to 36 bytes a
+//! token. Begin with [`Drafter`].
 
 mod acceptance;
 mod drafter;

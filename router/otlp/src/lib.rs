@@ -3,6 +3,9 @@
 //! The standard variables `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER`, `OTEL_BSP_*`,
 //! `OTEL_METRIC_EXPORT_*` and `OTEL_EXPORTER_OTLP_*` hold. Threads of their own send, spans from a queue with a bound:
 //! while the collector is away, spans are lost and requests go on.
+//!
+//! [`start`] makes an exporter, which the router calls through the trait `Telemetry` of `trunkline-base`, the only
+//! crate of ours that this one uses. `measure.rs` has the durations.
 
 mod measure;
 
