@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use trunkline_base::tenants::read_key_file;
-use trunkline_text::internals::{
-    AddedToken, SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken,
-};
+use trunkline_text::parts::{AddedToken, SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken};
 use trunkline_text::{EncodeSpecial, GgufMetadata};
 
 use crate::memory::peak_bytes;

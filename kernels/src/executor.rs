@@ -1,6 +1,5 @@
 //! The step executor: owns the weights, the KV pool, the sequences and the threads.
 
-#[doc(hidden)]
 pub mod attention_plan;
 mod block_transfers;
 mod build;
@@ -10,7 +9,6 @@ mod failure;
 mod late_masks;
 mod pool;
 mod profile;
-#[doc(hidden)]
 pub mod routing;
 mod rows;
 mod run;
@@ -19,9 +17,7 @@ mod run_heads;
 mod run_mean;
 mod run_recurrent;
 mod score;
-#[doc(hidden)]
 pub mod sequence;
-#[doc(hidden)]
 pub mod shares;
 mod state_runs;
 mod step;
@@ -227,8 +223,7 @@ impl Executor {
         Ok(executor)
     }
 
-    /// The KV pool, for tests that write to it.
-    #[doc(hidden)]
+    /// Returns the KV pool, to be read or overwritten between steps.
     pub fn kv_pool_mut(&mut self) -> &mut KvPool {
         &mut self.kv
     }

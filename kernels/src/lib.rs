@@ -1,5 +1,10 @@
 //! CPU kernels and the step executor of Trunkline. `docs/parts/kernels.md` describes the design.
 //!
+//! [`program`] is a model as a list of instructions, [`executor`] runs it for the chunks of a step on a pool of
+//! [`threads`], and [`sampling`] chooses tokens. The kernels are crates of their own that this one re-exports: the
+//! formats of weights and the KV pool in `core`, [`linear`] and [`attention`]. It may use them, the contract and the
+//! store. Begin with [`executor`] and [`program`].
+//!
 //! ```
 //! use trunkline_kernels::isa::Isa;
 //! use trunkline_kernels::linear::{FloatRows, LinearInput, LinearOutput, linear};
@@ -18,9 +23,6 @@
 //! assert_eq!(y, [21.0, 43.0, 65.0]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//!
-//! Items marked `#[doc(hidden)]` are public only for the tests in `kernels/tests`, a separate crate so that this one is
-//! compiled once.
 
 pub mod attention;
 pub mod cpus;

@@ -11,7 +11,6 @@
 mod graph;
 mod instruction;
 mod lower;
-#[doc(hidden)]
 pub mod memory;
 mod raw_weight;
 mod rows;

@@ -16,7 +16,6 @@
 //! another program writes to the file or the disk fails.
 
 mod file;
-#[doc(hidden)]
 pub mod folder;
 
 use std::io;
@@ -144,8 +143,7 @@ impl CacheWriter {
         })
     }
 
-    /// Like [`CacheWriter::keep`], on the calling thread and with its priority, for tests.
-    #[doc(hidden)]
+    /// Like [`CacheWriter::keep`], on the calling thread and with its priority.
     pub fn keep_now(&self, note: &str) -> Result<Kept, KeepError> {
         let path = self.cache.path();
         let table = Arc::clone(&self.image.table);

@@ -368,8 +368,7 @@ impl Store {
         refused_at.is_some()
     }
 
-    /// Replaces [`REFUSED_PAUSE`], so that tests do not wait for seconds.
-    #[doc(hidden)]
+    /// Replaces [`REFUSED_PAUSE`] as the time without writes after a refused one.
     pub fn set_refused_pause(&mut self, pause: Duration) {
         self.refused_pause = pause;
     }

@@ -268,8 +268,7 @@ impl KvPool {
         }
     }
 
-    /// Overwrites all memory with the pattern `bits`, for tests that stale contents have no effect.
-    #[doc(hidden)]
+    /// Overwrites all memory with the pattern `bits`. Results do not depend on it: steps read only what they wrote.
     pub fn fill(&mut self, bits: u16) {
         let maps = std::iter::once(&mut self.map).chain(self.windows.as_mut().map(|parts| &mut parts.map));
         for map in maps {

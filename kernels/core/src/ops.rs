@@ -10,7 +10,6 @@ pub mod gelu;
 pub mod hadamard;
 pub mod join_heads;
 pub mod layer_norm;
-#[doc(hidden)]
 pub mod probe;
 pub mod quantize_head;
 pub mod quantize_nibbles;

@@ -228,7 +228,6 @@ pub use x86::{Avx2Lanes, Avx512Lanes};
 /// For all vectors but the last, `lanes` is a constant, so [`Lanes::load_first`] and [`Lanes::store_first`] compile to
 /// plain loads and stores. Masked ones cost several times as much.
 #[macro_export]
-#[doc(hidden)]
 macro_rules! each_vector {
     ($n:expr, |$i:ident, $lanes:ident| $body:block) => {{
         let n: usize = $n;
@@ -254,7 +253,6 @@ pub use each_vector;
 /// input is a `fn`. Otherwise it is an `unsafe fn` whose documentation states the conditions; it may have a type
 /// parameter, which follows `L`.
 #[macro_export]
-#[doc(hidden)]
 macro_rules! simd_entry {
     ($(#[$meta:meta])* $vis:vis fn $name:ident = $generic:ident $args:tt $(-> $ret:ty)? ;) => {
         $crate::vector::simd_entry! { @ [$(#[$meta])* $vis] $name [] $generic $args [$($ret)?] }

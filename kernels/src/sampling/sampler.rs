@@ -12,17 +12,13 @@ use crate::isa::Isa;
 
 /// The distances below the largest scaled logit that are tried in turn until there are enough candidates. At a distance
 /// of 3 a token has e^-3 = 5 % of the largest weight.
-#[doc(hidden)]
 pub const DEPTHS: [f32; 5] = [3.0, 8.0, 16.0, 32.0, f32::INFINITY];
 /// If there are more candidates than this, and more than one in [`MIN_ROW_PER_CANDIDATE`] of the vocabulary, they are
 /// put into [`Buckets`] instead of being sorted. The result is the same. Buckets pass over the vocabulary several
 /// times: for a vocabulary of 49,152 with few candidates, sorting took 101 us and buckets took 255 us (Zen 4).
-#[doc(hidden)]
 pub const MAX_SORTED: usize = 1024;
-#[doc(hidden)]
 pub const MIN_ROW_PER_CANDIDATE: usize = 4;
 /// The upper bound of 1 / temperature. It keeps 0 * (1 / temperature) from being NaN for subnormal temperatures.
-#[doc(hidden)]
 pub const MAX_INVERSE_TEMPERATURE: f32 = 1e30;
 
 /// The logits define no distribution: one is NaN or positive infinity, or none is finite.

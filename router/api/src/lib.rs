@@ -7,13 +7,11 @@
 
 pub(crate) mod anthropic;
 pub mod app;
-#[doc(hidden)]
 pub mod chat;
 pub mod dialect;
 mod forms;
 mod joined;
 pub(crate) mod kv;
-#[doc(hidden)]
 pub mod lists;
 mod message_size;
 pub(crate) mod models;

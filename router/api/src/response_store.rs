@@ -220,7 +220,6 @@ impl ResponseStore {
     }
 
     /// Returns the bytes of all stored responses and of their conversations.
-    #[doc(hidden)]
     pub fn num_bytes(&self) -> usize {
         total(&self.owners())
     }
@@ -268,7 +267,6 @@ impl ResponseStore {
     }
 
     /// Like [`Self::get`], but does not count as a use.
-    #[doc(hidden)]
     pub fn peek(&self, owner: Option<&str>, id: &str) -> Option<(Arc<Turn>, Bytes)> {
         self.owned(owner, |owned| {
             owned.by_id.peek(id).map(|entry| (entry.turn.clone(), entry.response.json.clone()))

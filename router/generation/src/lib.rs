@@ -17,6 +17,5 @@ pub mod model;
 pub mod place;
 pub mod request;
 pub mod served;
-#[doc(hidden)]
 pub mod stops;
 pub mod vectors;

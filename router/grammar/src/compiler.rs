@@ -164,7 +164,6 @@ impl GrammarCompiler {
     }
 
     /// Returns the memory of the lexers of all grammars and sequences.
-    #[doc(hidden)]
     pub fn lexer_bytes(&self) -> usize {
         self.memory.num_bytes()
     }

@@ -7,7 +7,7 @@
 //! <https://github.com/guidance-ai/llguidance>), whose state belongs to one sequence. Regular expressions and lists of
 //! choices become a table of `regex-automata` that all their sequences share, unless the table would be too large.
 //! This crate adds the vocabulary that both walk, limits, checks that refuse unsupported keywords by name, and the
-//! state of a sequence.
+//! state of a sequence. It may use the contract and the crates `reply` and `text`. Begin with [`GrammarCompiler`].
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -13,11 +13,9 @@ mod ignored;
 mod json;
 mod json_error;
 mod known_fields;
-#[doc(hidden)]
 pub mod pace;
 mod poll_time;
 pub mod serve;
-#[doc(hidden)]
 pub mod stall;
 pub mod tls;
 mod unread;

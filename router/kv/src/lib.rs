@@ -1,7 +1,7 @@
 //! The KV index of Trunkline: which prefix is computed in which block, who holds the block, and what is evicted.
 //!
 //! The crate is pure. It has no clock, I/O, locks or randomness, and no order that depends on a hash. The same calls
-//! give the same answers, including block ids.
+//! give the same answers, including block ids. It may use the contract.
 //!
 //! [`KvCache`] is the interface of the scheduler. Its parts have private state and import each other in one direction:
 //!
@@ -19,9 +19,7 @@
 
 mod cache;
 mod device;
-#[doc(hidden)]
 pub mod events;
-#[doc(hidden)]
 pub mod evict;
 mod index;
 mod pin_table;

@@ -13,22 +13,18 @@
 //! GPT-OSS writes a reply as several messages, whose channels tell what they are (`channels.rs`).
 //!
 //! Each tool format is a file in `formats/` and a row of the table in `settings/src/tool_formats.rs`.
+//! The crate may use the settings. Begin with [`ReplyParser`] and a format.
 
-// The hidden modules are public only for `tests/reply`, so that the library is not compiled a second time for tests.
 mod call_start;
 mod channels;
 mod formats;
 mod json_call;
-#[doc(hidden)]
 pub mod json_scanner;
-#[doc(hidden)]
 pub mod lenient_json;
 mod marks;
 mod parser;
 mod piece;
-#[doc(hidden)]
 pub mod python_calls;
-#[doc(hidden)]
 pub mod python_string;
 mod reasoning;
 mod sections;

@@ -2,7 +2,8 @@
 //!
 //! The crate is pure: events and the time go in, plans and updates come out. It never waits, reads no clock and does no
 //! I/O, and the same calls always give the same answers, so a trace replays bit for bit. `docs/architecture.md`
-//! describes its place in the router; [`Scheduler`] follows one request through it.
+//! describes its place in the router; [`Scheduler`] follows one request through it. The router uses what this file
+//! re-exports; modules that are public besides are parts whose contracts hold by themselves.
 //!
 //! Expired requests are removed first. The others are chosen by [`Priority`], then by tenant, starting with the one
 //! that has been served least by its weight (`fairness.rs`), then by age, where a cached prefix counts as some age. A
@@ -27,21 +28,15 @@
 //! scheduler, invariants                    the whole
 //! ```
 
-// The hidden modules are public for `tests/scheduler` only: the library is not compiled again for tests of its own.
 mod admission;
-#[doc(hidden)]
 pub mod budget;
 mod cells;
 pub mod config;
-#[doc(hidden)]
 pub mod constraint;
 pub mod consumption;
-#[doc(hidden)]
 pub mod drafts;
-#[doc(hidden)]
 pub mod estimate;
 pub mod event;
-#[doc(hidden)]
 pub mod fairness;
 mod in_flight;
 mod invariants;
@@ -59,7 +54,6 @@ pub mod plan;
 mod planner;
 pub mod poison;
 mod prefill;
-#[doc(hidden)]
 pub mod queue;
 mod recents;
 mod refusal;
@@ -68,13 +62,11 @@ mod results;
 mod running;
 pub mod scheduler;
 mod scores;
-#[doc(hidden)]
 pub mod sequence;
 mod sequences;
 mod shard;
 pub mod starts;
 mod stats;
-#[doc(hidden)]
 pub mod step_cost;
 mod transfers;
 mod windows;

@@ -440,7 +440,7 @@ impl SequenceMap {
         self.slots.iter_mut().flatten()
     }
 
-    #[allow(clippy::len_without_is_empty, reason = "public for tests only")]
+    #[allow(clippy::len_without_is_empty, reason = "the number is all that is asked for")]
     pub fn len(&self) -> usize {
         self.by_id.len()
     }

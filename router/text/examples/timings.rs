@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use trunkline_text::internals::tokenizer_from_gguf;
+use trunkline_text::parts::tokenizer_from_gguf;
 use trunkline_text::{
     ChatMessage, ChatRequest, DecodeSpecial, Detokenizer, EncodeSpecial, GgufMetadata, GgufValue, ModelText,
     TextStart, Tokenizer,

@@ -121,8 +121,7 @@ impl GgufMetadata {
         self.values.remove(key)
     }
 
-    /// Sets the value of a key, for tests.
-    #[doc(hidden)]
+    /// Sets the value of a key.
     pub fn set(&mut self, key: &str, value: GgufValue) {
         self.values.insert(key.to_owned(), value);
     }

@@ -1,6 +1,7 @@
 //! Converts text to token ids and back, by the tokenizer and the chat template in a model's files.
 //!
-//! The crate also decodes incrementally and finds stop strings. It has no clock, no network and no async code.
+//! The crate also decodes incrementally and finds stop strings. It has no clock, no network and no async code,
+//! and uses no other crate of ours. Begin with [`ModelText`], then [`Tokenizer`] and [`ChatTemplates`].
 //!
 //! ```no_run
 //! use trunkline_text::{DecodeSpecial, Detokenizer, ModelText, TextStart};
@@ -24,9 +25,9 @@ mod stop;
 mod tokenizer;
 mod utf8_stream;
 
-/// Items that are public only for `tests/text`, so that the library is not compiled a second time for tests.
-#[doc(hidden)]
-pub mod internals {
+/// Parts that can be used by themselves: readers of each kind of vocabulary, and steps on the way from messages to a
+/// prompt and from bytes to text.
+pub mod parts {
     pub use tokenizers::AddedToken;
 
     pub use crate::chat_template::python::without_generation_tags;

@@ -11,12 +11,12 @@
 //! the libraries for it bounds what one reader holds: the `zeromq` crate reserves the length that a frame announces and
 //! queues 100,000 messages for each reader, and libzmq bounds messages by number and not by bytes.
 //!
-//! This is a separate crate, so that builds without it need not compile it.
+//! This is a separate crate, so that builds without it need not compile it. It uses no other crate of ours. Begin with
+//! `publish`.
 
 mod kept;
 mod publish;
 pub mod replay;
-#[doc(hidden)]
 pub mod zmtp;
 
 use std::io;

@@ -77,7 +77,6 @@ impl ReplyPlan {
     }
 
     /// Returns the marks that the parser looks for.
-    #[doc(hidden)]
     pub fn shown_marks(&self) -> Vec<&'static str> {
         let mut marks = Vec::new();
         if self.reasoning.is_some() {

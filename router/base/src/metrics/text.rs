@@ -61,7 +61,6 @@ fn tenant_of(line: &str) -> Option<&str> {
 ///
 /// The samples are the same. A counter is described under the name of its samples, which ends with `_total`; a metric
 /// of unknown type is `untyped`; there are neither units nor a line for the end.
-#[doc(hidden)]
 pub fn prometheus(open_metrics: &str) -> String {
     let mut out = String::with_capacity(open_metrics.len());
     let mut help = None;

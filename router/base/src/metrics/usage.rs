@@ -41,8 +41,7 @@ type Rows = BTreeMap<Box<str>, Used>;
 #[derive(Debug)]
 pub struct UsageLedger(Mutex<Ledger>);
 
-/// The ledger itself, which is told the time.
-#[doc(hidden)]
+/// The ledger itself. It reads no clock; its callers tell it the time.
 #[derive(Debug)]
 pub struct Ledger {
     totals: Rows,

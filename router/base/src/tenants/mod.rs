@@ -4,19 +4,15 @@
 //! request shares cached prefixes only with requests of its own tenant.
 
 mod access;
-#[doc(hidden)]
 pub mod bucket;
 mod caller;
 mod key_file;
-#[doc(hidden)]
 pub mod key_ring;
 mod limiter;
 mod memory;
 mod network;
-#[doc(hidden)]
 pub mod permits;
 mod places;
-#[doc(hidden)]
 pub mod rate_headers;
 
 pub use access::{Access, AccessError};

@@ -44,7 +44,7 @@ impl TenantPermits {
         Ok(TenantPermit { _of_tenant: of_tenant, _of_all: of_all })
     }
 
-    #[doc(hidden)]
+    /// Returns the number of tenants with an entry. Those that have and await no permit may be among them.
     pub fn num_tenants(&self) -> usize {
         self.of_tenants.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

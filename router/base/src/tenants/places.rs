@@ -45,7 +45,7 @@ impl SharedPlaces {
         (total - total.div_ceil(PART_OF_FREE + 1)).max(1)
     }
 
-    #[doc(hidden)]
+    /// Returns the number of tenants that hold places.
     pub fn num_tenants(&self) -> usize {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).len()
     }

@@ -7,7 +7,6 @@
 
 mod constraints;
 mod handle;
-#[doc(hidden)]
 pub mod late;
 mod step_spans;
 

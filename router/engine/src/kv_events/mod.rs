@@ -9,9 +9,7 @@
 //! event is disconnected. Events are recorded only while there are listeners and for some time after the last has left.
 
 mod endpoint;
-#[doc(hidden)]
 pub mod history;
-#[doc(hidden)]
 pub mod vllm;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,7 +135,6 @@ impl KvEvents {
     }
 
     /// Returns true if events are recorded after `pause`, provided that no listener arrives or leaves until then.
-    #[doc(hidden)]
     pub fn is_wanted_in(&self, pause: Duration) -> bool {
         let elapsed = self.begin.elapsed() + pause;
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);

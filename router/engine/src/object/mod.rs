@@ -13,7 +13,6 @@
 //! docs/decisions/0016-object-tier.md.
 
 mod counts;
-#[doc(hidden)]
 pub mod download;
 mod flight;
 mod removal;

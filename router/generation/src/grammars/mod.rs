@@ -1,6 +1,5 @@
 //! Compiles the grammars of requests on the blocking pool, a few at a time, and caches them for each tenant.
 
-#[doc(hidden)]
 pub mod cache;
 
 use std::fmt;

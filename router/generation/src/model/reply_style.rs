@@ -65,7 +65,6 @@ impl ReplyStyle {
     }
 
     /// Returns the style that a chat template shows, as far as the flags do not override it.
-    #[doc(hidden)]
     pub fn of_template(source: &str, tools: Choice<ToolFormat>, reasons: Choice<()>) -> Self {
         let marks = ReasoningMarks::from_template(source);
         Self {

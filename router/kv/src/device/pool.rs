@@ -105,7 +105,6 @@ impl BlockPool {
     }
 
     /// Marks a block that the caller holds as one of the index.
-    #[doc(hidden)]
     pub fn set_indexed(&mut self, hold: &BlockHold) {
         let id = hold.id();
         assert_eq!(
@@ -119,7 +118,6 @@ impl BlockPool {
     }
 
     /// Marks a block as removed from the index. Returns true if it is free now, and false if it is still held.
-    #[doc(hidden)]
     pub fn clear_indexed(&mut self, id: BlockId) -> bool {
         self.assert_settled();
         assert!(self.indexed[id.index()], "block {} is indexed", id.0);

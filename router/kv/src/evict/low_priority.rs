@@ -53,6 +53,7 @@ pub struct LowPriorityLeaves {
 }
 
 impl LowPriorityLeaves {
+    /// Adds or removes a leaf. One that is there already keeps its position.
     pub fn set(&mut self, node: NodeId, is_low: bool) {
         if !is_low {
             if let Some(time) = self.added_at.remove(&node) {
@@ -68,10 +69,12 @@ impl LowPriorityLeaves {
         });
     }
 
+    /// Returns true if the leaf is there.
     pub fn has(&self, node: NodeId) -> bool {
         self.added_at.contains_key(&node)
     }
 
+    /// Returns the leaf that came first, which is evicted first.
     pub fn first(&self) -> Option<NodeId> {
         self.order.first().map(|&(_, node)| node)
     }

@@ -65,6 +65,8 @@ struct ClassTimes {
 }
 
 impl ReuseTimes {
+    /// Creates the times of `num_classes` classes. While a class has few observations, it has the worth of the first
+    /// `num_pooled` classes together.
     pub fn new(num_classes: usize, num_pooled: usize) -> Self {
         let zeros = [0.0; NUM_AGES];
         let class = ClassTimes { reused: zeros, reached: zeros, pending: zeros, worth: zeros };
@@ -143,6 +145,7 @@ fn shares(classes: &[ClassTimes], prior: &Ages) -> Ages {
     })
 }
 
+/// Returns the value at `index`, smoothed over the neighbouring ages.
 pub fn smoothed(of_ages: &Ages, index: usize) -> f64 {
     let neighbours = [index.saturating_sub(1), index, (index + 1).min(NUM_AGES - 1)];
     neighbours.into_iter().zip(KERNEL).map(|(index, share)| of_ages[index] * share).sum()

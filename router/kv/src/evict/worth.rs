@@ -10,18 +10,14 @@ const WORTH_INTERVAL: u64 = 64;
 /// The number of groups by how many requests had a block: 1, 2, 3, 4, 5 to 6, 7 to 8, 9 to 12, more.
 const NUM_COUNTS: u8 = 8;
 /// The group of blocks that only one request had, after it had branched off the middle of an earlier prompt.
-#[doc(hidden)]
 pub const BRANCH_GROUP: u8 = NUM_COUNTS;
 /// The group of blocks that were used again within [`HOT_AGE`] requests. The blocks that nearly all requests begin with
 /// are in it, and their reuse predicts nothing about other blocks.
-#[doc(hidden)]
 pub const HOT_GROUP: u8 = BRANCH_GROUP + 1;
 /// The number of requests within which a constantly used block is used again.
-#[doc(hidden)]
 pub const HOT_AGE: u64 = 16;
 /// The number of classes in a group: one for each octave of blocks from this one to the end of the prompt. The last one
 /// has 8 blocks and more.
-#[doc(hidden)]
 pub const CLASSES_A_GROUP: u8 = 5;
 /// A block in a higher octave is in the middle of its prompt.
 const NEAR_END: u8 = 2;
@@ -30,7 +26,6 @@ const HISTORY_FACTOR: usize = 2;
 /// The least number of paths remembered. The time until reuse does not depend on the capacity of the cache.
 const MIN_HISTORY: usize = 1 << 18;
 /// The number of candidates that are compared for a victim, as in LHD (Beckmann et al., NSDI 2018).
-#[doc(hidden)]
 pub const NUM_COMPARED: usize = 64;
 /// 2^64 divided by the golden ratio. Its multiples spread evenly (Knuth, TAOCP 3, 6.4).
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -98,7 +93,6 @@ impl WorthPolicy {
     }
 
     /// Does what [`EvictionPolicy::visit`] does, and returns the class of the block.
-    #[doc(hidden)]
     pub fn learn(&mut self, node: NodeId, path: PathHash, trail: &mut Trail) -> u8 {
         let request = trail.request as u32;
         trail.num_visited_blocks += 1;

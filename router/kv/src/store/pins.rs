@@ -103,7 +103,6 @@ impl StoreIndex {
     /// Pins a prefix until `end`. Returns how many of its leading blocks are stored or being written.
     ///
     /// Returns none if the limit for all pins, or the tenant's share of the slots, has no room.
-    #[doc(hidden)]
     pub fn pin(&mut self, salt: &Salt, keys: Vec<BlockKey>, end: u64) -> Option<u32> {
         let num_new = keys.iter().filter(|&&key| !self.pins.has(key)).count() as u32;
         let name = salt.tenant().unwrap_or_default();
@@ -119,13 +118,12 @@ impl StoreIndex {
     }
 
     /// Ends the pin of the prefix that ends with this block.
-    #[doc(hidden)]
     pub fn unpin(&mut self, last: BlockKey) {
         let unpinned = self.pins.remove(last);
         self.update_candidates(unpinned);
     }
 
-    #[doc(hidden)]
+    /// Ends the pins whose time is over at `now_ms`.
     pub fn expire_pins(&mut self, now_ms: u64) {
         while let Some((_, last)) = self.pins.table.first().filter(|&(end, _)| end <= now_ms) {
             self.unpin(last);

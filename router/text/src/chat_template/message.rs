@@ -51,7 +51,6 @@ impl ChatMessage {
     }
 
     /// Returns the message as a template's variable.
-    #[doc(hidden)]
     pub fn to_json(&self) -> Value {
         let own = [("role", self.role.clone()), ("content", self.content.clone().unwrap_or_default())];
         let own = own.into_iter().map(|(name, text)| (name.to_owned(), Value::String(text)));
@@ -60,8 +59,7 @@ impl ChatMessage {
 
     /// Returns the message with its `reasoning_content` as `thinking`, for templates that know only this name. They
     /// refuse it beside text in a message with tool calls, which then has none.
-    #[doc(hidden)]
-    pub fn to_json_with_thinking(&self) -> Value {
+    pub(super) fn to_json_with_thinking(&self) -> Value {
         let mut message = self.to_json();
         let has_text = self.content.as_ref().is_some_and(|text| !text.is_empty());
         let is_refused = has_text && self.extra.contains_key("tool_calls");

@@ -138,14 +138,12 @@ impl Tokenizer {
         out
     }
 
-    /// Cuts texts into other parts than usual, so that tests need no long ones.
-    #[doc(hidden)]
+    /// Sets the least length of the parts into which longer texts are cut. The ids do not depend on it.
     pub fn with_part_bytes(self, part_bytes: usize) -> Self {
         Self { part_bytes, ..self }
     }
 
-    /// Returns the number of parts in which a text is encoded.
-    #[doc(hidden)]
+    /// Returns the number of parts into which a text is cut.
     pub fn num_parts(&self, text: &str) -> Result<usize, TextError> {
         let (mut num_parts, mut begin) = (0, 0);
         while begin < text.len() {
@@ -177,7 +175,6 @@ impl Tokenizer {
     }
 
     /// Returns whether decoding must drop a leading space.
-    #[doc(hidden)]
     pub fn drops_leading_space(&self, start: TextStart) -> bool {
         self.leading_space && start == TextStart::Beginning
     }

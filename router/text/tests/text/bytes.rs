@@ -1,6 +1,6 @@
 //! The spellings of bytes in vocabularies.
 
-use trunkline_text::internals::{byte_of_char, byte_token, char_of_byte};
+use trunkline_text::parts::{byte_of_char, byte_token, char_of_byte};
 
 #[test]
 fn alphabet_is_a_bijection_that_agrees_with_the_library() {

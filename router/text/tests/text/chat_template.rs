@@ -1,6 +1,6 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use trunkline_text::internals::without_generation_tags;
+use trunkline_text::parts::without_generation_tags;
 use trunkline_text::{ChatMessage, ChatRequest, ChatTemplates, ErrorClass, TextError};
 
 use crate::support::{fixture, smollm2, testdata};

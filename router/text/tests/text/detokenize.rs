@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use trunkline_text::internals::{MAX_INCOMPLETE_BYTES, Utf8Stream};
+use trunkline_text::parts::{MAX_INCOMPLETE_BYTES, Utf8Stream};
 
 /// Generates bytes that are often, but not always, parts of valid characters.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {

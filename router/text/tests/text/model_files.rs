@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use trunkline_text::internals::tokenizer_from_gguf;
+use trunkline_text::parts::tokenizer_from_gguf;
 use trunkline_text::{
     ChatMessage, ChatRequest, EncodeSpecial, GenerationDefaults, GgufMetadata, ModelText, SpecialToken,
     SpecialTokens, TextError,

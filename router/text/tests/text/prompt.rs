@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Map, json};
-use trunkline_text::internals::{MARKS, Marker, Marks};
+use trunkline_text::parts::{MARKS, Marker, Marks};
 use trunkline_text::{
     ChatMessage, ChatRequest, ChatTemplates, DecodeSpecial, EncodeSpecial, ModelText, TextError, TextStart,
 };

@@ -1,6 +1,6 @@
 //! Dates in templates equal those of Python.
 
-use trunkline_text::internals::strftime;
+use trunkline_text::parts::strftime;
 
 #[test]
 fn dates_equal_those_of_python() {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::json;
-use trunkline_text::internals::{tokenizer_from_gguf, tokenizer_from_json};
+use trunkline_text::parts::{tokenizer_from_gguf, tokenizer_from_json};
 use trunkline_text::{
     DecodeSpecial, Detokenizer, EncodeSpecial, Framing, GgufArray, GgufMetadata, GgufValue, ModelText,
     TextStart, Tokenizer,

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use serde::Deserialize;
 use tokenizers::AddedToken;
-use trunkline_text::internals::{SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken};
+use trunkline_text::parts::{SpaceRules, tokenizer_from_sentence_piece, tokenizer_from_tiktoken};
 use trunkline_text::{DecodeSpecial, EncodeSpecial, TextStart, Tokenizer};
 
 use crate::support::{drawn, fixture, testdata};
