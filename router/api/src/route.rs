@@ -139,7 +139,7 @@ routes! {
         POST "/v1/score" OpenAi Named (MakesVectors) vectors::rerank::score;
         POST "/v1/classify" OpenAi Named (MakesVectors) vectors::classify::classify;
         POST "/predict" Tgi Unnamed (MakesVectors) vectors::classify::predict;
-        GET "/v1/kv" OpenAi Unnamed (Looks) kv::tree::totals;
+        GET "/v1/kv" OpenAi Unnamed (Looks) kv::totals::totals;
         GET "/v1/kv/tree" OpenAi Unnamed (Looks) kv::tree::tree;
         DELETE "/v1/kv/tree/{id}" OpenAi Unnamed (Looks) kv::tree::remove;
         GET "/v1/kv/tree/{id}" OpenAi Unnamed (Looks) kv::node::show;

@@ -15,7 +15,8 @@
 //! event, plan, config, stats, consumption  plain data
 //! message_size                             how much a step may hold, so that its messages keep their limits
 //! estimate, fairness, budget, constraint   parts that know nothing of sequences
-//! sequence, queue, recents, sequences      all sequences, their queue, their tenants and recent outputs
+//! sequence, sequence_map, queue            a sequence, all of them, and those that wait
+//! recents, sequences                       their recent outputs, and the whole with their tenants
 //! poison, loss_log, cells                  the requests to which losses of shards are due, and what follows for them
 //! in_flight, outbox, restores, shard       one connected shard
 //! running, lane                            a shard with the sequences that run on it
@@ -63,6 +64,7 @@ mod running;
 pub mod scheduler;
 mod scores;
 pub mod sequence;
+pub mod sequence_map;
 mod sequences;
 mod shard;
 pub mod starts;

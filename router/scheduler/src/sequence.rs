@@ -6,8 +6,7 @@
 //! planned       ───────────────────────────▶          K and V are computed once the steps in flight are done
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::{Index, IndexMut};
+use std::collections::VecDeque;
 
 use trunkline_contract::{BlockId, SamplingParams, TokenMask};
 use trunkline_draft::Drafter;
@@ -21,9 +20,9 @@ use crate::event::{
 };
 use crate::fairness::TenantKey;
 
-/// Names a sequence in a [`SequenceMap`]. A key is reused after its sequence is removed.
+/// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SequenceKey(u32);
+pub struct SequenceKey(pub(crate) u32);
 
 /// One sequence, from `Submit` until it has ended and no step in flight names it.
 #[derive(Debug)]
@@ -385,84 +384,4 @@ impl Sequence {
 /// True if a step in flight samples a token with a known mask, so that the next chunk may begin without its own.
 fn may_run_ahead(constraint: &Constraint, run: &Run) -> bool {
     run.pending_samples == 1 && run.mask_step_id.is_none() && !constraint.is_slow()
-}
-
-/// All sequences. Access by key costs O(1), by id O(log n).
-#[derive(Debug, Default)]
-pub struct SequenceMap {
-    slots: Vec<Option<Sequence>>,
-    free: Vec<SequenceKey>,
-    by_id: BTreeMap<SequenceId, SequenceKey>,
-}
-
-impl SequenceMap {
-    /// Panics if the sequence's id is in use.
-    pub fn insert(&mut self, sequence: Sequence) -> SequenceKey {
-        let id = sequence.id;
-        let key = match self.free.pop() {
-            Some(key) => {
-                self.slots[key.0 as usize] = Some(sequence);
-                key
-            }
-            None => {
-                self.slots.push(Some(sequence));
-                SequenceKey((self.slots.len() - 1) as u32)
-            }
-        };
-        let known = self.by_id.insert(id, key);
-        assert!(known.is_none(), "a sequence id is used once: {}", id.0);
-        key
-    }
-
-    pub fn remove(&mut self, key: SequenceKey) -> Sequence {
-        let sequence = self.slots[key.0 as usize].take().expect("the key names a sequence");
-        self.by_id.remove(&sequence.id);
-        self.free.push(key);
-        sequence
-    }
-
-    pub fn get(&self, key: SequenceKey) -> Option<&Sequence> {
-        self.slots[key.0 as usize].as_ref()
-    }
-
-    pub fn key(&self, id: SequenceId) -> Option<SequenceKey> {
-        self.by_id.get(&id).copied()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
-        self.slots
-            .iter()
-            .enumerate()
-            .filter_map(|(index, slot)| slot.as_ref().map(|sequence| (SequenceKey(index as u32), sequence)))
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
-        self.slots.iter_mut().flatten()
-    }
-
-    #[allow(clippy::len_without_is_empty, reason = "the number is all that is asked for")]
-    pub fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
-    /// Keys in the order of submission.
-    pub fn keys_by_arrival(&self) -> Vec<SequenceKey> {
-        let mut keys: Vec<_> = self.iter().map(|(key, sequence)| (sequence.arrival, key)).collect();
-        keys.sort_unstable();
-        keys.into_iter().map(|(_, key)| key).collect()
-    }
-}
-
-impl Index<SequenceKey> for SequenceMap {
-    type Output = Sequence;
-
-    fn index(&self, key: SequenceKey) -> &Sequence {
-        self.slots[key.0 as usize].as_ref().expect("the key names a sequence")
-    }
-}
-
-impl IndexMut<SequenceKey> for SequenceMap {
-    fn index_mut(&mut self, key: SequenceKey) -> &mut Sequence {
-        self.slots[key.0 as usize].as_mut().expect("the key names a sequence")
-    }
 }

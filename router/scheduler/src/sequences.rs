@@ -14,7 +14,8 @@ use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
 use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
 use crate::queue::Queue;
 use crate::recents::Recents;
-use crate::sequence::{Place, Rank, Sequence, SequenceKey, SequenceMap, Wait, Waiter};
+use crate::sequence::{Place, Rank, Sequence, SequenceKey, Wait, Waiter};
+use crate::sequence_map::SequenceMap;
 
 /// After a request arrives while another tenant has sequences, steps are kept short for this long.
 const SHARED_FOR_MS: u64 = 10_000;

@@ -87,7 +87,7 @@ pub async fn show(
     Path(name): Path<String>,
     query: Result<Query<NodeQuery>, QueryRejection>,
 ) -> Response {
-    tree::render(show_node(&app, caller, &name, query).await)
+    super::render(show_node(&app, caller, &name, query).await)
 }
 
 async fn show_node(
@@ -147,7 +147,7 @@ pub async fn pin(
     Path(name): Path<String>,
     request: Request,
 ) -> Response {
-    tree::render(pin_node(&app, caller, &name, request).await)
+    super::render(pin_node(&app, caller, &name, request).await)
 }
 
 async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Result<KvPinned, ApiError> {
@@ -184,7 +184,7 @@ pub async fn unpin(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Response {
-    tree::render(unpin_node(&app, caller, &name).await)
+    super::render(unpin_node(&app, caller, &name).await)
 }
 
 async fn unpin_node(app: &App, caller: Caller, name: &str) -> Result<KvUnpinned, ApiError> {

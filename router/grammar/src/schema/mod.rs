@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 pub(crate) mod counts;
 pub(crate) mod document;
 pub(crate) mod finiteness;
+pub(crate) mod formats;
 pub(crate) mod keywords;
 pub(crate) mod look_ahead;
 pub(crate) mod negation;
@@ -27,6 +28,7 @@ use crate::limits::GrammarLimits;
 use crate::regex::portable::{RegexError, portable};
 use crate::schema::conditions::Conditions;
 use crate::schema::document::Document;
+use crate::schema::formats::exact_pattern;
 use crate::schema::keywords::{FORMATS, REFUSED_KEYWORDS};
 use crate::schema::normalize::{allows_nothing, allows_type, simplify};
 use crate::schema::patterns::Patterns;
@@ -374,30 +376,6 @@ fn check_expressions(map: &mut Map<String, Value>, path: &[String]) -> Result<()
 
 fn invalid(detail: impl Into<String>) -> GrammarError {
     GrammarError::Invalid { kind: "JSON schema", detail: detail.into() }
-}
-
-/// Returns a pattern for a format that the parser enforces less strictly than the format's document.
-///
-/// The patterns respect leap years and the lengths of names in RFC 1035 and RFC 5321, and exclude leap seconds, which
-/// cannot be predicted.
-fn exact_pattern(format: &str) -> Option<String> {
-    let date = concat!(
-        "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",
-        "|02-(?:0[1-9]|1[0-9]|2[0-8]))",
-        "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-    );
-    let label = "[a-zA-Z0-9]{1,20}(?:-[a-zA-Z0-9]{1,20}){0,2}";
-    let host = format!("{label}(?:\\.{label}){{0,2}}");
-    let word = "[a-zA-Z0-9!#$%&'*+/=?_-]{1,20}";
-    let time = "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
-    match format {
-        "date" => Some(format!("^{date}$")),
-        "time" => Some(format!("^{time}$")),
-        "date-time" => Some(format!("^{date}T{time}$")),
-        "hostname" => Some(format!("^{host}$")),
-        "email" => Some(format!("^{word}(?:\\.{word}){{0,2}}@{label}\\.{host}$")),
-        _ => None,
-    }
 }
 
 /// Resolves the percent escapes of a URI fragment.

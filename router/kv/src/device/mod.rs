@@ -7,6 +7,7 @@ mod pool;
 mod sequences;
 mod states;
 mod table;
+mod window_needs;
 mod windows;
 
 use trunkline_contract::{BlockId, BlockKey};

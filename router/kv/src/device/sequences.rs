@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trunkline_contract::{BlockId, BlockKey};
 
-use super::windows::WindowNeeds;
+use super::window_needs::WindowNeeds;
 use super::{BlockHold, BlockTable, DeviceTier, PrefixHit, Shadow, WindowParts};
 use crate::evict::{CachePriority, path_hash};
 use crate::index::{Cursor, Inserted, PrefixMatch};

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use trunkline_contract::{BlockId, BlockKey};
 
 use super::hold::BlockHold;
-use super::windows::WindowNeeds;
+use super::window_needs::WindowNeeds;
 use crate::evict::{CachePriority, Trail};
 use crate::index::Cursor;
 use crate::salt::Salt;

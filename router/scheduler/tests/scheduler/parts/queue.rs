@@ -2,7 +2,8 @@
 
 use trunkline_scheduler::fairness::{Fairness, TenantKey};
 use trunkline_scheduler::queue::Queue;
-use trunkline_scheduler::sequence::{Place, Rank, Sequence, SequenceKey, SequenceMap};
+use trunkline_scheduler::sequence::{Place, Rank, Sequence, SequenceKey};
+use trunkline_scheduler::sequence_map::SequenceMap;
 use trunkline_scheduler::{Millis, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest};
 
 fn keys(count: u64) -> Vec<SequenceKey> {
