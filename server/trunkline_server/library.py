@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server import hub
-from trunkline_server.backends.cpu.build import kv_dtype_of, memory_need, step_limits
-from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
+from trunkline_server.backends.cpu.build import kv_dtype_of, step_limits
+from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS, memory_need
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.states import LEAST_STATES, STATE_ELEMENT_BYTES
 from trunkline_server.errors import InvalidArgument, ModelNotFound

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModel, TinyModels
-from trunkline_server.backends.cpu.build import memory_need
+from trunkline_server.backends.cpu.memory import memory_need
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import BackendUnavailable, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint

@@ -16,8 +16,7 @@ from tests.cpu.tiny_backend import build_tiny, log_softmax
 from tests.models.tiny import TinyModels
 from tests.weights.quantized_files import write_dequantized, write_quantized
 from trunkline_server.backends import registry
-from trunkline_server.backends.cpu.build import memory_need
-from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS
+from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS, memory_need
 from trunkline_server.backends.registry import BackendOptions
 from trunkline_server.errors import DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint

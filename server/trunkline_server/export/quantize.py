@@ -18,8 +18,9 @@ from trunkline_server.export.config_keys import CONVERTER_HINT, as_written, chec
 from trunkline_server.export.gguf_writer import Data, Entry, Progress, Value, write
 from trunkline_server.export.tokenizer_keys import tokenizer_keys
 from trunkline_server.models.places import Place
-from trunkline_server.weights.checkpoint import ROWS, GgufCheckpoint, open_checkpoint
+from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.gguf_checkpoint import ROWS, GgufCheckpoint
 from trunkline_server.weights.places import gguf_place, interleaved_heads, rows_in_order
 from trunkline_server.weights.quantize import KEPT, has_floats, quantized, quantized_format
 from trunkline_server.weights.tensor import Tensor

@@ -1,4 +1,4 @@
-"""Plans the size of the KV pool."""
+"""Estimates the memory that a model needs, and plans the size of the KV pool."""
 
 from __future__ import annotations
 
@@ -6,11 +6,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DoesNotFit
+from trunkline_server.weights.quantize import NONE, quantized_bytes
 from trunkline_server.weights.tensor import stored_bytes
 
 if TYPE_CHECKING:
+    from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
 
+# A block is a tile of attention, and 64 positions fill the registers. A prefix hit that ends inside a block is shared
+# by copy, so larger blocks cost no hits, only half a block of memory per sequence.
+BLOCK_SIZE = 64
+# The kernels take values of latent attention in whole vectors.
+LATENT_ELEMENTS = 16
+KV_ELEMENT_BITS = {"int8": 8, "int4": 4, "f16": 16, "bf16": 16}
+# int4 stores a block's first key separately; bytes of it per element.
+KV_FIRST_KEY_BYTES = {"int8": 0, "int4": 1, "f16": 0, "bf16": 0}
+# Bytes of the scales of one token's key and value in one head.
+KV_SCALE_BYTES = {"int8": 4, "int4": 4, "f16": 0, "bf16": 0}
+# The kernels pad keys and rows of values to multiples of these, for whole quads or vectors of bytes.
+KV_KEY_ELEMENTS = {"int8": 4, "int4": 8, "f16": 1, "bf16": 1}
+KV_VALUE_ELEMENTS = {"int8": 16, "int4": 32, "f16": 16, "bf16": 16}
+ACTIVATION_BYTES = 4
 # The pool's size without `--max-batch-total-tokens`: this many tokens, but at most this share of the available memory.
 DEFAULT_POOL_TOKENS = 131_072
 DEFAULT_POOL_MEMORY_DIVISOR = 4
@@ -83,3 +99,60 @@ def packed_bytes(checkpoint: Checkpoint) -> int:
         _kernels.packed_bytes(each.format, *each.shape) if len(each.shape) == 2 else stored_bytes("F32", each.shape)
         for each in tensors.values()
     )
+
+
+def memory_need(
+    checkpoint: Checkpoint,
+    bits: str = NONE,
+    *,
+    kv_dtype: str,
+    max_step_tokens: int,
+    max_step_sequences: int,
+    block_size: int = BLOCK_SIZE,
+    window_tokens: int = 0,
+) -> MemoryNeed:
+    """Estimates the memory that the model takes from its files' sizes and its config, before anything is loaded.
+
+    bits: how the weights are quantised while they are packed; see `quantize.py`.
+    window_tokens: positions for which layers with a window have room if they are stored separately, otherwise 0.
+    """
+    config = checkpoint.config
+    layer_bytes = layer_bytes_of(config, kv_dtype, block_size)
+    num_apart = sum(window is not None for window in config.attention.windows) if window_tokens else 0
+    activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
+    return MemoryNeed(
+        weight_bytes=packed_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
+        scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
+        kv_bytes_per_token=(config.num_kv_layers - num_apart) * layer_bytes,
+    )
+
+
+def layer_bytes_of(config: ModelConfig, kv_dtype: str, block_size: int) -> int:
+    """Returns the bytes of one token's K and V in one layer."""
+    if config.latent_size is not None:
+        return -(-config.head_size // LATENT_ELEMENTS) * LATENT_ELEMENTS * KV_ELEMENT_BITS[kv_dtype] // 8
+    elements = sum(
+        -(-config.head_size // padding) * padding
+        for padding in (KV_KEY_ELEMENTS[kv_dtype], KV_VALUE_ELEMENTS[kv_dtype])
+    )
+    head_bytes = elements * KV_ELEMENT_BITS[kv_dtype] // 8 + KV_SCALE_BYTES[kv_dtype]
+    # Stored once per block; rounded up to whole bytes per token.
+    head_bytes += -(-config.head_size * KV_FIRST_KEY_BYTES[kv_dtype] // block_size)
+    return config.num_kv_heads * head_bytes
+
+
+def _features_per_token(config: ModelConfig) -> int:
+    """Returns an upper bound of the elements that one token's activations take inside a layer."""
+    heads = (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_size
+    if config.attention.latent is not None:
+        # Queries and results of each head before they move into the space of latents and after they leave it.
+        parts = config.attention.latent.key_size + config.rotary_size + config.attention.latent.value_size
+        heads += config.num_heads * parts + 2 * config.attention.latent.query_size
+    # Each expert of a token has its own rows: inputs, twice its inner features, and outputs.
+    experts = config.experts.num_used * (2 * config.hidden_size + 3 * config.experts.size) + config.experts.num_experts
+    # Joined projections, their parts, and what convolution and recurrence make of them.
+    mixer = 0
+    if (recurrent := config.recurrent) is not None:
+        inner = recurrent.num_heads * recurrent.value_size or config.hidden_size
+        mixer = 4 * recurrent.conv_channels(config.hidden_size) + 6 * inner + 4 * recurrent.num_heads
+    return mixer + 4 * config.hidden_size + heads + 3 * config.mlp.size + experts + 3 * config.experts.shared_size
