@@ -237,18 +237,10 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: limits         the machine's bandwidth, unit rates and barrier time
 #: guard          two commits: BASE=main~5 HEAD=main
 #: structured     the cost of a grammar per step (ARGS="--streams 8")
-#: kv-dtypes      capacity, perplexity, greedy agreement and decode speed by KV dtype
-#: quantize       perplexity and logprobs of quantised weights, beside files of llama.cpp
-#: kv-positions   perplexity by position up to the full context, by KV dtype
-#: experts        a model with experts beside a dense one, here and in llama.cpp (ARGS="--save")
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
-#: fragmentation  unused slots in KV blocks: TRACE=trace.jsonl.gz
-#: restart        time to first token of a long history after a kill (ARGS="--save")
 #: speculation    what drafts gain, and cost (ARGS="--streams 1 --cases edit")
-#: spill          other streams while 1 GB moves to the store and back (ARGS="--save")
 #: fairness       one tenant's time to first token while another floods the server
 #: tail           gaps between tokens, also beside a long prompt, and the causes of the slowest steps
-#: isolation      whether timing tells a tenant what another has cached
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
 
@@ -259,10 +251,10 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,experts fairness isolation kv-dtypes kv-positions quantize restart speculation spill structured tail)
+SCRIPTS := $(addprefix bench-,fairness speculation structured tail)
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
-	$(TEST_PYTHON) benchmark/$(subst -,_,$*).py $(ARGS)
+	$(TEST_PYTHON) benchmark/$*.py $(ARGS)
 
 bench-peers: build .venv-test/.stamp
 	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers $(ARGS)
@@ -287,10 +279,6 @@ bench-router:
 bench-eviction:
 	cargo build --release --quiet -p trunkline-kv --example replay
 	$(PYTHON) benchmark/eviction.py $(BIN)/examples/replay $(TRACE) --output benchmark/results $(ARGS)
-
-bench-fragmentation: .venv-test/.stamp
-	@test -n "$(TRACE)" || { echo "error: TRACE is empty; hint: make bench NAME=fragmentation TRACE=trace.jsonl.gz" >&2; exit 1; }
-	$(TEST_PYTHON) benchmark/fragmentation.py $(TRACE)
 
 gpu-check: ## check and measure the cuda backend on a GPU: PYTHON=python3.12
 	PYTHON=$(PYTHON) scripts/gpu-check.sh $(ARGS)

@@ -1,13 +1,10 @@
 """Measures what drafts gain, and what they cost where nothing repeats.
 
-    make bench NAME=speculation [ARGS="--streams 1,8 --repeat 5 --peers llamacpp,vllm --save"]
+    make bench NAME=speculation [ARGS="--streams 1,8 --repeat 5 --save"]
 
 Each case runs with and without drafts (`speculation: false`) in turn on one server, twice each, with equal prompts and
 seeds. The outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the
 turns; a decode time is that from the first token to the last.
-
-Other servers get the same prompts, first without and then with the drafts that they take from the text. They run one
-after the other, so their ratios carry more noise; whether their drafts change the text is not checked.
 
 The model is the embedded one, which is small: it copies what it is given a good start of, and writes prose that does
 not repeat itself only if it samples. The cases stand for what clients do; the texts are files of this repository.
@@ -18,12 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import statistics
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,10 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tes
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from client import Stream, post
-from harness import Trunkline, embedded_gguf, serving
-from peers import llamacpp, vllm
-from peers.peer import HttpEndpoint, Setting, started
-from peers.workload import Prompt
+from harness import Trunkline, serving
 
 ROOT = Path(__file__).resolve().parent.parent
 OUTPUT_TOKENS = 200
@@ -115,24 +107,7 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], float]] = {
 }
 
 
-# Peer → how it takes drafts from the text, and its field for a JSON schema.
-VLLM_DRAFTS = {"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
-PEERS: dict[str, tuple[llamacpp.Server | vllm.Server, tuple[str, ...], Callable[[Any], dict[str, Any]]]] = {
-    "llamacpp": (
-        next(peer for peer in llamacpp.PEERS if isinstance(peer, llamacpp.Server)),
-        ("--spec-type", "ngram-mod"),
-        lambda schema: {"json_schema": schema},
-    ),
-    "vllm": (
-        next(peer for peer in vllm.PEERS if isinstance(peer, vllm.Server)),
-        ("--speculative-config", json.dumps(VLLM_DRAFTS)),
-        lambda schema: {"structured_outputs": {"json": schema}},
-    ),
-}
-START_LIMIT_S = 600.0
-
-
-def decode(server: Trunkline | HttpEndpoint, bodies: list[dict[str, Any]]) -> tuple[float, list[Stream]]:
+def decode(server: Trunkline, bodies: list[dict[str, Any]]) -> tuple[float, list[Stream]]:
     """Sends requests at the same time. Returns the mean seconds from first to last token, and the streams."""
 
     async def all_streams() -> list[Stream]:
@@ -151,41 +126,9 @@ def requests(name: str, numbers: range) -> list[dict[str, Any]]:
     return [common | CASES[name][0](number) for number in numbers]
 
 
-def tokens_per_second(streams: list[Stream]) -> float:
-    """Returns the mean rate of one stream behind its first token."""
-    return statistics.mean(1 / stream.tpot_s for stream in streams)
-
-
-def measure_peer(name: str, cases: list[str], all_streams: list[int], repeat: int) -> list[dict[str, Any]]:
-    """Returns one row for each case: the rates of a peer without and with drafts, and their ratio."""
-    peer, options, constrain = PEERS[name]
-    setting = Setting(embedded_gguf(), len(os.sched_getaffinity(0)), START_LIMIT_S)
-    peer.install(setting)
-    rates: dict[tuple[str, int], list[float]] = {}
-    for changed in (peer, replace(peer, name=f"{name}-drafts", options=options)):
-        with started(changed, setting, Prompt([100], "A")) as server:
-            assert isinstance(server, HttpEndpoint)
-            for num_streams, case in product(all_streams, cases):
-                found = []
-                for turn in range(repeat):
-                    bodies = requests(case, range(turn * num_streams, (turn + 1) * num_streams))
-                    for body in bodies:
-                        body |= constrain(body.pop("guided_json")) if "guided_json" in body else {}
-                        body |= {"model": server.model} if server.model else {}
-                    decode(server, [body | {"max_tokens": 2} for body in bodies])
-                    found.append(tokens_per_second(decode(server, bodies)[1]))
-                rates.setdefault((case, num_streams), []).append(statistics.median(found))
-                print(changed.name, case, num_streams, f"{statistics.median(found):.0f} tokens/s", file=sys.stderr)
-    return [
-        {"peer": name, "case": case, "streams": num_streams, "off": off, "on": on}
-        for (case, num_streams), (off, on) in rates.items()
-    ]
-
-
 def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict[str, Any]:
     """Returns the ratio of one case and what it comes from."""
     ratios: list[float] = []
-    rates: dict[bool, list[float]] = {True: [], False: []}
     before = server.metrics()
     for turn in range(repeat):
         bodies = requests(name, range(turn * num_streams, (turn + 1) * num_streams))
@@ -202,7 +145,6 @@ def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict
             seconds, streams = decode(server, salted)
             times.append(seconds)
             texts.add(tuple(stream.text for stream in streams))
-            rates[has_drafts].append(tokens_per_second(streams))
         assert len(texts) == 1, f"{name}: drafts changed the text"
         ratios.append((times[1] + times[2]) / (times[0] + times[3]))
     after = server.metrics()
@@ -213,24 +155,12 @@ def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict
         "ratio": round(statistics.median(ratios), 2),
         "ratios": sorted(round(ratio, 2) for ratio in ratios),
         "goal": CASES[name][1],
-        "off": statistics.median(rates[False]),
-        "on": statistics.median(rates[True]),
         "drafted": int(counts[0]),
         "accepted": int(counts[1]),
     }
 
 
 KINDS = ("drafted_tokens", "accepted_draft_tokens")
-
-
-def peer_table(rows: list[dict[str, Any]], peers: list[str]) -> str:
-    """Compares tokens per second of a stream, each as without drafts → with drafts."""
-    lines = ["| case | streams | " + " | ".join(["trunkline", *peers]) + " |", "|---" * (len(peers) + 3) + "|"]
-    for key in dict.fromkeys((row["case"], row["streams"]) for row in rows):
-        found = {row.get("peer", ""): row for row in rows if (row["case"], row["streams"]) == key}
-        cells = [f"{found[name]['off']:.0f} → {found[name]['on']:.0f}" for name in ("", *peers)]
-        lines.append(f"| {key[0]} | {key[1]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -251,11 +181,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--speculate", default="auto", help="of the server")
-    parser.add_argument("--peers", default="", help=f"compare with some of {', '.join(PEERS)}")
     parser.add_argument("--save", action="store_true", help="write benchmark/results/speculation.md")
     options = parser.parse_args()
     cases, all_streams = options.cases.split(","), list(map(int, options.streams.split(",")))
-    peers = list(filter(None, options.peers.split(",")))
     rows = []
     with serving("--speculate", options.speculate) as server:
         # Steps of all sizes are measured before drafts are judged by their cost.
@@ -264,13 +192,9 @@ def main() -> None:
             rows.append(measure(server, name, num_streams, options.repeat))
             print(rows[-1], file=sys.stderr)
     text = table(rows)
-    if peers:
-        others = [row for name in peers for row in measure_peer(name, cases, all_streams, options.repeat)]
-        text += f"\n\nTokens per second of one stream, without → with drafts:\n\n{peer_table(rows + others, peers)}"
     print(text)
     if options.save:
-        arguments = f"--peers {options.peers} --save" if peers else "--save"
-        text = f'# Speculation\n\n`make bench NAME=speculation ARGS="{arguments}"`\n\n{text}\n'
+        text = f'# Speculation\n\n`make bench NAME=speculation ARGS="--save"`\n\n{text}\n'
         (ROOT / "benchmark/results/speculation.md").write_text(text)
 
 
