@@ -236,11 +236,9 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: kernels        steps without a server, by kind of kernel (ARGS="2 decode:8:512")
 #: limits         the machine's bandwidth, unit rates and barrier time
 #: guard          two commits: BASE=main~5 HEAD=main
-#: structured     the cost of a grammar per step (ARGS="--streams 8")
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
 #: speculation    what drafts gain, and cost (ARGS="--streams 1 --cases edit")
 #: fairness       one tenant's time to first token while another floods the server
-#: tail           gaps between tokens, also beside a long prompt, and the causes of the slowest steps
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
 
@@ -251,7 +249,7 @@ bench-%:
 bench-http: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
 
-SCRIPTS := $(addprefix bench-,fairness speculation structured tail)
+SCRIPTS := bench-fairness bench-speculation
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$*.py $(ARGS)

@@ -74,7 +74,7 @@ def draw(panel: Panel, left: int, top: int, values: dict[str, float], names: dic
     for row, (peer, value) in enumerate(values.items()):
         y, width = top + TOP + row * (BAR_HEIGHT + 8), max(widest * value / max(values.values()), 2)
         x = left + LABEL_WIDTH
-        colour = COLOURS.get(peer.removesuffix("-raw"), OTHER_COLOUR)
+        colour = COLOURS.get(peer, OTHER_COLOUR)
         out.append(f'<text x="{x - 6}" y="{y + 16}" text-anchor="end">{names[peer]}</text>')
         out.append(f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}" fill="{colour}"/>')
         out.append(f'<text x="{x + width + 5:.1f}" y="{y + 16}">{panel.form.format(value)}</text>')

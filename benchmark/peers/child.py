@@ -22,16 +22,15 @@ class Died(RuntimeError):
 
 
 class Child:
-    def __init__(self, command: Sequence[str | Path], log: Path, *, env: dict[str, str], pipes: bool = False) -> None:
+    def __init__(self, command: Sequence[str | Path], log: Path, *, env: dict[str, str]) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.log_path = log
         self._log = log.open("wb")
-        pipe = subprocess.PIPE if pipes else subprocess.DEVNULL
         self.started = time.monotonic()
         self.process = subprocess.Popen(
             [str(part) for part in command],
-            stdin=pipe,
-            stdout=subprocess.PIPE if pipes else self._log,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
             stderr=self._log,
             env=env,
             start_new_session=True,
@@ -82,7 +81,4 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self._log):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
+        self._log.close()

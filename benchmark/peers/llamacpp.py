@@ -1,4 +1,4 @@
-"""llama.cpp's own server, and its library through the low-level binding, both from one build.
+"""llama.cpp's own server.
 
 The source is part of the package of its Python binding, which pins the commit. Compiling takes about ten minutes on two
 cores.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from .environment import INSIDE, Environment, InstallError, clean_environ, run
-from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .environment import Environment, InstallError, clean_environ, run
+from .peer import HttpEndpoint, Peer, Setting, start_http
 from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
 
 ENVIRONMENT = Environment("llamacpp")
@@ -31,8 +30,7 @@ OPTIONS = {
     "LLAMA_USE_PREBUILT_UI": "OFF",
     "LLAMA_OPENSSL": "OFF",
 }
-TARGETS = ("llama-server", "llama-quantize")
-RECIPE = f"{BINDING} {OPTIONS} {TARGETS}"
+RECIPE = f"{BINDING} {OPTIONS} llama-server"
 
 
 def install() -> None:
@@ -57,7 +55,7 @@ def install() -> None:
     env = clean_environ() | {"PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     run([tools / "cmake", "-S", SOURCE / "vendor/llama.cpp", "-B", BUILD, "-G", "Ninja", *options], log, env=env)
-    run([tools / "cmake", "--build", BUILD, "--target", *TARGETS], log, env=env)
+    run([tools / "cmake", "--build", BUILD, "--target", "llama-server"], log, env=env)
     ENVIRONMENT.done(RECIPE)
 
 
@@ -75,10 +73,7 @@ def unpack(archive: Path, target: Path) -> None:
     fresh.rmdir()
 
 
-@dataclass(frozen=True)
 class Server(Peer):
-    options: tuple[str, ...] = field(default=(), kw_only=True)
-
     def install(self, setting: Setting) -> None:
         install()
 
@@ -94,31 +89,11 @@ class Server(Peer):
             first,
             lambda port: [
                 *(BUILD / "bin/llama-server", "--model", setting.gguf, "--offline", "--jinja"),
-                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads, *self.options),
+                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads),
             ],
             clean_environ(),
         )
 
 
-class Raw(Peer):
-    def install(self, setting: Setting) -> None:
-        install()
-
-    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
-        env = clean_environ() | {"LLAMA_CPP_LIB_PATH": str(BUILD / "bin"), "PYTHONPATH": str(SOURCE)}
-        command: list[str | Path] = [ENVIRONMENT.python, INSIDE / "llamacpp_raw.py", setting.gguf, str(setting.threads)]
-        return start_raw(self, setting, first, command, env)
-
-
-SERVER_NOTE = "llama-server, 32 slots; clears their 6 GB at start"
-PEERS = [
-    Server(
-        "llamacpp",
-        "llama.cpp",
-        "HTTP",
-        "Q4_1",
-        ENVIRONMENT,
-        note=SERVER_NOTE,
-    ),
-    Raw("llamacpp-raw", "llama.cpp", "raw", "Q4_1", ENVIRONMENT, note="llama_decode, no prefix cache"),
-]
+NOTE = "llama-server, 32 slots; clears their 6 GB at start"
+PEERS = [Server("llamacpp", "llama.cpp", "Q4_1", ENVIRONMENT, note=NOTE)]

@@ -12,7 +12,7 @@ from typing import Any
 from client import HttpError, Stream
 
 from .metrics import Slo, decode_rate, latencies, percentiles, served
-from .peer import Endpoint, HttpEndpoint
+from .peer import HttpEndpoint
 from .workload import (
     Arrivals,
     Chat,
@@ -44,7 +44,7 @@ class Measurer:
     def __post_init__(self) -> None:
         self.vocabulary = Vocabulary(self.words, self.seed)
 
-    def measure(self, endpoint: Endpoint, workload: Workload) -> Metrics:
+    def measure(self, endpoint: HttpEndpoint, workload: Workload) -> Metrics:
         """Returns the metrics of one measurement. If it was cut off, they have `over_s` and what was done until then.
 
         Raises HttpError or Died if the peer fails.
@@ -56,7 +56,7 @@ class Measurer:
         except TimeoutError:
             return {"over_s": workload.limit_s}
 
-    def start(self, endpoint: Endpoint, workload: Start) -> Metrics:
+    def start(self, endpoint: HttpEndpoint, workload: Start) -> Metrics:
         before, begin = endpoint.child.cpu_s(), time.monotonic()
         time.sleep(workload.idle_s)
         spent = endpoint.child.cpu_s() - before
@@ -66,17 +66,17 @@ class Measurer:
             "memory_mb": endpoint.child.memory_bytes() / 1e6,
         }
 
-    def decode(self, endpoint: Endpoint, workload: Decode) -> Metrics:
+    def decode(self, endpoint: HttpEndpoint, workload: Decode) -> Metrics:
         prompts = [self.vocabulary.prompt(workload.prompt_tokens) for _ in range(workload.streams)]
         return decode_rate(endpoint.batch(prompts, workload.output_tokens, workload.limit_s))
 
-    def prefill(self, endpoint: Endpoint, workload: Prefill) -> Metrics:
+    def prefill(self, endpoint: HttpEndpoint, workload: Prefill) -> Metrics:
         prompt = self.vocabulary.prompt(workload.prompt_tokens)
         (done,) = endpoint.batch([prompt], 1, workload.limit_s)
         must_be_cold(done)
         return {"tokens_per_s": workload.prompt_tokens / done.ttft_s, "ttft_ms": done.ttft_s * 1e3}
 
-    def history(self, endpoint: Endpoint, workload: History) -> Metrics:
+    def history(self, endpoint: HttpEndpoint, workload: History) -> Metrics:
         prompt = self.vocabulary.prompt(workload.prompt_tokens)
         more = self.vocabulary.prompt(workload.more_tokens)
         longer = type(prompt)(prompt.ids + more.ids, prompt.text + more.text)
@@ -85,8 +85,7 @@ class Measurer:
         (warm,) = endpoint.batch([longer], workload.output_tokens, workload.limit_s)
         return {"cold_ttft_ms": cold.ttft_s * 1e3, "warm_ttft_ms": warm.ttft_s * 1e3}
 
-    def overhead(self, endpoint: Endpoint, workload: Overhead) -> Metrics:
-        assert isinstance(endpoint, HttpEndpoint)
+    def overhead(self, endpoint: HttpEndpoint, workload: Overhead) -> Metrics:
         prompt = self.vocabulary.prompt(1)
         before = endpoint.device_time()
         (done,) = endpoint.batch([prompt], workload.output_tokens, workload.limit_s)
@@ -99,8 +98,7 @@ class Measurer:
             "added_percent": (wall_s - device_s) / wall_s * 100,
         }
 
-    def interruption(self, endpoint: Endpoint, workload: Interruption) -> Metrics:
-        assert isinstance(endpoint, HttpEndpoint)
+    def interruption(self, endpoint: HttpEndpoint, workload: Interruption) -> Metrics:
         prompts = [self.vocabulary.prompt(32) for _ in range(workload.streams)]
         long_prompt = self.vocabulary.prompt(workload.prompt_tokens)
 
@@ -143,8 +141,7 @@ class Measurer:
 
         return limited(both(), workload.limit_s)
 
-    def arrivals(self, endpoint: Endpoint, workload: Arrivals) -> Metrics:
-        assert isinstance(endpoint, HttpEndpoint)
+    def arrivals(self, endpoint: HttpEndpoint, workload: Arrivals) -> Metrics:
         requests = arrivals(workload, self.vocabulary, self.seed)
         done: list[Stream] = []
 
@@ -162,8 +159,7 @@ class Measurer:
         over = cut_off(load(), workload.limit_s)
         return over | (served(done, self.slo) | latencies(done) if done else {})
 
-    def chat(self, endpoint: Endpoint, workload: Chat) -> Metrics:
-        assert isinstance(endpoint, HttpEndpoint)
+    def chat(self, endpoint: HttpEndpoint, workload: Chat) -> Metrics:
         turns: list[list[Stream]] = [[] for _ in range(workload.turns)]
 
         async def talk(conversation: Conversation) -> None:

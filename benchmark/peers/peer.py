@@ -1,12 +1,9 @@
-"""The interface of a peer: installing it, starting it, and sending it prompts with or without HTTP."""
+"""The interface of a peer: installing it, starting it, and sending it prompts."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import queue
-import threading
 import time
 import urllib.request
 from abc import ABC, abstractmethod
@@ -35,23 +32,12 @@ class Setting:
     start_limit_s: float
 
 
-class Endpoint(ABC):
-    """A started peer. `start_s` is the time from the start of its process to its first token."""
+class HttpEndpoint:
+    """A started peer: a server of OpenAI's API on a loopback port.
 
-    child: Child
-    start_s: float
-
-    @abstractmethod
-    def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
-        """Streams all prompts at once, greedily, with exactly `max_tokens` output tokens each.
-
-        Raises TimeoutError after `limit_s`, having aborted the requests or, if the peer cannot do that, stopped the
-        peer. Raises HttpError or Died if the peer fails.
-        """
-
-
-class HttpEndpoint(Endpoint):
-    """A server of OpenAI's API on a loopback port. With `text_only`, prompts are sent as text, not as token ids."""
+    `start_s` is the time from the start of its process to its first token. With `text_only`, prompts are sent as text,
+    not as token ids.
+    """
 
     def __init__(self, child: Child, port: int, model: str | None, *, text_only: bool) -> None:
         self.child = child
@@ -73,6 +59,11 @@ class HttpEndpoint(Endpoint):
         return checked(await post("127.0.0.1", self.port, "/v1/chat/completions", fields), max_tokens)
 
     def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
+        """Streams all prompts at once, greedily, with exactly `max_tokens` output tokens each.
+
+        Raises TimeoutError after `limit_s`, having aborted the requests. Raises HttpError or Died if the peer fails.
+        """
+
         async def all_streams() -> list[Stream]:
             async with asyncio.timeout(limit_s):
                 return await asyncio.gather(*(self.complete(p, max_tokens) for p in prompts))
@@ -99,42 +90,6 @@ class HttpEndpoint(Endpoint):
             time.sleep(POLL_S)
 
 
-class RawEndpoint(Endpoint):
-    """A peer's engine in its own process without HTTP, with one JSON line per request and answer. See inside/raw.py."""
-
-    def __init__(self, child: Child) -> None:
-        self.child = child
-        self.start_s = 0.0
-        self._answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.child.process.stdout is not None
-        for line in self.child.process.stdout:
-            # Libraries also write to stdout.
-            if line.startswith(b'{"events":'):
-                self._answers.put(line)
-        self._answers.put(b"")
-
-    def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
-        assert self.child.process.stdin is not None
-        line = json.dumps({"prompts": [p.ids for p in prompts], "max_tokens": max_tokens}).encode()
-        try:
-            self.child.process.stdin.write(line + b"\n")
-            self.child.process.stdin.flush()
-            answer = self._answers.get(timeout=limit_s)
-        except BrokenPipeError as broken:
-            raise Died(f"closed its input: {self.child.last_words()}") from broken
-        except queue.Empty as empty:
-            # The engine has no way to abort requests.
-            self.child.stop()
-            raise TimeoutError from empty
-        if not answer:
-            self.child.process.wait()
-            raise Died(f"exited with {self.child.process.returncode}: {self.child.last_words()}")
-        return [checked(Stream(0.0, events), max_tokens) for events in json.loads(answer)["events"]]
-
-
 def checked(stream: Stream, max_tokens: int) -> Stream:
     """Raises HttpError if the number of tokens is wrong, because a peer that stops early would look fast."""
     if not stream.events:
@@ -150,7 +105,6 @@ class Peer(ABC):
 
     name: str
     project: str
-    through: str
     weights: str
     environment: Environment | None
     note: str = field(default="", kw_only=True)
@@ -162,19 +116,15 @@ class Peer(ABC):
         """Installs everything that `start` needs, if it is not installed yet. Raises InstallError."""
 
     @abstractmethod
-    def start(self, setting: Setting, first: Prompt) -> Endpoint:
+    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
         """Starts the peer and waits for its first token. Raises Died if it exits or takes too long."""
-
-    @property
-    def raw(self) -> bool:
-        return self.through == "raw"
 
     def log(self) -> Path:
         return PEERS / "logs" / f"{self.name}.log"
 
 
 @contextlib.contextmanager
-def started(peer: Peer, setting: Setting, first: Prompt) -> Iterator[Endpoint]:
+def started(peer: Peer, setting: Setting, first: Prompt) -> Iterator[HttpEndpoint]:
     endpoint = peer.start(setting, first)
     try:
         yield endpoint
@@ -202,18 +152,4 @@ def start_http(
     except BaseException:
         child.stop()
         raise
-    return endpoint
-
-
-def start_raw(
-    peer: Peer, setting: Setting, first: Prompt, command: Sequence[str | Path], env: dict[str, str]
-) -> RawEndpoint:
-    child = Child(command, peer.log(), env=env, pipes=True)
-    endpoint = RawEndpoint(child)
-    try:
-        endpoint.batch([first], 1, setting.start_limit_s)
-    except BaseException:
-        child.stop()
-        raise
-    endpoint.start_s = time.monotonic() - child.started
     return endpoint

@@ -79,11 +79,11 @@ class Report:
         return "\n\n".join(part for part in [*parts, "![the medians as bars](peers.svg)"] if part) + "\n"
 
     def peer_table(self) -> str:
-        lines = ["## Peers", "", "| row | project | through | weights | |", "|---|---|---|---|---|"]
+        lines = ["## Peers", "", "| row | project | weights | |", "|---|---|---|---|"]
         for peer in self.peers:
             error = self.store.error(peer.name, "install")
             note = f"**not installed: {cell(error)}**" if error else peer.note
-            lines.append(f"| {peer.name} | {peer.project} | {peer.through} | {peer.weights} | {note} |")
+            lines.append(f"| {peer.name} | {peer.project} | {peer.weights} | {note} |")
         return "\n".join(lines)
 
     def table(self, workload: Workload) -> str:

@@ -13,9 +13,9 @@ from .child import Died
 from .environment import InstallError
 from .measure import Measurer
 from .metrics import Slo
-from .peer import Endpoint, HttpEndpoint, Peer, Setting, started
+from .peer import HttpEndpoint, Peer, Setting, started
 from .store import Store
-from .workload import Arrivals, Chat, Interruption, Overhead, Start, Vocabulary, Workload
+from .workload import Arrivals, Chat, Interruption, Overhead, Vocabulary, Workload
 
 FAILURES = (Died, HttpError, OSError)
 WARM_UP_TOKENS = 16
@@ -93,7 +93,7 @@ class Runner:
                     self.store.add(peer.name, workload.name, number, {"error": reason})
                 return
 
-    def measure(self, peer: Peer, endpoint: Endpoint, workload: Workload, number: int) -> bool:
+    def measure(self, peer: Peer, endpoint: HttpEndpoint, workload: Workload, number: int) -> bool:
         """Measures one workload and returns whether it was cut off."""
         begin = time.monotonic()
         measurer = Measurer(self.words, self.slo, self.seed + number)
@@ -101,8 +101,7 @@ class Runner:
             metrics = measurer.measure(endpoint, workload)
         except FAILURES as failure:
             metrics = {"error": str(failure)[:500]}
-        if isinstance(endpoint, HttpEndpoint):
-            metrics["peak_memory_mb"] = endpoint.child.memory_bytes() / 1e6
+        metrics["peak_memory_mb"] = endpoint.child.memory_bytes() / 1e6
         self.store.add(peer.name, workload.name, number, metrics)
         plain = {k: v for k, v in metrics.items() if not isinstance(v, list)}
         shown = ", ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in list(plain.items())[:4])
@@ -114,12 +113,10 @@ def suits(peer: Peer, workload: Workload) -> bool:
     """Returns whether a workload applies to a peer."""
     if peer.only_loads:
         return isinstance(workload, Interruption | Arrivals | Chat)
-    if isinstance(workload, Overhead):
-        return peer.project == "trunkline"
-    return workload.raw or isinstance(workload, Start) or not peer.raw
+    return peer.project == "trunkline" or not isinstance(workload, Overhead)
 
 
-def warm_up(endpoint: Endpoint, words: list[tuple[int, str]], limit_s: float) -> None:
+def warm_up(endpoint: HttpEndpoint, words: list[tuple[int, str]], limit_s: float) -> None:
     """Sends a few short requests, with prompts that no workload uses, to trigger lazy initialisation."""
     vocabulary = Vocabulary(words, seed=-1)
     endpoint.batch([vocabulary.prompt(WARM_UP_TOKENS) for _ in range(4)], 8, limit_s)

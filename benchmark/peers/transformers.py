@@ -1,13 +1,12 @@
-"""transformers in bf16, as a plain greedy loop and as its own server with continuous batching."""
+"""transformers in bf16, as its own server with continuous batching."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
-from .environment import INSIDE, Environment, clean_environ
-from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .environment import Environment, clean_environ
+from .peer import HttpEndpoint, Peer, Setting, start_http
 from .safetensors import convert, folder_of
 from .workload import KV_TOKENS, Prompt
 
@@ -54,17 +53,4 @@ class Server(Peer):
         )
 
 
-class Raw(Peer):
-    def install(self, setting: Setting) -> None:
-        install(setting)
-
-    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
-        script = INSIDE / "transformers_raw.py"
-        command: list[str | Path] = [ENVIRONMENT.python, script, folder_of(setting.gguf), str(setting.threads)]
-        return start_raw(self, setting, first, command, clean_environ())
-
-
-PEERS = [
-    Server("transformers", "transformers", "HTTP", "bf16", ENVIRONMENT, note="transformers serve"),
-    Raw("transformers-raw", "transformers", "raw", "bf16", ENVIRONMENT, note="greedy loop, no prefix cache"),
-]
+PEERS = [Server("transformers", "transformers", "bf16", ENVIRONMENT, note="transformers serve")]

@@ -39,12 +39,11 @@ class Trunkline(Peer):
 
 
 PEERS = [
-    Trunkline("trunkline", "trunkline", "HTTP", "Q4_1", None),
-    Trunkline("trunkline-bf16", "trunkline", "HTTP", "bf16", None),
+    Trunkline("trunkline", "trunkline", "Q4_1", None),
+    Trunkline("trunkline-bf16", "trunkline", "bf16", None),
     Trunkline(
         "trunkline-large-steps",
         "trunkline",
-        "HTTP",
         "Q4_1",
         None,
         note="steps that continue streams are not sized by time",

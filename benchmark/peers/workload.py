@@ -46,8 +46,6 @@ class Workload:
     repeats: int = 3
     expected_s: float = 5.0
     limit_s: float = 60.0
-    raw: bool = False
-    """True if it is also measured without HTTP."""
 
 
 @dataclass(frozen=True)
@@ -160,16 +158,13 @@ def conversations(workload: Chat, vocabulary: Vocabulary, seed: int) -> list[Con
 # Groups are measured in turn, so that measurements to be compared are close in time.
 STEADY: list[Workload] = [
     Start("start", "process start to first token", expected_s=4, limit_s=300),
-    *(
-        Decode(f"decode-{n}", f"decode, {n} streams" if n > 1 else "decode, one stream", streams=n, raw=True)
-        for n in (1, 8, 32)
-    ),
+    *(Decode(f"decode-{n}", f"decode, {n} streams" if n > 1 else "decode, one stream", streams=n) for n in (1, 8, 32)),
     Overhead("overhead", "one stream: time per step outside kernels", expected_s=2),
     *(
-        Prefill(f"prefill-{n}", f"prefill of {n:,}", prompt_tokens=n, raw=True, expected_s=n / 1000 + 1)
+        Prefill(f"prefill-{n}", f"prefill of {n:,}", prompt_tokens=n, expected_s=n / 1000 + 1)
         for n in (128, 512, 2048, 4096, 8000)
     ),
-    History("history", "6,000-token history", raw=True, expected_s=8),
+    History("history", "6,000-token history", expected_s=8),
 ]
 LOADED: list[Workload] = [
     Interruption("interruption", "4,000 tokens arrive among 8 streams", expected_s=8),

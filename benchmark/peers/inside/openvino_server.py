@@ -11,11 +11,43 @@ import queue
 import sys
 import threading
 
-from openvino_engine import Engine, new_tokens
-from openvino_genai import GenerationStatus
+import numpy as np
+import openvino_genai as genai
+from openvino import Tensor
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 BROKEN = "\N{REPLACEMENT CHARACTER}"
+# Token budget of a step. A larger one makes running streams wait longer for a long prompt.
+STEP_TOKENS = 512
+
+
+class Engine:
+    def __init__(self, gguf, cache_gb, max_sequences, threads):
+        scheduler = genai.SchedulerConfig()
+        scheduler.cache_size = cache_gb
+        scheduler.max_num_batched_tokens = STEP_TOKENS
+        scheduler.max_num_seqs = max_sequences
+        scheduler.enable_prefix_caching = True
+        properties = {"INFERENCE_NUM_THREADS": threads}
+        self.pipeline = genai.ContinuousBatchingPipeline(gguf, scheduler, "CPU", properties)
+        self.next_id = 0
+
+    def add(self, ids, max_tokens, *, ignore_eos):
+        config = genai.GenerationConfig()
+        config.max_new_tokens = max_tokens
+        config.ignore_eos = ignore_eos
+        config.do_sample = False
+        self.next_id += 1
+        return self.pipeline.add_request(self.next_id, Tensor(np.array([ids], dtype=np.int64)), config)
+
+
+def new_tokens(handle):
+    """Returns the output tokens since the last call."""
+    ids = []
+    while handle.can_read():
+        for output in handle.read().values():
+            ids += output.generated_ids
+    return ids
 
 
 class Answer:
@@ -47,7 +79,7 @@ class Stepper(threading.Thread):
             still = []
             for answer in self.running:
                 ids = new_tokens(answer.handle)
-                done = answer.handle.get_status() != GenerationStatus.RUNNING
+                done = answer.handle.get_status() != genai.GenerationStatus.RUNNING
                 if ids or done:
                     answer.put(ids, done)
                 if answer.closed and not done:
