@@ -57,4 +57,4 @@ def test_one_launch_has_the_bits_of_its_parts(
         assert torch.equal(scene.pool.pieces, pieces)
         assert torch.equal(out[: len(CONTEXTS)], expected[: len(CONTEXTS)])
         assert (out[len(CONTEXTS) :] == 7.0).all(), "padding rows are not written"
-        assert not prepared[2].arrivals.any()
+        assert not prepared[2].partials.arrivals.any()

@@ -13,14 +13,14 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionShape,
     AttentionStep,
 )
-from trunkline_server.backends.cuda.kernels.attention_split import merge_splits, split_kernel
-from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
+from trunkline_server.backends.cuda.kernels.attention_split import Partials, merge_splits, split_kernel
+from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS, Fixed, Scoring
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
 from trunkline_server.backends.cuda.kernels.hadamard import transform_heads, transform_run
+from trunkline_server.backends.cuda.kernels.kv_elements import KINDS, KvLayer
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.overlap import overlap
-from trunkline_server.backends.cuda.kernels.rope_kv import KINDS
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ class AttentionSpace:
     def __init__(self, shape: AttentionShape, max_partial_rows: int, device: torch.device | str) -> None:
         self.max_partial_rows = max_partial_rows
         rows, heads = max(max_partial_rows, 1), shape.num_heads
-        self.mixed = torch.empty(rows, heads, shape.head_size, dtype=torch.float32, device=device)
-        self.sums = torch.empty(rows, heads, 2, dtype=torch.float32, device=device)
-        # `decode_kernel` counts here. A row of a decode has at least one partial result.
-        self.arrivals = torch.zeros(rows, shape.num_kv_heads, dtype=torch.int32, device=device)
+        self.partials = Partials(
+            mixed=torch.empty(rows, heads, shape.head_size, dtype=torch.float32, device=device),
+            sums=torch.empty(rows, heads, 2, dtype=torch.float32, device=device),
+            # A row of a decode has at least one partial result.
+            arrivals=torch.zeros(rows, shape.num_kv_heads, dtype=torch.int32, device=device),
+        )
 
     @staticmethod
     def bytes_per_row(shape: AttentionShape) -> int:
@@ -88,23 +90,21 @@ def paged_attention(
     if num_rows == 0:
         return out
     card = card_of(query.device)
-    stored, scalars, constants = shared_arguments(query, pool, layer, plan, scale, soft_cap)
-    has_sinks, sink_values = sinks is not None, space.sums if sinks is None else sinks
+    kv, scoring, fixed = shared_arguments(query, pool, layer, plan, scale, soft_cap)
+    table_stride = step.block_tables.stride(0)
     if plan.max_partial_rows > 0:
         grid, options = split_launch(query.device, pool)
         split_kernel[grid](
-            query, space.mixed, space.sums, plan.counts, plan.split_items, step.block_tables, *stored,
-            query.stride(0), step.block_tables.stride(0), shape.num_heads, *scalars,
-            **constants, ROWS=SPLIT_ROWS, **options,
+            query, space.partials, plan.counts, plan.split_items, step.block_tables, kv, query.stride(0), table_stride,
+            shape.num_heads, scoring, F=fixed, ROWS=SPLIT_ROWS, **options,
         )  # fmt: skip
-        merge_splits(out, space.mixed, space.sums, plan, sinks)
+        merge_splits(out, space.partials, plan, sinks)
     if not decode_only:
         num_tiles = plan.max_whole_items(num_rows, num_entries)
         whole_kernel[(num_tiles * shape.num_kv_heads,)](
-            query, out, sink_values, plan.counts, plan.whole_items, step.query_begin,
-            step.context_length, step.block_tables, *stored,
-            query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, *scalars,
-            **constants, HAS_SINKS=has_sinks, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
+            query, out, space.partials.sums if sinks is None else sinks, plan.counts, plan.whole_items, step, kv,
+            query.stride(0), out.stride(0), table_stride, shape.num_kv_heads, scoring, F=fixed,
+            HAS_SINKS=sinks is not None, OUT=TRITON_DTYPES[out.dtype], ROWS=shape.whole_rows,
             MERGES_LATE=card.multiplies_by_wgmma,
             num_warps=shape.whole_rows // _WARP_ROWS, num_stages=stages_of(card, pool.format.value, shape.head_size),
             enable_fp_fusion=False, **overlap(query.device),
@@ -140,30 +140,25 @@ def stages_of(card: Card, format: str, head_size: int) -> int:
 
 def shared_arguments(
     query: torch.Tensor, pool: KvPool, layer: int, plan: AttentionPlan, scale: float, soft_cap: float | None
-) -> tuple[tuple[torch.Tensor, ...], tuple[float, ...], dict[str, object]]:
-    """Returns the tensors with K and V, the numbers and the constants that kernels of attention take."""
+) -> tuple[KvLayer, Scoring, Fixed]:
+    """Returns K and V, the numbers and the constants that kernels of attention take."""
     layout, shape = pool.layout, plan.shape
     assert (layout.num_kv_heads, layout.head_size) == (shape.num_kv_heads, shape.head_size), (
         "heads of pool and plan differ"
     )
-    means = query if pool.key_scaling is None else pool.key_scaling.means[layer]
-    scalars = (
-        layout.piece_elements, layout.piece_scales, layout.values_offset, layout.num_kv_heads * layout.block_size,
-        layout.first_keys_offset, layout.first_scales_offset, means.stride(0), scale, soft_cap or 1.0, plan.window or 0,
-    )  # fmt: skip
-    constants: dict[str, object] = {
-        "GROUP": shape.group,
-        "D": shape.head_size,
-        "D_PAD": 1 << (shape.head_size - 1).bit_length(),
-        "BLOCK": layout.block_size,
-        "KIND": KINDS[pool.format.value],
-        "DTYPE": TRITON_DTYPES[query.dtype],
-        "TILE": TILE_POSITIONS.value,
-        "SPLIT": SPLIT,
-        "HAS_WINDOW": plan.window is not None,
-        "HAS_CAP": soft_cap is not None,
+    fixed = Fixed(
+        GROUP=shape.group,
+        D=shape.head_size,
+        D_PAD=1 << (shape.head_size - 1).bit_length(),
+        BLOCK=layout.block_size,
+        KIND=KINDS[pool.format.value],
+        DTYPE=TRITON_DTYPES[query.dtype],
+        TILE=TILE_POSITIONS.value,
+        SPLIT=SPLIT,
+        HAS_WINDOW=plan.window is not None,
+        HAS_CAP=soft_cap is not None,
         # With a cap, scores are not relative to each other, so keys have no mean to subtract.
-        "MOVED": pool.key_scaling is not None and soft_cap is None,
-        "SEES_ALL": plan.sees_all,
-    }
-    return (pool.elements(layer), pool.scales(layer), means), scalars, constants
+        MOVED=pool.key_scaling is not None and soft_cap is None,
+        SEES_ALL=plan.sees_all,
+    )
+    return KvLayer.of(pool, layer), Scoring(scale, soft_cap or 1.0, plan.window or 0), fixed

@@ -13,7 +13,13 @@ import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, shared_arguments, split_launch
 from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, AttentionPlan, AttentionStep
-from trunkline_server.backends.cuda.kernels.attention_split import FEW_SPLITS, attend_split, load_item, merge_row
+from trunkline_server.backends.cuda.kernels.attention_split import (
+    FEW_SPLITS,
+    attend_split,
+    load_item,
+    merge_row,
+    store_partial,
+)
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED, TRITON_DTYPES, narrow
 from trunkline_server.backends.cuda.kernels.overlap import await_previous
 from trunkline_server.backends.cuda.kernels.rope_kv import RopeTables, rotated, store_elements
@@ -31,48 +37,39 @@ _MERGED_ELEMENTS = 8192
 
 @triton.jit
 def _write_row(
-    k, v, row, position, cos, sin, table, pool, scales, head, k_stride, v_stride, piece_elements, piece_scales,
-    values_offset, values_scales_offset,
-    D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
-    STORED: tl.constexpr,
+    k, v, row, position, tables, table, kv, head, k_stride, v_stride,
+    F: tl.constexpr, ROTARY: tl.constexpr, STORED: tl.constexpr,
 ):  # fmt: skip
     """Stores one head of a row's key, rotated, and of its value. position: [1]."""
     rows = row + tl.zeros([1], tl.int64)
     is_row = rows >= 0
-    slot = tl.load(table + position // BLOCK).to(tl.int64) * BLOCK + position % BLOCK
-    key = rotated(k, rows * k_stride + head * D, position, is_row, cos, sin, D, D_PAD, ROTARY)
-    value = rotated(v, rows * v_stride + head * D, position, is_row, cos, sin, D, D_PAD, 0)
+    slot = tl.load(table + position // F.BLOCK).to(tl.int64) * F.BLOCK + position % F.BLOCK
+    key = rotated(k, rows * k_stride + head * F.D, position, is_row, tables, F.D, F.D_PAD, ROTARY)
+    value = rotated(v, rows * v_stride + head * F.D, position, is_row, tables, F.D, F.D_PAD, 0)
+    store_elements(key, kv, slot, is_row, head, 0, 0, F.D, F.D_PAD, F.BLOCK, F.KIND, STORED, 1)
     store_elements(
-        key, pool, scales, slot, is_row, head, piece_elements, piece_scales, 0, 0, D, D_PAD, BLOCK, KIND, STORED, 1
-    )
-    store_elements(
-        value, pool, scales, slot, is_row, head, piece_elements, piece_scales, values_offset, values_scales_offset,
-        D, D_PAD, BLOCK, KIND, STORED, 1,
+        value, kv, slot, is_row, head, kv.values_offset, kv.values_scales_offset, F.D, F.D_PAD, F.BLOCK, F.KIND, STORED,
+        1,
     )  # fmt: skip
 
 
 @triton.jit
 def decode_kernel(
-    q, k, v, out, cos, sin, sinks, partial_mixed, partial_sums, arrivals, counts, items, block_tables,
-    pool, scales, means, q_stride, k_stride, v_stride, out_stride, table_stride, num_heads,
-    piece_elements, piece_scales, values_offset, values_scales_offset,
-    first_keys_offset, first_scales_offset, means_stride, scale, soft_cap, window,
-    GROUP: tl.constexpr, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
-    DTYPE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr, SEES_ALL: tl.constexpr,
-    HEADS: tl.constexpr, ROTARY: tl.constexpr, STORED: tl.constexpr, HAS_SINKS: tl.constexpr, MANY: tl.constexpr,
-    FEW: tl.constexpr,
+    q, k, v, out, tables, sinks, partials, counts, items, block_tables, kv,
+    q_stride, k_stride, v_stride, out_stride, table_stride, num_heads, scoring,
+    F: tl.constexpr, ROWS: tl.constexpr, HEADS: tl.constexpr, ROTARY: tl.constexpr, STORED: tl.constexpr,
+    HAS_SINKS: tl.constexpr, MANY: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """Computes splits as `split_kernel` does. The program that finishes last for a row and KV head merges its splits.
 
-    arrivals: [T, G] i32, the splits of a row and KV head that are done, zero before and after. HEADS: a power of two,
-    GROUP or more.
+    HEADS: a power of two, GROUP or more.
     """
     await_previous()
+    GROUP: tl.constexpr = F.GROUP
+    SPLIT: tl.constexpr = F.SPLIT
     num_kv_heads = num_heads // GROUP
     num_items = tl.load(counts) * num_kv_heads
     rows = tl.arange(0, ROWS)
-    elements = tl.arange(0, D_PAD)
     group = tl.arange(0, HEADS)
     item = load_item(items, tl.program_id(0) // num_kv_heads, tl.program_id(0) < num_items)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
@@ -86,38 +83,29 @@ def decode_kernel(
         last_split = (context - 1) // SPLIT
         table = block_tables + entry.to(tl.int64) * table_stride
         is_head = rows < GROUP
-        offsets = row * q_stride + (head * GROUP + rows) * D
-        queries = narrow(rotated(q, offsets, position, is_head, cos, sin, D, D_PAD, ROTARY), DTYPE)
+        offsets = row * q_stride + (head * GROUP + rows) * F.D
+        queries = narrow(rotated(q, offsets, position, is_head, tables, F.D, F.D_PAD, ROTARY), F.DTYPE)
         if split == last_split:
-            _write_row(
-                k, v, row, position, cos, sin, table, pool, scales, head, k_stride, v_stride, piece_elements,
-                piece_scales, values_offset, values_scales_offset, D, D_PAD, ROTARY, BLOCK, KIND, STORED,
-            )  # fmt: skip
+            _write_row(k, v, row, position, tables, table, kv, head, k_stride, v_stride, F, ROTARY, STORED)
             # All threads of this program read the row.
             tl.debug_barrier()
-        maximum, total, mixed = attend_split(
-            queries, split, context - 1, context - 1, position + 0 * rows, context, table, pool, scales, means, head,
-            piece_elements, piece_scales, values_offset, values_scales_offset, first_keys_offset, first_scales_offset,
-            means_stride, scale, soft_cap, window, D, D_PAD, BLOCK, KIND, DTYPE, ROWS, TILE, SPLIT, HAS_WINDOW, HAS_CAP,
-            MOVED, SEES_ALL,
-        )  # fmt: skip
+        state = attend_split(
+            queries, split, context - 1, context - 1, position + 0 * rows, context, table, head, kv, scoring, F, ROWS
+        )
         places = partial.to(tl.int64) * num_heads + head * GROUP + rows
-        mask = is_head[:, None] & (elements < D)[None, :]
-        tl.store(partial_mixed + places[:, None] * D + elements[None, :], mixed, mask)
-        tl.store(partial_sums + places * 2, maximum, is_head)
-        tl.store(partial_sums + places * 2 + 1, total, is_head)
+        store_partial(partials, places, state, is_head, F.D, F.D_PAD)
         # All threads have stored before this program counts as arrived.
         tl.debug_barrier()
         first_split = 0
-        if HAS_WINDOW:
-            first_split = tl.maximum(context - window, 0) // SPLIT
-        arrival = arrivals + row * num_kv_heads + head
+        if F.HAS_WINDOW:
+            first_split = tl.maximum(context - scoring.window, 0) // SPLIT
+        arrival = partials.arrivals + row * num_kv_heads + head
         if tl.atomic_add(arrival, 1, sem="acq_rel") == last_split - first_split:
             tl.store(arrival, 0)
             merge_row(
-                out + row * out_stride, partial_mixed, partial_sums, sinks, partial - split + first_split, 1,
+                out + row * out_stride, partials, sinks, partial - split + first_split, 1,
                 last_split + 1 - first_split, num_heads, head * GROUP + group, group < GROUP,
-                D, D_PAD, DTYPE, MANY, FEW, HAS_SINKS,
+                F.D, F.D_PAD, F.DTYPE, MANY, FEW, HAS_SINKS,
             )  # fmt: skip
 
 
@@ -157,17 +145,16 @@ def decode_attention(
     if q.shape[0] == 0:
         return out
     shape = plan.shape
-    stored, scalars, constants = shared_arguments(q, pool, layer, plan, scale, soft_cap)
-    cos, sin = (q, q) if tables is None else (tables.cos, tables.sin)
+    kv, scoring, fixed = shared_arguments(q, pool, layer, plan, scale, soft_cap)
     grid, options = split_launch(q.device, pool)
     heads = triton.next_power_of_2(shape.group)
     many = 2 if INTERPRETED.value else max(1, _MERGED_ELEMENTS // (heads * triton.next_power_of_2(shape.head_size)))
     decode_kernel[grid](
-        q, k, v, out, cos, sin, space.sums if sinks is None else sinks, space.mixed, space.sums, space.arrivals,
-        plan.counts, plan.split_items, step.block_tables, *stored,
-        q.stride(0), k.stride(0), v.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_heads, *scalars,
-        **constants, ROWS=SPLIT_ROWS, HEADS=heads, ROTARY=0 if tables is None else tables.dim,
-        STORED=TRITON_DTYPES.get(stored[0].dtype, tl.float32), HAS_SINKS=sinks is not None, MANY=many,
+        q, k, v, out, RopeTables(q, q) if tables is None else tables, space.partials.sums if sinks is None else sinks,
+        space.partials, plan.counts, plan.split_items, step.block_tables, kv,
+        q.stride(0), k.stride(0), v.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_heads, scoring,
+        F=fixed, ROWS=SPLIT_ROWS, HEADS=heads, ROTARY=0 if tables is None else tables.dim,
+        STORED=TRITON_DTYPES.get(kv.pool.dtype, tl.float32), HAS_SINKS=sinks is not None, MANY=many,
         FEW=1 if INTERPRETED.value else min(many, FEW_SPLITS), **options,
     )  # fmt: skip
     return out

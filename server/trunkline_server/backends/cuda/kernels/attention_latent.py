@@ -20,7 +20,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionShape,
     AttentionStep,
 )
-from trunkline_server.backends.cuda.kernels.attention_split import merge_splits
+from trunkline_server.backends.cuda.kernels.attention_split import merge_splits, store_partial
 from trunkline_server.backends.cuda.kernels.attention_tile import empty, merge, reference_of, scale_of
 from trunkline_server.backends.cuda.kernels.card import num_programs
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, load_elements
@@ -49,13 +49,13 @@ def latent_shape(num_heads: int, latent_size: int) -> AttentionShape:
 
 @triton.jit
 def _load_queries(
-    q, entry, first_token, head, query_begin, context_length, q_stride,
+    q, entry, first_token, head, step, q_stride,
     GROUP: tl.constexpr, ROTATED: tl.constexpr, LATENT: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Returns both parts of an item's queries, their rows, heads and positions, and which rows exist."""
-    row_begin = tl.load(query_begin + entry)
-    num_tokens = tl.load(query_begin + entry + 1) - row_begin
-    context = tl.load(context_length + entry)
+    row_begin = tl.load(step.query_begin + entry)
+    num_tokens = tl.load(step.query_begin + entry + 1) - row_begin
+    context = tl.load(step.context_length + entry)
     rows = tl.arange(0, ROWS)
     token = first_token + rows // GROUP
     q_head = head * GROUP + rows % GROUP
@@ -69,11 +69,12 @@ def _load_queries(
 
 @triton.jit
 def _attend(
-    maximum, total, mixed, rotated, content, start, positions, table, pool, context, piece_elements, scale,
+    state, rotated, content, start, positions, table, pool, context, piece_elements, scale,
     ROTATED: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr, TILE: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
     """Adds one tile of positions, from `start`, to the state of rows; see `attention_tile.attend`."""
+    maximum, total, mixed = state
     key_positions = start + tl.arange(0, TILE)
     # Rows beyond the context are uninitialised and may hold NaN.
     is_known = key_positions < context
@@ -101,41 +102,35 @@ def _attend(
 
 @triton.jit
 def latent_split_kernel(
-    q, partial_mixed, partial_sums, counts, items, query_begin, context_length, block_tables, pool,
-    q_stride, table_stride, num_heads, piece_elements, scale,
+    q, partials, counts, items, step, pool, q_stride, table_stride, num_heads, piece_elements, scale,
     GROUP: tl.constexpr, ROTATED: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """Computes partial results of splits; see `attention_split.split_kernel`."""
     num_groups = num_heads // GROUP
     num_items = tl.load(counts) * num_groups
-    elements = tl.arange(0, LATENT)
     for index in tl.range(tl.program_id(0), num_items, tl.num_programs(0)):
         item = items + (index // num_groups) * SPLIT_FIELDS
         entry = tl.load(item)
         rotated, content, _, token, q_head, positions, is_row, num_tokens, context = _load_queries(
-            q, entry, tl.load(item + 1), index % num_groups, query_begin, context_length, q_stride,
-            GROUP, ROTATED, LATENT, ROWS,
-        )  # fmt: skip
+            q, entry, tl.load(item + 1), index % num_groups, step, q_stride, GROUP, ROTATED, LATENT, ROWS
+        )
         split = tl.load(item + 2)
         last = context - num_tokens + tl.minimum(tl.load(item + 1) + ROWS // GROUP, num_tokens) - 1
-        table = block_tables + entry.to(tl.int64) * table_stride
-        maximum, total, mixed = empty(ROWS, LATENT)
+        table = step.block_tables + entry.to(tl.int64) * table_stride
+        state = empty(ROWS, LATENT)
         for start in tl.range(split * SPLIT, tl.minimum(split * SPLIT + SPLIT, last + 1), TILE):
-            maximum, total, mixed = _attend(
-                maximum, total, mixed, rotated, content, start, positions, table, pool, context, piece_elements, scale,
+            state = _attend(
+                state, rotated, content, start, positions, table, pool, context, piece_elements, scale,
                 ROTATED, LATENT, BLOCK, DTYPE, TILE, True,
             )  # fmt: skip
-        partial = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
-        tl.store(partial_mixed + partial[:, None] * LATENT + elements[None, :], mixed, is_row[:, None])
-        tl.store(partial_sums + partial * 2, maximum, is_row)
-        tl.store(partial_sums + partial * 2 + 1, total, is_row)
+        places = (tl.load(item + 3) + token).to(tl.int64) * num_heads + q_head
+        store_partial(partials, places, state, is_row, LATENT, LATENT)
 
 
 @triton.jit
 def latent_whole_kernel(
-    q, out, counts, items, query_begin, context_length, block_tables, pool,
-    q_stride, out_stride, table_stride, num_groups, piece_elements, scale,
+    q, out, counts, items, step, pool, q_stride, out_stride, table_stride, num_groups, piece_elements, scale,
     GROUP: tl.constexpr, ROTATED: tl.constexpr, LATENT: tl.constexpr, BLOCK: tl.constexpr, DTYPE: tl.constexpr,
     OUT: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -147,26 +142,26 @@ def latent_whole_kernel(
         entry = tl.load(items + index * 4)
         first_token = tl.load(items + index * 4 + 1)
         rotated, content, row, _, q_head, positions, is_row, num_tokens, context = _load_queries(
-            q, entry, first_token, head, query_begin, context_length, q_stride, GROUP, ROTATED, LATENT, ROWS
+            q, entry, first_token, head, step, q_stride, GROUP, ROTATED, LATENT, ROWS
         )
         first = context - num_tokens + first_token
         end = context - num_tokens + tl.minimum(first_token + ROWS // GROUP, num_tokens)
         # All rows see these tiles completely.
         full_end = (first + 1) // TILE * TILE
-        table = block_tables + entry.to(tl.int64) * table_stride
-        maximum, total, mixed = empty(ROWS, LATENT)
-        split_maximum, split_total, split_mixed = empty(ROWS, LATENT)
+        table = step.block_tables + entry.to(tl.int64) * table_stride
+        state = empty(ROWS, LATENT)
+        split = empty(ROWS, LATENT)
         begins, ends = (0, full_end), (full_end, end)
         for part in tl.static_range(2):
             for start in tl.range(begins[part], ends[part], TILE):
-                split_maximum, split_total, split_mixed = _attend(
-                    split_maximum, split_total, split_mixed, rotated, content, start, positions, table, pool, context,
-                    piece_elements, scale, ROTATED, LATENT, BLOCK, DTYPE, TILE, part == 1,
+                split = _attend(
+                    split, rotated, content, start, positions, table, pool, context, piece_elements, scale,
+                    ROTATED, LATENT, BLOCK, DTYPE, TILE, part == 1,
                 )  # fmt: skip
                 if (start + TILE) % SPLIT == 0:
-                    maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
-                    split_maximum, split_total, split_mixed = empty(ROWS, LATENT)
-        maximum, total, mixed = merge(maximum, total, mixed, split_maximum, split_total, split_mixed)
+                    state = merge(state, split)
+                    split = empty(ROWS, LATENT)
+        _, total, mixed = merge(state, split)
         # A padding row has seen nothing.
         mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
         columns = (row * out_stride + q_head * LATENT)[:, None] + tl.arange(0, LATENT)[None, :]
@@ -200,7 +195,7 @@ def latent_attention(
         out = make(num_rows, shape.num_heads * latent_size, dtype=query.dtype, device=query.device)
     if num_rows == 0:
         return out
-    sequence = (step.query_begin, step.context_length, step.block_tables, pool.elements(layer))
+    elements, table_stride = pool.elements(layer), step.block_tables.stride(0)
     constants: dict[str, object] = {
         "GROUP": shape.group, "ROTATED": layout.head_size - latent_size, "LATENT": latent_size,
         "BLOCK": layout.block_size, "DTYPE": TRITON_DTYPES[query.dtype], "ROWS": ROWS, "TILE": TILE, "SPLIT": SPLIT,
@@ -208,14 +203,13 @@ def latent_attention(
     }  # fmt: skip
     if plan.max_partial_rows > 0:
         latent_split_kernel[(num_programs(query.device),)](
-            query, space.mixed, space.sums, plan.counts, plan.split_items, *sequence,
-            query.stride(0), step.block_tables.stride(0), shape.num_heads, layout.piece_elements, scale, **constants,
+            query, space.partials, plan.counts, plan.split_items, step, elements, query.stride(0), table_stride,
+            shape.num_heads, layout.piece_elements, scale, **constants,
         )  # fmt: skip
-        merge_splits(out, space.mixed, space.sums, plan)
+        merge_splits(out, space.partials, plan)
     if not decode_only:
         latent_whole_kernel[(plan.max_whole_items(num_rows, num_entries) * shape.num_kv_heads,)](
-            query, out, plan.counts, plan.whole_items, *sequence,
-            query.stride(0), out.stride(0), step.block_tables.stride(0), shape.num_kv_heads, layout.piece_elements,
-            scale, OUT=TRITON_DTYPES[out.dtype], **constants,
+            query, out, plan.counts, plan.whole_items, step, elements, query.stride(0), out.stride(0), table_stride,
+            shape.num_kv_heads, layout.piece_elements, scale, OUT=TRITON_DTYPES[out.dtype], **constants,
         )  # fmt: skip
     return out

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -77,8 +78,7 @@ def fits_in_splits(contexts: Iterable[int], max_partial_rows: int) -> bool:
     return sum(-(-context // SPLIT) for context in contexts) <= max_partial_rows
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionStep:
+class AttentionStep(NamedTuple):
     """The entries of a step, on the device, i32: S entries, with context_length 0 for padding.
 
     block_tables: [S, max_blocks]; query_begin: [S + 1], an entry's rows end where the next entry's begin;
@@ -92,16 +92,16 @@ class AttentionStep:
 
 @triton.jit
 def _plan_kernel(
-    query_begin, context_length, counts, split_items, whole_items, merge_rows, num_entries, window, capacity,
+    step, counts, split_items, whole_items, merge_rows, num_entries, window, capacity,
     SPLIT: tl.constexpr, SHORT: tl.constexpr, SPLIT_TOKENS: tl.constexpr, WHOLE_TOKENS: tl.constexpr,
     ENTRIES: tl.constexpr, BLOCK: tl.constexpr, HAS_WINDOW: tl.constexpr, SEES_ALL: tl.constexpr,
 ):  # fmt: skip
     """Writes the items of one entry, program_id(0), behind those of earlier entries. window: 0 for none."""
     entries = tl.arange(0, ENTRIES)
     is_entry = entries < num_entries
-    begins = tl.load(query_begin + entries, is_entry, other=0)
-    ends = tl.load(query_begin + entries + 1, is_entry, other=0)
-    contexts = tl.load(context_length + entries, is_entry, other=0)
+    begins = tl.load(step.query_begin + entries, is_entry, other=0)
+    ends = tl.load(step.query_begin + entries + 1, is_entry, other=0)
+    contexts = tl.load(step.context_length + entries, is_entry, other=0)
     tokens = tl.where(contexts > 0, ends - begins, 0)
     firsts = tl.where(window > 0, tl.maximum(contexts - tokens - window + 1, 0), 0) // SPLIT
     splits = tl.where(tokens > 0, (contexts - 1) // SPLIT + 1 - firsts, 0)
@@ -205,8 +205,8 @@ class AttentionPlan:
         num_entries = step.context_length.shape[0]
         assert num_rows <= self._max_rows and num_entries <= self._max_entries, "the step is larger than the plan"
         _plan_kernel[(num_entries,)](
-            step.query_begin, step.context_length, self.counts, self.split_items, self.whole_items, self.merge_rows,
-            num_entries, self.window or 0, self.max_partial_rows,
+            step, self.counts, self.split_items, self.whole_items, self.merge_rows, num_entries, self.window or 0,
+            self.max_partial_rows,
             SPLIT=SPLIT, SHORT=MAX_SPLIT_TOKENS, SPLIT_TOKENS=self.shape.split_tokens,
             WHOLE_TOKENS=self.shape.whole_tokens, ENTRIES=triton.next_power_of_2(num_entries), BLOCK=_STORE_BLOCK,
             HAS_WINDOW=self.window is not None, SEES_ALL=self.sees_all, num_warps=4,

@@ -11,6 +11,8 @@ then by a power of two and rounds nothing, fused or not.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -22,6 +24,35 @@ TILE_POSITIONS = tl.constexpr(64)
 # Columns of the smallest product of tensor cores, of which only the first is used.
 _COLUMNS = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+class Scoring(NamedTuple):
+    """Numbers that scores depend on. soft_cap, window: read only if `Fixed` says that there is one."""
+
+    scale: float
+    soft_cap: float
+    window: int
+
+
+class Fixed(NamedTuple):
+    """Constants of attention.
+
+    GROUP: query heads of a KV head, of D elements each, in tiles of D_PAD. BLOCK: positions of a block. KIND: of stored
+    elements; DTYPE: of activations. TILE, SPLIT: positions. MOVED: keys have means. SEES_ALL: see `last_seen`.
+    """
+
+    GROUP: int
+    D: int
+    D_PAD: int
+    BLOCK: int
+    KIND: tl.constexpr
+    DTYPE: tl.dtype
+    TILE: int
+    SPLIT: int
+    HAS_WINDOW: bool
+    HAS_CAP: bool
+    MOVED: bool
+    SEES_ALL: bool
 
 
 @triton.jit
@@ -46,8 +77,10 @@ def reference_of(maximum):
 
 
 @triton.jit
-def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
+def merge(state, split):
     """Merges one more split into a state: [ROWS], [ROWS], [ROWS, D_PAD]."""
+    maximum, total, mixed = state
+    split_maximum, split_total, split_mixed = split
     both = tl.maximum(maximum, split_maximum)
     reference = reference_of(both)
     before, now = scale_of(maximum, reference), scale_of(split_maximum, reference)
@@ -57,32 +90,30 @@ def merge(maximum, total, mixed, split_maximum, split_total, split_mixed):
 
 
 @triton.jit
-def add_sink(maximum, total, mixed, sink):
+def add_sink(state, sink):
     """Adds a position with the score `sink`, [ROWS] or a single one, and the value 0 to a state behind its splits."""
     score = sink * _LOG2_E
     whole = tl.ceil(score)
-    return merge(maximum, total, mixed, whole, tl.exp2(score - reference_of(whole)), tl.zeros_like(mixed))
+    return merge(state, (whole, tl.exp2(score - reference_of(whole)), tl.zeros_like(state[2])))
 
 
 @triton.jit
-def first_products(
-    q, begin, table, pool, scales, head, piece_elements, piece_scales, first_keys_offset, first_scales_offset,
-    D: tl.constexpr, D_PAD: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
-):  # fmt: skip
+def first_products(q, begin, table, head, kv, F: tl.constexpr):
     """Returns the products [ROWS] of q [ROWS, D_PAD] with the correction of the key at position 0; zero except for
     INT4.
 
     begin: the first attended position. If it is not 0, nothing is read.
     """
     products = tl.zeros([q.shape[0]], tl.float32)
-    if KIND == INT4:
-        column, elements = tl.arange(0, _COLUMNS), tl.arange(0, D_PAD // 2)
+    if F.KIND == INT4:
+        column, elements = tl.arange(0, _COLUMNS), tl.arange(0, F.D_PAD // 2)
         is_read = column + begin == 0
         blocks = tl.load(table + column * 0, is_read, other=0).to(tl.int64)
-        pointers = pool + (blocks * piece_elements + first_keys_offset + head * (D // 2))[:, None] + elements[None, :]
-        mask = is_read[:, None] & (elements < D // 2)[None, :]
-        keys = load_elements(pointers, mask, KIND, DTYPE, _COLUMNS, D_PAD)
-        key_scales = tl.load(scales + blocks * piece_scales + first_scales_offset + head, is_read, other=0.0)
+        places = blocks * kv.piece_elements + kv.first_keys_offset + head * (F.D // 2)
+        mask = is_read[:, None] & (elements < F.D // 2)[None, :]
+        keys = load_elements(kv.pool + places[:, None] + elements[None, :], mask, F.KIND, F.DTYPE, _COLUMNS, F.D_PAD)
+        scale_places = blocks * kv.piece_scales + kv.first_scales_offset + head
+        key_scales = tl.load(kv.scales + scale_places, is_read, other=0.0)
         products = _first_column(q, keys) * tl.sum(key_scales.to(tl.float32), axis=0)
     return products
 
@@ -139,20 +170,18 @@ def last_seen(positions, context, window, SEES_ALL: tl.constexpr, HAS_WINDOW: tl
 
 
 @triton.jit
-def attend(
-    maximum, total, mixed, q, first, means, start, positions, table, pool, scales, head, context,
-    piece_elements, piece_scales, values_offset, values_scales_offset, scale, soft_cap, window,
-    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr,
-    TILE: tl.constexpr, MASKED: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, MOVED: tl.constexpr,
-    SEES_ALL: tl.constexpr,
-):  # fmt: skip
+def attend(state, q, first, start, positions, table, head, context, kv, scoring, F: tl.constexpr, MASKED: tl.constexpr):
     """Adds one tile of positions, from `start`, to the state of rows at `positions` [ROWS] with q [ROWS, D_PAD].
 
-    first: the result of `first_products`; table: the entry's blocks; head: the KV head; means: its means, see
-    `KeyScaling`, if keys are MOVED. MASKED: some row does not see the whole tile.
+    first: the result of `first_products`; table: the entry's blocks; head: the KV head; kv: `KvLayer`; scoring:
+    `Scoring`; F: `Fixed`. MASKED: some row does not see the whole tile.
     """
-    row: tl.constexpr = D // 2 if KIND == INT4 else D
-    row_pad: tl.constexpr = D_PAD // 2 if KIND == INT4 else D_PAD
+    maximum, total, mixed = state
+    TILE: tl.constexpr = F.TILE
+    BLOCK: tl.constexpr = F.BLOCK
+    KIND: tl.constexpr = F.KIND
+    row: tl.constexpr = F.D // 2 if KIND == INT4 else F.D
+    row_pad: tl.constexpr = F.D_PAD // 2 if KIND == INT4 else F.D_PAD
     key_positions = start + tl.arange(0, TILE)
     # A tile inside one block needs a single look-up in the table.
     if BLOCK % TILE == 0:
@@ -164,7 +193,7 @@ def attend(
         blocks = tl.load(table + key_positions // BLOCK).to(tl.int64)
     elements = tl.arange(0, row_pad)
     place = head * BLOCK + key_positions % BLOCK
-    pointers = pool + (blocks * piece_elements + place * row)[:, None] + elements[None, :]
+    pointers = kv.pool + (blocks * kv.piece_elements + place * row)[:, None] + elements[None, :]
     # Rows beyond the context are uninitialised and may hold NaN.
     if MASKED:
         mask = (key_positions < context)[:, None] & (elements < row)[None, :]
@@ -172,21 +201,23 @@ def attend(
         mask = (elements < row)[None, :] & (key_positions >= 0)[:, None]
     else:
         mask = None
-    keys = load_elements(pointers, mask, KIND, DTYPE, TILE, D_PAD)
+    keys = load_elements(pointers, mask, KIND, F.DTYPE, TILE, F.D_PAD)
     product = dot(q, tl.trans(keys), tl.zeros([q.shape[0], TILE], tl.float32))
-    scale_pointers = scales + blocks * piece_scales + place
+    scale_pointers = kv.scales + blocks * kv.piece_scales + place
     if KIND != FLOAT:
         key_scales = tl.load(scale_pointers, key_positions < context, other=0.0).to(tl.float32)
     else:
         key_scales = tl.zeros([TILE], tl.float32)
     added = tl.where((key_positions == 0)[None, :], first[:, None], 0.0)
-    if MOVED:
-        added += _mean_products(q, means, start, D, D_PAD, TILE)[:, None]
-    scores = _scores(product, key_scales, added, scale, soft_cap, KIND != FLOAT, KIND == INT4 or MOVED, HAS_CAP)
+    if F.MOVED:
+        added += _mean_products(q, kv.means + head * kv.means_stride, start, F.D, F.D_PAD, TILE)[:, None]
+    adds: tl.constexpr = KIND == INT4 or F.MOVED
+    scores = _scores(product, key_scales, added, scoring.scale, scoring.soft_cap, KIND != FLOAT, adds, F.HAS_CAP)
     if MASKED:
-        is_seen = key_positions[None, :] <= last_seen(positions, context, window, SEES_ALL, HAS_WINDOW)[:, None]
-        if HAS_WINDOW:
-            is_seen = is_seen & (key_positions[None, :] > positions[:, None] - window)
+        last = last_seen(positions, context, scoring.window, F.SEES_ALL, F.HAS_WINDOW)
+        is_seen = key_positions[None, :] <= last[:, None]
+        if F.HAS_WINDOW:
+            is_seen = is_seen & (key_positions[None, :] > positions[:, None] - scoring.window)
         scores = tl.where(is_seen, scores, float("-inf"))
 
     both = tl.maximum(maximum, tl.ceil(tl.max(scores, axis=1)))
@@ -195,8 +226,8 @@ def attend(
     before = scale_of(maximum, reference)
     total = total * before + tl.sum(weights, axis=1)
     if KIND != FLOAT:
-        value_scales = tl.load(scale_pointers + values_scales_offset, key_positions < context, other=0.0).to(tl.float32)
-        weights = weights * value_scales[None, :]
-    values = load_elements(pointers + values_offset, mask, KIND, DTYPE, TILE, D_PAD)
-    mixed = dot(narrow(weights, DTYPE), values, mixed * before[:, None])
+        value_scales = tl.load(scale_pointers + kv.values_scales_offset, key_positions < context, other=0.0)
+        weights = weights * value_scales.to(tl.float32)[None, :]
+    values = load_elements(pointers + kv.values_offset, mask, KIND, F.DTYPE, TILE, F.D_PAD)
+    mixed = dot(narrow(weights, F.DTYPE), values, mixed * before[:, None])
     return both, total, mixed

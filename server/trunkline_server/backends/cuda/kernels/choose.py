@@ -43,7 +43,7 @@ from trunkline_server.backends.cuda.kernels.draw_range import (
     store_bands,
     uniform_of,
 )
-from trunkline_server.backends.cuda.kernels.draw_search import FARTHEST, NO_CUT, find, mass_of, search
+from trunkline_server.backends.cuda.kernels.draw_search import NO_CUT, all_typical, find, mass_of, search
 
 # Most tokens that a row's list holds.
 MAX_LISTED = 16384
@@ -182,47 +182,31 @@ def _choose_kernel(
     is_drawn = inside & (real_of(draws, TEMPERATURE, rows, inside).to(tl.float32) != 0.0) & (total > 0)
     base = rows * stride + tl.where(is_listed, vocab_size, 0)
     size = tl.where(is_drawn, tl.where(is_listed, count, vocab_size), 0)
-    longest = tl.max(size, 0)
+    elements = (values, base, size, tl.max(size, 0))
 
     # Initially nothing is cut or atypical.
     none = tl.zeros((ROWS,), tl.int64)
-    cut_key, cut_rest, cut_mass = none + NO_CUT, none, none
-    information = none.to(tl.float64)
-    entropy = information
-    farthest = none + FARTHEST
+    cut = (none + NO_CUT, none, none)
+    typical = all_typical(none)
     if FILTERS:
         # A program has one row on the device, and its own filters.
         top_k = number_of(draws, TOP_K, rows, inside)
         if tl.max(top_k, 0) > 0:
-            cut_key, cut_rest, cut_mass, total = cut_by_count(
-                values, base, size, longest, top_k, vocab_size, total, SCALE, ROWS, TILE
-            )
+            cut, total = cut_by_count(elements, top_k, vocab_size, total, SCALE, TILE)
         top_p = tl.where(inside, real_of(draws, TOP_P, rows, inside), 1.0)
         if tl.min(top_p, 0) < 1.0:
-            cut_key, cut_rest, cut_mass, total = cut_by_mass(
-                values, base, size, longest, top_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
-            )
+            cut, total = cut_by_mass(elements, top_p, cut, total, SCALE, TILE)
         min_p = real_of(draws, MIN_P, rows, inside)
         if tl.max(min_p, 0) > 0.0:
-            cut_key, cut_rest, cut_mass, total = cut_by_weight(
-                values, base, size, longest, min_p, cut_key, cut_rest, cut_mass, total, SCALE, ROWS, TILE
-            )
+            cut, total = cut_by_weight(elements, min_p, cut, total, SCALE, TILE)
     excluded = none
     if RARE:
-        information, entropy, farthest, cut_mass, total = cut_by_information(
-            values, base, size, longest, real_of(draws, TYPICAL_P, rows, inside), cut_key, cut_rest, cut_mass, total,
-            SCALE, ROWS, TILE,
-        )  # fmt: skip
-        excluded = excluded_mass(
-            values, base, size, longest, real_of(draws, XTC_THRESHOLD, rows, inside), cut_key, cut_rest, cut_mass,
-            information, entropy, farthest, total, has_xtc, SCALE, ROWS, TILE,
-        )  # fmt: skip
+        typical_p, threshold = real_of(draws, TYPICAL_P, rows, inside), real_of(draws, XTC_THRESHOLD, rows, inside)
+        typical, cut, total = cut_by_information(elements, typical_p, cut, total, SCALE, TILE)
+        excluded = excluded_mass(elements, threshold, cut, typical, total, has_xtc, SCALE, TILE)
     wanted = excluded + drawn_mass(uniform, total - excluded) - tl.where(is_listed, mass_above, 0)
-    key, _, mass, weight = search(
-        values, base, size, longest, wanted, False, cut_key, cut_rest, cut_mass, information, entropy, farthest, RARE,
-        SCALE, ROWS, TILE,
-    )  # fmt: skip
-    place = find(values, base, size, longest, key, (wanted - mass) // tl.maximum(weight, 1), ROWS, TILE)
+    key, _, mass, weight = search(elements, wanted, False, cut, typical, RARE, SCALE, TILE)
+    place = find(elements, key, (wanted - mass) // tl.maximum(weight, 1), TILE)
     from_list = tl.load(ids + rows * capacity + place, is_drawn & is_listed, other=0)
     token = tl.where(is_drawn, tl.where(is_listed, from_list, place), first)
     # Same refusals as `check_finite`: NaN, or a largest logit that is infinite.

@@ -1,8 +1,11 @@
 """Searches the scaled logits of a row, all at most 0, by bisecting the range of their keys.
 
-Elements are at `values + base[row]`, `size[row]` of them; `longest` is the largest size. ROWS rows are processed at
-once, so each number is a vector. A cut describes what filters keep: all elements with a key above `cut_key`, and the
-first `cut_rest` elements with that key, of mass `cut_mass` each.
+Several rows are processed at once, so each number is a vector [ROWS]. Kernels group them:
+
+    elements  (values, base, size, longest)      a row's are at `values + base`, `size` of them; the largest size
+    cut       (key, rest, mass)                  filters keep all elements with a key above `key`, and the first `rest`
+                                                 elements with that key, of mass `mass` each
+    typical   (information, entropy, farthest)   tokens whose distance (see `distance_of`) is larger are left out
 """
 
 from __future__ import annotations
@@ -51,98 +54,94 @@ def distance_of(x, information, entropy):
 
 
 @triton.jit
-def weighed(values, base, size, start, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """Returns the scaled logits of the tile at `start`, their weights, and which of them are elements; [ROWS, TILE]."""
+def all_typical(rows):
+    """Returns numbers with which no token is left out. rows: any i64 vector."""
+    zero = (rows * 0).to(tl.float64)
+    return zero, zero, rows * 0 + FARTHEST
+
+
+@triton.jit
+def loaded(elements, start, TILE: tl.constexpr):
+    """Returns the scaled logits of the tile at `start`, and which of them are elements; [ROWS, TILE]."""
+    values, base, size, _ = elements
     places = start + tl.arange(0, TILE)
     inside = places[None, :] < size[:, None]
-    x = tl.load(values + base[:, None] + places[None, :], inside, other=float("-inf"))
+    return tl.load(values + base[:, None] + places[None, :], inside, other=float("-inf")), inside
+
+
+@triton.jit
+def weighed(elements, start, SCALE: tl.constexpr, TILE: tl.constexpr):
+    """Returns the scaled logits of the tile at `start`, their weights, and which of them are elements; [ROWS, TILE]."""
+    x, inside = loaded(elements, start, TILE)
     return x, mass_of(x, SCALE), inside
 
 
 @triton.jit
-def _kept(x, weights, inside, lowest, information, entropy, farthest, TYPICAL: tl.constexpr):
-    """Returns number and mass of a tile's elements whose key is at least `lowest`."""
+def _kept(tile, lowest, typical, TYPICAL: tl.constexpr):
+    """Returns number and mass of the elements of a tile (see `weighed`) whose key is at least `lowest`."""
+    x, weights, inside = tile
     kept = inside & (key_of(x).to(tl.int64) >= lowest[:, None])
     weights = tl.where(kept, weights, 0)
     if TYPICAL:
+        information, entropy, farthest = typical
         weights = tl.where(distance_of(x, information, entropy) <= farthest[:, None], weights, 0)
     return tl.sum(kept.to(tl.int64), 1), tl.sum(weights, 1)
 
 
 @triton.jit
-def _above(
-    first_x, first_weights, first_inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information,
-    entropy, farthest, TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def _above(first, elements, bound, cut, typical, TYPICAL: tl.constexpr, SCALE: tl.constexpr, TILE: tl.constexpr):
     """Returns what `above` does, with the first tile from `weighed`."""
+    cut_key, cut_rest, cut_mass = cut
     lowest = tl.maximum(bound, cut_key + 1)
-    count, mass = _kept(first_x, first_weights, first_inside, lowest, information, entropy, farthest, TYPICAL)
+    count, mass = _kept(first, lowest, typical, TYPICAL)
     count += tl.where(bound <= cut_key, cut_rest, 0)
     mass += tl.where(bound <= cut_key, cut_rest * cut_mass, 0)
-    for start in range(TILE, longest, TILE):
-        x, weights, inside = weighed(values, base, size, start, SCALE, ROWS, TILE)
-        more, more_mass = _kept(x, weights, inside, lowest, information, entropy, farthest, TYPICAL)
+    for start in range(TILE, elements[3], TILE):
+        more, more_mass = _kept(weighed(elements, start, SCALE, TILE), lowest, typical, TYPICAL)
         count += more
         mass += more_mass
     return count, mass
 
 
 @triton.jit
-def above(
-    values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy, farthest,
-    TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def above(elements, bound, cut, typical, TYPICAL: tl.constexpr, SCALE: tl.constexpr, TILE: tl.constexpr):
     """Returns number and mass of the elements that the cut keeps and whose key is at least `bound`."""
-    x, weights, inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
-    return _above(
-        x, weights, inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass, information, entropy,
-        farthest, TYPICAL, SCALE, ROWS, TILE,
-    )  # fmt: skip
+    return _above(weighed(elements, 0, SCALE, TILE), elements, bound, cut, typical, TYPICAL, SCALE, TILE)
 
 
 @triton.jit
 def search(
-    values, base, size, longest, wanted, BY_COUNT: tl.constexpr, cut_key, cut_rest, cut_mass, information, entropy,
-    farthest, TYPICAL: tl.constexpr, SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+    elements, wanted, BY_COUNT: tl.constexpr, cut, typical, TYPICAL: tl.constexpr, SCALE: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
     """Finds the largest key at or above which are `wanted` elements, or more mass than `wanted`.
 
     Returns the key, number and mass of elements above it, and the mass of one element with that key. The first tile's
     weights, which are mostly all, are computed once.
     """
-    first_x, first_weights, first_inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
-    key = tl.zeros((ROWS,), tl.int64) + LOWEST
+    first = weighed(elements, 0, SCALE, TILE)
+    key = cut[0] * 0 + LOWEST
     for step in range(32):
-        bound = key + (tl.full((ROWS,), 1 << 31, tl.int64) >> step)
-        count, mass = _above(
-            first_x, first_weights, first_inside, values, base, size, longest, bound, cut_key, cut_rest, cut_mass,
-            information, entropy, farthest, TYPICAL, SCALE, ROWS, TILE,
-        )  # fmt: skip
+        bound = key + (tl.full(key.shape, 1 << 31, tl.int64) >> step)
+        count, mass = _above(first, elements, bound, cut, typical, TYPICAL, SCALE, TILE)
         is_reached = count >= wanted if BY_COUNT else mass > wanted
         key = tl.where(is_reached, bound, key)
-    count, mass = _above(
-        first_x, first_weights, first_inside, values, base, size, longest, key + 1, cut_key, cut_rest, cut_mass,
-        information, entropy, farthest, TYPICAL, SCALE, ROWS, TILE,
-    )  # fmt: skip
+    count, mass = _above(first, elements, key + 1, cut, typical, TYPICAL, SCALE, TILE)
     x = value_of(key.to(tl.int32))
     weight = mass_of(tl.where(x == x, x, float("-inf")), SCALE)
     return key, count, mass, weight
 
 
 @triton.jit
-def information_of(
-    values, base, size, longest, cut_key, cut_rest, cut_mass, total,
-    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def information_of(elements, cut, total, SCALE: tl.constexpr, TILE: tl.constexpr):
     """Returns the logarithm of the kept weights' sum, and the mean information of kept tokens (entropy), in nats."""
+    cut_key, cut_rest, cut_mass = cut
     cut_value = value_of(cut_key.to(tl.int32)).to(tl.float64)
     has_cut = (cut_rest > 0) & (cut_mass > 0)
     mean = tl.where(has_cut, (cut_rest * cut_mass).to(tl.float64) * tl.where(has_cut, cut_value, 0.0), 0.0)
-    for start in range(0, longest, TILE):
-        places = start + tl.arange(0, TILE)
-        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
-        weights = mass_of(x, SCALE)
-        kept = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) > cut_key[:, None]) & (weights > 0)
+    for start in range(0, elements[3], TILE):
+        x, weights, inside = weighed(elements, start, SCALE, TILE)
+        kept = inside & (key_of(x).to(tl.int64) > cut_key[:, None]) & (weights > 0)
         mean += tl.sum(tl.where(kept, weights.to(tl.float64) * tl.where(kept, x, 0.0).to(tl.float64), 0.0), 1)
     sum_of_weights = total.to(tl.float64)
     information = tl.log(sum_of_weights / (1 << SCALE))
@@ -150,40 +149,37 @@ def information_of(
 
 
 @triton.jit
-def distance_within(
-    values, base, size, longest, wanted, cut_key, cut_rest, cut_mass, information, entropy,
-    SCALE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
+def distance_within(elements, wanted, cut, information, entropy, SCALE: tl.constexpr, TILE: tl.constexpr):
     """Returns the smallest distance within which the kept tokens have a mass of `wanted`."""
-    first_x, first_weights, first_inside = weighed(values, base, size, 0, SCALE, ROWS, TILE)
+    cut_key, cut_rest, cut_mass = cut
+    first = weighed(elements, 0, SCALE, TILE)
     cut_value = value_of(cut_key.to(tl.int32))
     at_cut = distance_of(tl.where(cut_value == cut_value, cut_value, 0.0)[:, None], information, entropy)
-    distance = tl.zeros((ROWS,), tl.int64)
+    distance = cut_key * 0
     for step in range(1, 64):
-        bound = distance + (tl.full((ROWS,), 1 << 62, tl.int64) >> (step - 1))
+        bound = distance + (tl.full(distance.shape, 1 << 62, tl.int64) >> (step - 1))
         mass = tl.where((tl.min(at_cut, 1) < bound) & (cut_mass > 0), cut_rest * cut_mass, 0)
-        _, more = _kept(first_x, first_weights, first_inside, cut_key + 1, information, entropy, bound - 1, True)
+        typical = (information, entropy, bound - 1)
+        _, more = _kept(first, cut_key + 1, typical, True)
         mass += more
-        for start in range(TILE, longest, TILE):
-            x, weights, inside = weighed(values, base, size, start, SCALE, ROWS, TILE)
-            _, more = _kept(x, weights, inside, cut_key + 1, information, entropy, bound - 1, True)
+        for start in range(TILE, elements[3], TILE):
+            _, more = _kept(weighed(elements, start, SCALE, TILE), cut_key + 1, typical, True)
             mass += more
         distance = tl.where(mass < wanted, bound, distance)
     return distance
 
 
 @triton.jit
-def find(values, base, size, longest, key, index, ROWS: tl.constexpr, TILE: tl.constexpr):
+def find(elements, key, index, TILE: tl.constexpr):
     """Returns the place of the element with `key` that has `index` elements with the same key before it."""
-    found = tl.zeros((ROWS,), tl.int32)
-    before = tl.zeros((ROWS,), tl.int64)
-    for start in range(0, longest, TILE):
-        places = start + tl.arange(0, TILE)
-        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
-        has_key = (places[None, :] < size[:, None]) & (key_of(x).to(tl.int64) == key[:, None])
+    before = key * 0
+    found = before.to(tl.int32)
+    for start in range(0, elements[3], TILE):
+        x, inside = loaded(elements, start, TILE)
+        has_key = inside & (key_of(x).to(tl.int64) == key[:, None])
         rank = before[:, None] + tl.cumsum(has_key.to(tl.int64), 1)
         is_it = has_key & (rank == index[:, None] + 1)
-        found += tl.sum(tl.where(is_it, places[None, :], 0), 1)
+        found += tl.sum(tl.where(is_it, (start + tl.arange(0, TILE))[None, :], 0), 1)
         before += tl.sum(has_key.to(tl.int64), 1)
     return found
 
@@ -195,12 +191,11 @@ def share_of(total, part):
 
 
 @triton.jit
-def least_key(values, base, size, longest, least, ROWS: tl.constexpr, TILE: tl.constexpr):
+def least_key(elements, least, TILE: tl.constexpr):
     """Returns the smallest key whose weight is at least `least`."""
-    lowest = tl.full((ROWS,), 1 << 31, tl.int64)
-    for start in range(0, longest, TILE):
-        places = start + tl.arange(0, TILE)
-        x = tl.load(values + base[:, None] + places[None, :], places[None, :] < size[:, None], other=float("-inf"))
-        kept = (places[None, :] < size[:, None]) & (tl.exp(x.to(tl.float64)) >= least[:, None])
+    lowest = tl.full(least.shape, 1 << 31, tl.int64)
+    for start in range(0, elements[3], TILE):
+        x, inside = loaded(elements, start, TILE)
+        kept = inside & (tl.exp(x.to(tl.float64)) >= least[:, None])
         lowest = tl.minimum(lowest, tl.min(tl.where(kept, key_of(x).to(tl.int64), 1 << 31), 1))
     return lowest

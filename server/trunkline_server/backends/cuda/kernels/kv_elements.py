@@ -6,16 +6,23 @@ a product with it rounds nothing. Its scale multiplies scores and weights, not e
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.numerics import E4M3_MAX, INTERPRETED, e4m3_codes, from_e4m3, narrow
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.cuda.kv_pool import KvPool
 
 # Kinds of elements, as kernels know them.
 FLOAT = tl.constexpr(0)
 FP8 = tl.constexpr(1)
 INT8 = tl.constexpr(2)
 INT4 = tl.constexpr(3)
+KINDS = {"f32": FLOAT, "f16": FLOAT, "bf16": FLOAT, "fp8": FP8, "int8": INT8, "int4": INT4}
 
 # Adding and subtracting it rounds to whole numbers, to nearest even.
 _ROUND_SHIFT = tl.constexpr(12582912.0)
@@ -25,6 +32,34 @@ _TINY = tl.constexpr(1e-30)
 # Number of candidate scales of int4, which put a head's largest magnitude at different half steps. Beyond 16 half steps
 # it saturates at the last level, 15.
 _NUM_PLACES = tl.constexpr(6)
+
+
+class KvLayer(NamedTuple):
+    """K and V of a layer, as kernels take them. `KvLayout` explains the numbers.
+
+    means: of the keys, and their distance between KV heads; see `KeyScaling`. Read only if there are some.
+    """
+
+    pool: torch.Tensor
+    scales: torch.Tensor
+    means: torch.Tensor
+    means_stride: int
+    piece_elements: int
+    piece_scales: int
+    values_offset: int
+    values_scales_offset: int
+    first_keys_offset: int
+    first_scales_offset: int
+
+    @staticmethod
+    def of(pool: KvPool, layer: int) -> KvLayer:
+        layout, elements = pool.layout, pool.elements(layer)
+        means = elements if pool.key_scaling is None else pool.key_scaling.means[layer]
+        return KvLayer(
+            elements, pool.scales(layer), means, means.stride(0), layout.piece_elements, layout.piece_scales,
+            layout.values_offset, layout.num_kv_heads * layout.block_size, layout.first_keys_offset,
+            layout.first_scales_offset,
+        )  # fmt: skip
 
 
 @triton.jit

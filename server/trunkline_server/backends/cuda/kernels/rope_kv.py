@@ -6,8 +6,7 @@ token share in L2. Sums (int4's choice of a scale) are over one head in a tile o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -15,7 +14,17 @@ import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import transform, transform_run
-from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, FP8, INT4, INT8, fp8_of, int4_of, int8_of
+from trunkline_server.backends.cuda.kernels.kv_elements import (
+    FLOAT,
+    FP8,
+    INT4,
+    INT8,
+    KINDS,
+    KvLayer,
+    fp8_of,
+    int4_of,
+    int8_of,
+)
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
@@ -26,11 +35,8 @@ if TYPE_CHECKING:
 # Tokens of one program, constant; the tail is masked.
 _ROWS = 8
 
-KINDS = {"f32": FLOAT, "f16": FLOAT, "bf16": FLOAT, "fp8": FP8, "int8": INT8, "int4": INT4}
 
-
-@dataclass(frozen=True)
-class RopeTables:
+class RopeTables(NamedTuple):
     """Tables of cos and sin, [positions, dim / 2] f32 each, times the attention factor."""
 
     cos: torch.Tensor
@@ -49,7 +55,7 @@ def rope_tables(rope: Rope, num_positions: int, device: torch.device | str) -> R
 
 
 @triton.jit
-def rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
+def rotated(x, row_offsets, positions, is_row, tables, D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr):
     """Returns the head at x + row_offsets [ROWS], rotated, [ROWS, D_PAD] f32. Loads partner elements again, from L1.
 
     positions: [ROWS], or [1] if rows share one.
@@ -64,8 +70,8 @@ def rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD:
         rotated_mask = is_row[:, None] & is_rotated[None, :]
         others = tl.load(x + row_offsets[:, None] + partners[None, :], rotated_mask, other=0.0).to(tl.float32)
         angles = positions[:, None] * half + (elements % half)[None, :]
-        cosines = tl.load(cos + angles, is_rotated[None, :], other=1.0)
-        sines = tl.load(sin + angles, is_rotated[None, :], other=0.0)
+        cosines = tl.load(tables.cos + angles, is_rotated[None, :], other=1.0)
+        sines = tl.load(tables.sin + angles, is_rotated[None, :], other=0.0)
         signed = tl.where((elements < half)[None, :], -others, others)
         values = tl.where(is_rotated[None, :], values * cosines + signed * sines, values)
     return values
@@ -73,14 +79,14 @@ def rotated(x, row_offsets, positions, is_row, cos, sin, D: tl.constexpr, D_PAD:
 
 @triton.jit
 def store_elements(
-    x, pool, scales, slots, is_row, head, piece_elements, piece_scales, offset, scales_offset,
+    x, kv, slots, is_row, head, offset, scales_offset,
     D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr, STORED: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """Stores x [ROWS, D_PAD] f32 in its slots, in the pool's format. offset, scales_offset: of K or V in a piece."""
     row: tl.constexpr = D // 2 if KIND == INT4 else D
     blocks, places = slots // BLOCK, slots % BLOCK
-    first = blocks * piece_elements + offset + (head * BLOCK + places) * row
+    first = blocks * kv.piece_elements + offset + (head * BLOCK + places) * row
     row_scales = tl.zeros([ROWS], tl.float32)
     if KIND == INT4:
         levels, row_scales = int4_of(x, D, D_PAD)
@@ -95,40 +101,37 @@ def store_elements(
             stored, row_scales = int8_of(x)
         else:
             stored = narrow(x, STORED)
-    tl.store(pool + first[:, None] + elements[None, :], stored, is_row[:, None] & (elements < row)[None, :])
+    tl.store(kv.pool + first[:, None] + elements[None, :], stored, is_row[:, None] & (elements < row)[None, :])
     if KIND != FLOAT:
-        at = blocks * piece_scales + scales_offset + head * BLOCK + places
-        tl.store(scales + at, narrow(row_scales, tl.bfloat16), is_row)
+        at = blocks * kv.piece_scales + scales_offset + head * BLOCK + places
+        tl.store(kv.scales + at, narrow(row_scales, tl.bfloat16), is_row)
 
 
 @triton.jit
 def _store_first_keys(
-    x, pool, scales, slots, is_first, head, piece_elements, piece_scales, offset, scales_offset,
-    D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
+    x, kv, slots, is_first, head, D: tl.constexpr, D_PAD: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):
     """Stores the error of int4 keys x [ROWS, D_PAD] in another four bits, of rows of position 0 (is_first) only."""
     levels, row_scales = int4_of(x, D, D_PAD)
     left = x - (levels * 2.0 - 15.0) * row_scales[:, None]
     left = tl.where((tl.arange(0, D_PAD) < D)[None, :], left, 0.0)
     # A piece has one such key for each head, as if its block had one position.
     store_elements(
-        left, pool, scales, slots // BLOCK, is_first, head, piece_elements, piece_scales, offset, scales_offset,
+        left, kv, slots // BLOCK, is_first, head, kv.first_keys_offset, kv.first_scales_offset,
         D, D_PAD, 1, INT4, tl.uint8, ROWS,
     )  # fmt: skip
 
 
 @triton.jit
 def _rope_and_write_kernel(
-    q, k, v, out, positions, slots, cos, sin, factors, means, pool, scales,
-    q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs,
-    piece_elements, piece_scales, values_offset, first_keys_offset, first_scales_offset, means_stride, transform_factor,
+    q, k, v, out, positions, slots, tables, factors, kv,
+    q_stride, k_stride, v_stride, out_stride, num_rows, num_kv_heads, num_query_programs, transform_factor,
     D: tl.constexpr, D_PAD: tl.constexpr, ROTARY: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr,
     LOG_RUN: tl.constexpr, SCALED: tl.constexpr, OUT: tl.constexpr, STORED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Handles one head, program_id(1): queries if they change, then keys, then values. LOG_RUN: 0 for no transform.
 
-    factors, means: a layer's part of `KeyScaling`, read if SCALED; means_stride: between the means of neighbouring KV
-    heads.
+    factors: a layer's part of `KeyScaling`, read if SCALED, as are the means.
     """
     await_previous()
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
@@ -136,7 +139,7 @@ def _rope_and_write_kernel(
     at = tl.load(positions + rows, is_row, other=0).to(tl.int64)
     head = tl.program_id(1)
     if head < num_query_programs:
-        x = rotated(q, rows * q_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+        x = rotated(q, rows * q_stride + head * D, at, is_row, tables, D, D_PAD, ROTARY)
         elements = tl.arange(0, D_PAD)
         if SCALED:
             channels = head // (num_query_programs // num_kv_heads) * D + elements
@@ -151,7 +154,7 @@ def _rope_and_write_kernel(
         head -= num_query_programs
         offset, scales_offset = tl.zeros([], tl.int64), tl.zeros([], tl.int64)
         if head < num_kv_heads:
-            x = rotated(k, rows * k_stride + head * D, at, is_row, cos, sin, D, D_PAD, ROTARY)
+            x = rotated(k, rows * k_stride + head * D, at, is_row, tables, D, D_PAD, ROTARY)
             if SCALED:
                 elements = tl.arange(0, D_PAD)
                 x *= tl.load(factors + head * D + elements, elements < D, other=0.0)[None, :]
@@ -159,27 +162,21 @@ def _rope_and_write_kernel(
                 x = transform(x, ROWS, D_PAD, LOG_RUN)
             if SCALED:
                 elements = tl.arange(0, D_PAD)
-                shared = means + head * means_stride + (at // TILE_POSITIONS * D)[:, None] + elements[None, :]
+                shared = kv.means + head * kv.means_stride + (at // TILE_POSITIONS * D)[:, None] + elements[None, :]
                 x -= tl.load(shared, is_row[:, None] & (elements < D)[None, :], other=0.0).to(tl.float32)
             is_first = is_row & (at == 0)
         else:
             head -= num_kv_heads
             is_first = is_row & (at < 0)
-            offset += values_offset
-            scales_offset += num_kv_heads * BLOCK
-            x = rotated(v, rows * v_stride + head * D, at, is_row, cos, sin, D, D_PAD, 0)
+            offset += kv.values_offset
+            scales_offset += kv.values_scales_offset
+            x = rotated(v, rows * v_stride + head * D, at, is_row, tables, D, D_PAD, 0)
             if LOG_RUN > 0:
                 x = transform(x, ROWS, D_PAD, LOG_RUN)
-        store_elements(
-            x, pool, scales, slot, is_row, head, piece_elements, piece_scales, offset, scales_offset,
-            D, D_PAD, BLOCK, KIND, STORED, ROWS,
-        )  # fmt: skip
+        store_elements(x, kv, slot, is_row, head, offset, scales_offset, D, D_PAD, BLOCK, KIND, STORED, ROWS)
         if KIND == INT4:  # noqa: SIM102 (one is of the compiler, the other of the program)
             if tl.max(is_first.to(tl.int32), axis=0) > 0:
-                _store_first_keys(
-                    x, pool, scales, slot, is_first, head, piece_elements, piece_scales, first_keys_offset,
-                    first_scales_offset, D, D_PAD, BLOCK, ROWS,
-                )  # fmt: skip
+                _store_first_keys(x, kv, slot, is_first, head, D, D_PAD, BLOCK, ROWS)
 
 
 def rope_and_write_kv(
@@ -211,17 +208,15 @@ def rope_and_write_kv(
     if num_rows == 0:
         return out
     num_query_programs = width // head_size if changes_queries else 0
-    cos, sin = (tables.cos, tables.sin) if tables is not None else (positions, positions)
-    factors, means = (cos, cos) if scaling is None else (scaling.factors[layer], scaling.means[layer])
-    elements, scales = pool.elements(layer), pool.scales(layer)
+    angles = RopeTables(positions, positions) if tables is None else tables
+    kv, factors = KvLayer.of(pool, layer), angles.cos if scaling is None else scaling.factors[layer]
     _rope_and_write_kernel[(triton.cdiv(num_rows, _ROWS), num_query_programs + num_written * layout.num_kv_heads)](
-        q, k, v, out, positions, slots, cos, sin, factors, means, elements, scales,
+        q, k, v, out, positions, slots, angles, factors, kv,
         q.stride(0), k.stride(0), v.stride(0), out.stride(0), num_rows, layout.num_kv_heads, num_query_programs,
-        layout.piece_elements, layout.piece_scales, layout.values_offset, layout.first_keys_offset,
-        layout.first_scales_offset, means.stride(0), 2.0**-log_run,
+        2.0**-log_run,
         D=head_size, D_PAD=triton.next_power_of_2(head_size), ROTARY=0 if tables is None else tables.dim,
         BLOCK=layout.block_size, KIND=KINDS[pool.format.value], LOG_RUN=log_run, SCALED=scaling is not None,
-        OUT=TRITON_DTYPES[out.dtype], STORED=TRITON_DTYPES.get(elements.dtype, tl.float32), ROWS=_ROWS, num_warps=4,
+        OUT=TRITON_DTYPES[out.dtype], STORED=TRITON_DTYPES.get(kv.pool.dtype, tl.float32), ROWS=_ROWS, num_warps=4,
         enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     return out
