@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trunkline_server.errors import UnsupportedFormat, quoted
+from trunkline_server.weights.module_numbers import GroupedIntegers, four_bit_floats, integers_of, scales_of_bytes
 from trunkline_server.weights.quantization import (
     Awq,
     EightBits,
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 # Inputs of a block of AFFINE4 and AFFINE8.
 BLOCK = 32
-# The column of eight to which each nibble of AWQ's words belongs, from the lowest.
-AWQ_COLUMNS = np.argsort([0, 2, 4, 6, 1, 3, 5, 7])
 _DTYPES: dict[str, np.dtype[Any]] = {
     "I32": np.dtype("<i4"),
     "F16": np.dtype("<f2"),
@@ -47,18 +46,18 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 def decoded(scheme: Quantization, name: str, parts: Mapping[str, Part]) -> Tensor:
     """Returns the weight [N, K] that a module's parts encode. name: of the weight. Raises UnsupportedFormat."""
-    if isinstance(scheme, Gptq):
-        return _gptq(scheme, name, parts)
-    if isinstance(scheme, Awq):
-        return _awq(scheme, name, parts)
-    if isinstance(scheme, PackedIntegers):
-        return _packed(scheme, name, parts)
-    if isinstance(scheme, EightBits):
-        return _eight_bits(scheme, name, parts)
     if isinstance(scheme, Mxfp4):
         return _mxfp4(name, parts)
-    assert isinstance(scheme, FourBitFloats)
-    return _four_bit_floats(name, parts)
+    arrays = {suffix: array_of(part) for suffix, part in parts.items()}
+    if isinstance(scheme, FourBitFloats):
+        codes, scales, block = four_bit_floats(name, arrays, quantization_state(parts))
+        return _rounded(name, arrays["weight.quant_map"][codes] * scales.repeat(block, 1))
+    if isinstance(scheme, EightBits) and scheme.is_float:
+        raw = arrays["weight"]
+        scales, columns = scales_of_bytes(scheme, arrays)
+        width = raw.shape[1] if columns is None else min(columns, raw.shape[1])
+        return _rounded(name, _E4M3[raw] * scales.repeat(width, 1)[:, : raw.shape[1]])
+    return _grouped(name, integers_of(scheme, arrays))
 
 
 def decoded_format(scheme: Quantization, parts: Mapping[str, Part], num_inputs: int) -> str:
@@ -77,7 +76,7 @@ def decoded_format(scheme: Quantization, parts: Mapping[str, Part], num_inputs: 
             return "MXFP4"
         case _:
             return "BF16"
-    keeps = _keeps_integers(num_inputs, size, None if order is None else _integers(order))
+    keeps = _keeps_integers(num_inputs, size, None if order is None else array_of(order))
     return f"AFFINE{bits}" if keeps else "BF16"
 
 
@@ -87,83 +86,6 @@ def _keeps_integers(num_inputs: int, group_size: int | None, order: Integers | N
     if num_inputs % BLOCK != 0 or (size % BLOCK != 0 and size != num_inputs):
         return False
     return order is None or np.array_equal(order, np.arange(num_inputs, dtype=np.int32) // size)
-
-
-def _gptq(scheme: Gptq, name: str, parts: Mapping[str, Part]) -> Tensor:
-    by_word = unpacked_words(parts["qweight"], scheme.bits)  # [words of K, N, in a word]
-    numbers = by_word.swapaxes(1, 2).reshape(-1, by_word.shape[1]).T
-    stored = unpacked_words(parts["qzeros"], scheme.bits).astype(np.int32)
-    zeros = (stored.reshape(len(stored), -1) + scheme.zero_offset) & ((1 << scheme.bits) - 1)
-    order = _integers(parts["g_idx"]) if "g_idx" in parts else None
-    return _grouped(name, scheme.bits, numbers, floats_of(parts["scales"]).T, zeros.T, scheme.group_size, order)
-
-
-def _awq(scheme: Awq, name: str, parts: Mapping[str, Part]) -> Tensor:
-    def columns(part: Part) -> Bytes:
-        unpacked = unpacked_words(part, 4)[..., AWQ_COLUMNS]
-        return unpacked.reshape(len(unpacked), -1)
-
-    numbers, zeros = columns(parts["qweight"]).T, columns(parts["qzeros"]).T.astype(np.int32)
-    return _grouped(name, 4, numbers, floats_of(parts["scales"]).T, zeros, scheme.group_size)
-
-
-def _packed(scheme: PackedIntegers, name: str, parts: Mapping[str, Part]) -> Tensor:
-    numbers = unpacked_words(parts["weight_packed"], scheme.bits)
-    numbers = numbers.reshape(len(numbers), -1)
-    scales = floats_of(parts["weight_scale"])
-    # Signed integers, including zero points, are stored plus half the range.
-    zeros = np.full(scales.shape, 1 << (scheme.bits - 1), dtype=np.int32)
-    if not scheme.is_symmetric:
-        by_word = unpacked_words(parts["weight_zero_point"], scheme.bits)  # [words of N, groups, in a word]
-        zeros = by_word.swapaxes(1, 2).reshape(-1, by_word.shape[1])[: len(numbers)].astype(np.int32)
-    order = _integers(parts["weight_g_idx"]) if "weight_g_idx" in parts else None
-    return _grouped(name, scheme.bits, numbers, scales, zeros, scheme.group_size, order)
-
-
-def _eight_bits(scheme: EightBits, name: str, parts: Mapping[str, Part]) -> Tensor:
-    weight = parts["weight"]
-    raw = np.frombuffer(weight.data, dtype=np.uint8).reshape(weight.shape)
-    stored = floats_of(parts[scheme.scale_name])
-    if scheme.block is not None:
-        rows, columns = scheme.block
-        scales = stored if len(stored) == len(raw) else stored.repeat(min(rows, len(raw)), 0)[: len(raw)]
-    else:
-        columns = raw.shape[1]
-        scales = np.broadcast_to(stored.reshape(-1, 1) / np.float32(scheme.scale_divisor), (len(raw), 1))
-    if not scheme.is_float:
-        # Flipping the top bit of two's complement adds 128.
-        zeros = np.full(scales.shape, 128, dtype=np.int32)
-        return _grouped(name, 8, raw ^ np.uint8(0x80), scales, zeros, columns)
-    return _rounded(name, _E4M3[raw] * scales.repeat(min(columns, raw.shape[1]), 1)[:, : raw.shape[1]])
-
-
-def _four_bit_floats(name: str, parts: Mapping[str, Part]) -> Tensor:
-    state = quantization_state(parts)
-    shape, block = state["shape"], state["blocksize"]
-    assert isinstance(shape, list) and isinstance(block, int), "checked when the file was opened"
-    if shape[1] % block != 0:
-        raise UnsupportedFormat(
-            f"weight {quoted(name)} has rows of {shape[1]} elements in blocks of {block}, which is not supported",
-            hint="use the unquantised model or a GGUF file",
-        )
-    peaks = absmax_of(parts, state)
-    # The upper nibble comes first.
-    pairs = np.frombuffer(parts["weight"].data, dtype=np.uint8)
-    codes = np.stack([pairs >> np.uint8(4), pairs & np.uint8(15)], axis=1).reshape(shape)
-    table = floats_of(parts["weight.quant_map"])
-    return _rounded(name, table[codes] * peaks.reshape(shape[0], -1).repeat(block, 1))
-
-
-def absmax_of(parts: Mapping[str, Part], state: Mapping[str, object]) -> Floats:
-    """Returns the scale of each block of bitsandbytes. state: the result of `quantization_state`."""
-    absmax = parts["weight.absmax"]
-    if "weight.nested_absmax" not in parts:
-        return floats_of(absmax)
-    nested_block, offset = state["nested_blocksize"], state.get("nested_offset", 0.0)
-    assert isinstance(nested_block, int) and isinstance(offset, float | int), "checked when the file was opened"
-    nested = floats_of(parts["weight.nested_absmax"]).repeat(min(nested_block, absmax.shape[0]))[: absmax.shape[0]]
-    codes = np.frombuffer(absmax.data, dtype=np.uint8)
-    return floats_of(parts["weight.nested_quant_map"])[codes] * nested + np.float32(offset)
 
 
 def _mxfp4(name: str, parts: Mapping[str, Part]) -> Tensor:
@@ -179,20 +101,10 @@ def _mxfp4(name: str, parts: Mapping[str, Part]) -> Tensor:
     return Tensor(name=name, format="MXFP4", shape=(scales.shape[0], scales.shape[1] * BLOCK), data=data)
 
 
-def _grouped(
-    name: str,
-    bits: int,
-    numbers: Bytes,
-    scales: Floats,
-    zeros: Integers,
-    group_size: int | None,
-    order: Integers | None = None,
-) -> Tensor:
-    """Encodes `scale * (number - zero)`.
-
-    numbers: unsigned, [N, K]; scales, zeros: [N, groups]; group_size: None for one group; order: each input's group,
-    None if they follow each other.
-    """
+def _grouped(name: str, stored: GroupedIntegers) -> Tensor:
+    bits, numbers, scales = stored.bits, stored.numbers, stored.scales
+    group_size, order = stored.group_size, stored.order
+    zeros = np.broadcast_to(np.asarray(stored.zeros, np.int32), scales.shape)
     num_outputs, num_inputs = numbers.shape
     size = num_inputs if group_size is None else min(group_size, num_inputs)
     groups = np.arange(num_inputs, dtype=np.int32) // size if order is None else order
@@ -227,24 +139,12 @@ def _rounded(name: str, values: Floats) -> Tensor:
     return Tensor(name=name, format="BF16", shape=values.shape, data=data)
 
 
-def unpacked_words(part: Part, bits: int) -> Bytes:
-    """Unpacks i32 [..., n] to u8 [..., n, 32 / bits], from the lowest bits."""
-    whole = np.frombuffer(part.data, dtype=np.uint8).reshape(*part.shape, 4)
-    if bits == 8:
-        return whole
-    return np.stack([whole & np.uint8(15), whole >> np.uint8(4)], axis=-1).reshape(*part.shape, 8)
-
-
-def _integers(part: Part) -> Integers:
-    values: Integers = np.frombuffer(part.data, dtype=_DTYPES["I32"]).reshape(part.shape)
-    return values
-
-
-def floats_of(part: Part) -> Floats:
-    values = np.frombuffer(part.data, dtype=_DTYPES[part.dtype]).reshape(part.shape)
+def array_of(part: Part) -> NDArray[Any]:
+    """Returns a part as i32, as f32, or as the bytes of smaller numbers."""
+    values = np.frombuffer(part.data, dtype=_DTYPES.get(part.dtype, np.uint8)).reshape(part.shape)
     if part.dtype == "BF16":
         return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values.astype(np.float32)
+    return values.astype(np.float32) if part.dtype == "F16" else values
 
 
 def _e4m3() -> Floats:

@@ -205,8 +205,8 @@ def _iq4_xs(groups: Array) -> Unpacked:
 
 def _mxfp4(groups: Array) -> Unpacked:
     """Layout: an exponent, 32 numbers of 4 bits (E2M1). OCP Microscaling Formats, version 1.0."""
-    library = _library(groups)
-    exponents = _cast(groups[:, :1], "int32") - 128
+    library = library_of(groups)
+    exponents = cast(groups[:, :1], "int32") - 128
     scales = library.ldexp(library.ones_like(exponents, dtype=library.float32), exponents)
     return Unpacked(_looked_up(TWICE_E2M1, nibbles(groups[:, 1:])), scales)
 
@@ -221,7 +221,7 @@ def _affine8(groups: Array) -> Unpacked:
     return Unpacked(_signed(groups[:, 8:]), _float(groups, 0), _float(groups, 4))
 
 
-def _library(array: Array) -> Any:
+def library_of(array: Array) -> Any:
     """Returns the module numpy or torch. What the two share: `&`, `|`, `<<`, `>>`, slices, `reshape` and `view`."""
     return np if isinstance(array, np.ndarray) else sys.modules["torch"]
 
@@ -233,41 +233,41 @@ def _on_host(array: Array) -> Bytes:
 
 def _like(array: Array, numbers: NDArray[np.generic]) -> Array:
     """Returns numbers as an array of the same library, on the same device."""
-    return _library(array).asarray(numbers, device=array.device)
+    return library_of(array).asarray(numbers, device=array.device)
 
 
-def _cast(array: Array, dtype: str) -> Array:
-    library = _library(array)
+def cast(array: Array, dtype: str) -> Array:
+    library = library_of(array)
     return array.astype(dtype) if library is np else array.to(getattr(library, dtype))
 
 
 def _signed(numbers: Array, offset: int = 0) -> Array:
     """Returns u8 minus an offset as i8."""
-    return (numbers - offset).view(_library(numbers).int8)
+    return (numbers - offset).view(library_of(numbers).int8)
 
 
 def _float(groups: Array, offset: int) -> Array:
     """Returns the f32 at a byte offset of each group as [groups, 1]."""
-    return _copied(groups[:, offset : offset + 4]).view(_library(groups).float32)
+    return _copied(groups[:, offset : offset + 4]).view(library_of(groups).float32)
 
 
 def _half(groups: Array, offset: int) -> Array:
     """Returns the f16 at a byte offset of each group as [groups, 1]."""
-    return _cast(_copied(groups[:, offset : offset + 2]).view(_library(groups).float16), "float32")
+    return cast(_copied(groups[:, offset : offset + 2]).view(library_of(groups).float16), "float32")
 
 
 def _copied(array: Array) -> Array:
     """Returns a contiguous copy, which is aligned."""
-    return _library(array).concatenate([array])
+    return library_of(array).concatenate([array])
 
 
 def _looked_up(table: NDArray[np.int8], indices: Array) -> Array:
-    return _like(indices, table)[_cast(indices, "int64")]
+    return _like(indices, table)[cast(indices, "int64")]
 
 
 def nibbles(packed: Array) -> Array:
     """Unpacks low nibbles first: [..., n] to [..., 2 n]."""
-    return _library(packed).concatenate([packed & 0x0F, packed >> 4], axis=-1)
+    return library_of(packed).concatenate([packed & 0x0F, packed >> 4], axis=-1)
 
 
 def _bits(numbers: Array, count: int, width: int, *, last: bool = False) -> Array:
@@ -296,7 +296,7 @@ def _scales_and_minima(groups: Array) -> tuple[Array, Array]:
     nibbles of scales (low) and minima (high) 4-7.
     """
     first, second, third = groups[:, 4:8], groups[:, 8:12], groups[:, 12:16]
-    join = _library(groups).concatenate
+    join = library_of(groups).concatenate
     scales = join([first & 0x3F, (third & 0x0F) | ((first >> 2) & 0x30)], axis=1)
     minima = join([second & 0x3F, (third >> 4) | ((second >> 2) & 0x30)], axis=1)
     return _half(groups, 0) * scales, -(_half(groups, 2) * minima)

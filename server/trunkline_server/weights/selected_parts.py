@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trunkline_server.errors import UnsupportedFormat, quoted
-from trunkline_server.weights.affine import AWQ_COLUMNS, absmax_of, unpacked_words
+from trunkline_server.weights.affine import array_of
+from trunkline_server.weights.module_numbers import AWQ_COLUMNS, absmax_of, unpacked_words
 from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, PackedIntegers, Quantization
 from trunkline_server.weights.quantized_parts import BITSANDBYTES_STATES, Part, quantization_state
 
@@ -75,7 +76,7 @@ def _four_bit_floats(name: str, parts: Mapping[str, Part], rows: Rows) -> dict[s
             hint="use the unquantised model or a GGUF file",
         )
     pairs = np.frombuffer(parts["weight"].data, np.uint8).reshape(shape[0], -1)[rows]
-    peaks = absmax_of(parts, state).reshape(shape[0], -1)[rows]
+    peaks = absmax_of({name: array_of(part) for name, part in parts.items()}, state).reshape(shape[0], -1)[rows]
     described = json.dumps({**state, "shape": [len(rows), shape[1]]}).encode()
     suffix = next(suffix for suffix in BITSANDBYTES_STATES if suffix in parts)
     return {
@@ -96,7 +97,7 @@ def _taken_words(part: Part, rows: Rows, bits: int, axis: int, columns: NDArray[
     """Selects numbers that are packed into words along `axis`. columns: the place in a word of each of its numbers."""
     in_word = 32 // bits
     columns = columns[:in_word]
-    numbers = np.moveaxis(unpacked_words(part, bits)[..., columns], axis, -2)
+    numbers = np.moveaxis(unpacked_words(array_of(part), bits)[..., columns], axis, -2)
     numbers = numbers.reshape(*numbers.shape[:-2], -1)[..., rows]
     numbers = np.pad(numbers, [(0, 0)] * (numbers.ndim - 1) + [(0, -len(rows) % in_word)])
     numbers = numbers.reshape(*numbers.shape[:-1], -1, in_word)[..., columns.argsort()].astype(np.uint32)
