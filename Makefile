@@ -247,7 +247,9 @@ bench-%:
 	@echo "error: no benchmark \`$*\`; hint: make bench NAME=list" >&2; exit 1
 
 bench-http: build .venv-test/.stamp
-	$(TEST_PYTHON) benchmark/bench.py $(ARGS)
+	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers --peers trunkline --output target/bench \
+	    --workloads start,decode,overhead,prefill-512,prefill-2048,history $(ARGS)
+	cat target/bench/peers.md
 
 SCRIPTS := bench-fairness bench-speculation
 .PHONY: $(SCRIPTS)

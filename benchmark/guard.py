@@ -8,12 +8,13 @@ Each commit is built in its own git worktree under the scratch folder, where it 
   slows down slows both. The ratio is that of the medians; a case whose ranges overlap is marked `~`.
 - the instructions per kind of step, counted by callgrind, which do not depend on the machine's load. valgrind does not
   support AVX-512, so both sides use the instruction set of `--count-isa` and others are not counted.
-- with `--http`, the figures of each commit's own `benchmark/bench.py` and `trunkline serve`.
+- with `--http`, the figures of `make bench` with each commit's own `trunkline serve`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -31,8 +32,7 @@ TIMED_CASES = ("decode:1:512", "decode:8:512", "decode:32:512", "prefill:512", "
 COUNTED_CASES = ("decode:1:64", "prefill:32")
 RESULT = re.compile(r"^(?P<name>\S.*?)\s+best\s+(?P<best>[\d.]+) tok/s\s+median\s+(?P<median>[\d.]+) tok/s", re.M)
 COLLECTED = re.compile(r"Collected : (\d+)")
-# A row of `bench.py` with a name, a median and optionally its spread.
-HTTP_ROW = re.compile(r"^\| (?P<name>[^|]*\S)\s*\| (?P<value>[\d.,]+)", re.M)
+HTTP_WORKLOADS = "decode,overhead,prefill-512,prefill-2048,history"
 
 
 class GuardError(Exception):
@@ -148,9 +148,14 @@ def build_server(side: Side) -> None:
 
 
 def http_figures(side: Side) -> dict[str, float]:
-    """Returns the figures, rates and times, that the commit's own benchmark prints for its own server."""
-    out = run([sys.executable, side.tree / "benchmark/bench.py", "--repeat", "1"], cwd=side.tree)
-    return {match["name"]: float(match["value"].replace(",", "")) for match in HTTP_ROW.finditer(out)}
+    """Returns the figures, rates and times, that the commit's own benchmark measures of its own server."""
+    with tempfile.TemporaryDirectory(prefix="guard-") as folder:
+        command: list[str | Path] = [sys.executable, "-m", "peers", "--peers", "trunkline", "--repeat", "1"]
+        command += ["--workloads", HTTP_WORKLOADS, "--output", folder]
+        run(command, cwd=side.tree, env={"PYTHONPATH": "benchmark"})
+        workloads = json.loads(Path(folder, "peers.json").read_text(encoding="utf-8"))["workloads"]
+    rounds = {name: found["rounds"]["trunkline"][0] for name, found in workloads.items()}
+    return {f"{name}: {metric}": value for name, found in rounds.items() for metric, value in found.items()}
 
 
 def report(title: str, comparisons: list[Comparison]) -> None:
