@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.card import card_of
-from trunkline_server.backends.cuda.kernels.grouped import grouped_sum, weight_arguments, weight_constants
+from trunkline_server.backends.cuda.kernels.grouped import Grouping, Groups, grouped_sum
 from trunkline_server.backends.cuda.kernels.linear_grouped import stages_on
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
 from trunkline_server.backends.cuda.kernels.product import loaded_sum
@@ -25,11 +25,8 @@ BLOCK_N, BLOCK_K = 64, 64
 # Rows of a tile, if experts have few rows on average, or many.
 FEW_ROWS, MANY_ROWS = 16, 64
 _BLOCK = 1024
-# The counterpart of `weight_constants` for a dense weight.
-DENSE_CONSTANTS: dict[str, object] = {
-    "BITS": 16, "HAS_TABLE": False, "ZERO_POINT": 0, "HAS_ZEROS": False, "HAS_MINIMA": False, "IS_E4M3": False,
-    "GROUP": 1,
-}  # fmt: skip
+# The constants of a dense weight.
+_DENSE = Grouping(BITS=16, ZERO_POINT=0, IS_E4M3=False, GROUP=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +171,13 @@ def _places(tile, begins, num_experts, EXPERTS: tl.constexpr, BLOCK_T: tl.conste
 
 @triton.jit
 def _product_kernel(
-    x, weight, scales, zeros, minima, table, bias, order, begins, out,
-    num_experts, num_outputs, num_inputs, x_stride, weight_stride, groups_stride, out_stride,
-    HAS_BIAS: tl.constexpr, ROUTES_PER_ROW: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr,
-    ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr,
-    GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
+    x, weight, bias, order, begins, out, num_experts, num_outputs, num_inputs, x_stride, out_stride,
+    ROUTES_PER_ROW: tl.constexpr, G: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr, EXPERTS: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Computes tile program_id(0) of the sorted rows and tile program_id(1) of its expert's outputs.
 
-    BITS: of a grouped weight's elements; 16: the weight is dense.
+    weight: `Groups`; if G has 16 bits, its quants are the elements of a dense weight.
     """
     expert, places, is_place = _places(tl.program_id(0), begins, num_experts, EXPERTS, BLOCK_T)
     if expert >= num_experts:
@@ -196,16 +190,14 @@ def _product_kernel(
     weight_rows = expert * num_outputs + n
     x_rows = x + rows[:, None].to(tl.int64) * x_stride
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
-    if BITS == 16:
-        pointers = weight + weight_rows[:, None].to(tl.int64) * weight_stride
+    if G.BITS == 16:
+        pointers = weight.quants + weight_rows[:, None].to(tl.int64) * weight.quants_stride
         acc = loaded_sum(acc, pointers, n_mask, x_rows, is_place, 0, num_inputs, num_inputs, BLOCK_K)
     else:
         acc = grouped_sum(
-            acc, weight, scales, zeros, minima, table, weight_rows, n_mask, x_rows, is_place,
-            0, num_inputs, num_inputs, weight_stride, groups_stride,
-            BITS, HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, GROUP, DTYPE, BLOCK_K,
-        )  # fmt: skip
-    if HAS_BIAS:
+            acc, weight, weight_rows, n_mask, x_rows, is_place, 0, num_inputs, num_inputs, G, DTYPE, BLOCK_K
+        )
+    if bias is not None:
         acc += tl.load(bias + weight_rows, n_mask, other=0.0)[:, None]
     offsets = places[None, :].to(tl.int64) * out_stride + n[:, None]
     tl.store(out + offsets, narrow(acc, OUT), n_mask[:, None] & is_place[None, :])
@@ -234,20 +226,18 @@ def expert_product(
     block_t, num_tiles = _tiles(routes)
     if isinstance(weight, GroupedWeight):
         assert weight.order is None, "columns in another order"
-        matrix, scales, *others = weight_arguments(weight)
-        constants: dict[str, object] = {**weight_constants(weight), "BLOCK_K": BLOCK_INPUTS}
+        groups, grouping, block_k = Groups.of(weight), Grouping.of(weight), BLOCK_INPUTS
         num_stages = stages_on(card_of(x.device))
     else:
         assert isinstance(weight, DenseWeight), "the loader makes no others"
-        matrix, scales, *others = [weight.values] * 5
-        constants = {**DENSE_CONSTANTS, "BLOCK_K": BLOCK_K}
+        values = weight.values
+        groups, grouping, block_k = Groups(values, values, None, None, None, values.stride(0), 0), _DENSE, BLOCK_K
         num_stages = 3
     _product_kernel[(num_tiles, triton.cdiv(num_outputs, BLOCK_N))](
-        x, matrix, scales, *others, scales if weight.bias is None else weight.bias, routes.order, routes.begins, out,
-        num_experts, num_outputs, weight.num_inputs, x.stride(0), matrix.stride(0), scales.stride(0), out.stride(0),
-        HAS_BIAS=weight.bias is not None, ROUTES_PER_ROW=0 if is_sorted else routes.num_used, **constants,
+        x, groups, weight.bias, routes.order, routes.begins, out, num_experts, num_outputs, weight.num_inputs,
+        x.stride(0), out.stride(0), ROUTES_PER_ROW=0 if is_sorted else routes.num_used, G=grouping,
         DTYPE=TRITON_DTYPES[weight.dtype], OUT=TRITON_DTYPES[out_dtype], EXPERTS=triton.next_power_of_2(num_experts),
-        BLOCK_N=BLOCK_N, BLOCK_T=block_t, num_warps=4, num_stages=num_stages, enable_fp_fusion=False,
+        BLOCK_N=BLOCK_N, BLOCK_T=block_t, BLOCK_K=block_k, num_warps=4, num_stages=num_stages, enable_fp_fusion=False,
     )  # fmt: skip
     return out
 

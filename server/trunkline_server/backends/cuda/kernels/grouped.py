@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -10,6 +12,36 @@ from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot, 
 from trunkline_server.backends.cuda.quantized.grouped import BLOCK_INPUTS, GroupedWeight
 
 _ROWS_BLOCK = 16
+
+
+class Groups(NamedTuple):
+    """The tensors of a `GroupedWeight`, and the strides of their rows, as kernels take them."""
+
+    quants: torch.Tensor
+    scales: torch.Tensor
+    zeros: torch.Tensor | None
+    minima: torch.Tensor | None
+    table: torch.Tensor | None
+    quants_stride: int
+    stride: int
+
+    @staticmethod
+    def of(weight: GroupedWeight) -> Groups:
+        strides = weight.quants.stride(0), weight.scales.stride(0)
+        return Groups(weight.quants, weight.scales, weight.zeros, weight.minima, weight.table, *strides)
+
+
+class Grouping(NamedTuple):
+    """The constants of a `GroupedWeight`. GROUP: its `group_size`."""
+
+    BITS: int
+    ZERO_POINT: int
+    IS_E4M3: bool
+    GROUP: int
+
+    @staticmethod
+    def of(weight: GroupedWeight) -> Grouping:
+        return Grouping(weight.bits, weight.zero_point, weight.is_e4m3, weight.group_size)
 
 
 @triton.jit
@@ -22,54 +54,46 @@ def _of_groups(numbers, rows, row_mask, stride, k, WIDTH: tl.constexpr, GROUP: t
 
 
 @triton.jit
-def group_elements(
-    quants, scales, zeros, minima, table, rows, row_mask, stride, k,
-    HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr,
-    IS_E4M3: tl.constexpr, NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+def group_elements(quants, weight, rows, row_mask, k, G: tl.constexpr, NUM_ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """Dequantises quants [NUM_ROWS, WIDTH], elements k to k + WIDTH of `rows`, to f32.
 
-    stride: of scales, zeros and minima. Products are exact in f32 for scales of f16 and bf16, so each element is
-    rounded at most once.
+    Products are exact in f32 for scales of f16 and bf16, so each element is rounded at most once.
     """
+    GROUP: tl.constexpr = G.GROUP
     HERE: tl.constexpr = 1 if GROUP >= WIDTH else WIDTH // GROUP
-    if HAS_TABLE:
-        values = tl.load(table + quants.to(tl.int32))
-    elif IS_E4M3:
+    if weight.table is not None:
+        values = tl.load(weight.table + quants.to(tl.int32))
+    elif G.IS_E4M3:
         values = from_e4m3(quants, tl.float32)
     else:
         values = quants.to(tl.float32)
     values = values.reshape(NUM_ROWS, HERE, WIDTH // HERE)
-    scale = _of_groups(scales, rows, row_mask, stride, k, WIDTH, GROUP)
-    if HAS_MINIMA:
-        values = values * scale + _of_groups(minima, rows, row_mask, stride, k, WIDTH, GROUP)
-    elif HAS_ZEROS:
-        values = (values - _of_groups(zeros, rows, row_mask, stride, k, WIDTH, GROUP)) * scale
+    scale = _of_groups(weight.scales, rows, row_mask, weight.stride, k, WIDTH, GROUP)
+    if weight.minima is not None:
+        values = values * scale + _of_groups(weight.minima, rows, row_mask, weight.stride, k, WIDTH, GROUP)
+    elif weight.zeros is not None:
+        values = (values - _of_groups(weight.zeros, rows, row_mask, weight.stride, k, WIDTH, GROUP)) * scale
     else:
-        values = (values - ZERO_POINT) * scale
+        values = (values - G.ZERO_POINT) * scale
     return values.reshape(NUM_ROWS, WIDTH)
 
 
 @triton.jit
 def grouped_sum(
-    acc, quants, scales, zeros, minima, table, rows, n_mask, x_rows, t_mask, first, end, num_inputs,
-    quants_stride, groups_stride, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
-    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, GROUP: tl.constexpr,
-    DTYPE: tl.constexpr, BLOCK_K: tl.constexpr,
+    acc, weight, rows, n_mask, x_rows, t_mask, first, end, num_inputs,
+    G: tl.constexpr, DTYPE: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Computes `loaded_sum` for rows [BLOCK_N] of a grouped weight, whose elements are converted to DTYPE."""
     # Bytes of a block, and the elements of it that one product takes.
+    BITS: tl.constexpr = G.BITS
     WIDTH: tl.constexpr = BLOCK_K // 2 if BITS == 4 else BLOCK_K
-    quants_rows = quants + rows[:, None].to(tl.int64) * quants_stride + tl.arange(0, WIDTH)[None, :]
+    quants_rows = weight.quants + rows[:, None].to(tl.int64) * weight.quants_stride + tl.arange(0, WIDTH)[None, :]
     for k0 in range(first, end, BLOCK_K):
         packed = tl.load(quants_rows + k0 // BLOCK_K * WIDTH, n_mask[:, None], other=0)
         for half in tl.static_range(8 // BITS):
             k = k0 + half * WIDTH
             part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
-            weights = group_elements(
-                part, scales, zeros, minima, table, rows, n_mask, groups_stride, k,
-                HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, acc.shape[0], WIDTH, GROUP,
-            )  # fmt: skip
+            weights = group_elements(part, weight, rows, n_mask, k, G, acc.shape[0], WIDTH)
             columns = (k + tl.arange(0, WIDTH))[None, :]
             values = tl.load(x_rows + columns, t_mask[:, None] & (columns < num_inputs), other=0.0)
             acc = dot(narrow(weights, DTYPE), values.T, acc)
@@ -78,26 +102,22 @@ def grouped_sum(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _rows_kernel(
-    row_ids, quants, scales, zeros, minima, table, out, num_rows, num_inputs, quants_stride, groups_stride, out_stride,
-    HAS_IDS: tl.constexpr, BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr,
-    HAS_ZEROS: tl.constexpr, HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, OUT: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    row_ids, weight, out, num_rows, num_inputs, out_stride,
+    G: tl.constexpr, OUT: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mask = at < num_rows
-    rows = tl.load(row_ids + at, mask, other=0) if HAS_IDS else at
+    rows = at if row_ids is None else tl.load(row_ids + at, mask, other=0)
     k0 = tl.program_id(1) * BLOCK
+    BITS: tl.constexpr = G.BITS
     WIDTH: tl.constexpr = BLOCK // 2 if BITS == 4 else BLOCK
     bytes_at = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
-    pointers = quants + rows[:, None].to(tl.int64) * quants_stride + bytes_at[None, :]
+    pointers = weight.quants + rows[:, None].to(tl.int64) * weight.quants_stride + bytes_at[None, :]
     packed = tl.load(pointers, mask[:, None], other=0)
     for half in tl.static_range(8 // BITS):
         k = k0 + half * WIDTH
         part = ((packed >> (4 * half)) & 0x0F) if BITS == 4 else packed
-        values = group_elements(
-            part, scales, zeros, minima, table, rows, mask, groups_stride, k,
-            HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, ROWS, WIDTH, GROUP,
-        )  # fmt: skip
+        values = group_elements(part, weight, rows, mask, k, G, ROWS, WIDTH)
         columns = k + tl.arange(0, WIDTH)
         pointers = out + at[:, None].to(tl.int64) * out_stride + columns[None, :]
         tl.store(pointers, narrow(values, OUT), mask[:, None] & (columns < num_inputs)[None, :])
@@ -113,28 +133,7 @@ def dequantized_rows(weight: GroupedWeight, row_ids: torch.Tensor | None, out: t
         return out
     grid = (triton.cdiv(num_rows, _ROWS_BLOCK), triton.cdiv(weight.num_inputs, BLOCK_INPUTS))
     _rows_kernel[grid](
-        weight.quants if row_ids is None else row_ids, *weight_arguments(weight), out,
-        num_rows, weight.num_inputs, weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
-        HAS_IDS=row_ids is not None, OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS_BLOCK, BLOCK=BLOCK_INPUTS,
-        **weight_constants(weight), num_warps=4, enable_fp_fusion=False,
+        row_ids, Groups.of(weight), out, num_rows, weight.num_inputs, out.stride(0), G=Grouping.of(weight),
+        OUT=TRITON_DTYPES[out.dtype], ROWS=_ROWS_BLOCK, BLOCK=BLOCK_INPUTS, num_warps=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
-
-
-def weight_arguments(weight: GroupedWeight) -> tuple[torch.Tensor, ...]:
-    """Returns the pointers that kernels take: quants, scales, zeros, minima, table; a placeholder for missing ones."""
-    optional = (weight.zeros, weight.minima, weight.table)
-    return weight.quants, weight.scales, *(weight.scales if tensor is None else tensor for tensor in optional)
-
-
-def weight_constants(weight: GroupedWeight) -> dict[str, object]:
-    """Returns the constants that kernels are compiled for."""
-    return {
-        "BITS": weight.bits,
-        "HAS_TABLE": weight.table is not None,
-        "ZERO_POINT": weight.zero_point,
-        "HAS_ZEROS": weight.zeros is not None,
-        "HAS_MINIMA": weight.minima is not None,
-        "IS_E4M3": weight.is_e4m3,
-        "GROUP": weight.group_size,
-    }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import torch.nn.functional as F
 
@@ -53,7 +51,7 @@ def _product(x: torch.Tensor, weight: DeviceWeight, end: ProductEnd, out: torch.
     if isinstance(weight, ScaledWeight):
         # Sums of INT8 are exact, those of FP8 in the dense kernels' blocks of K for any number of rows.
         values, scales = quantize_rows(x, weight.values.dtype, weight.input_scale, weight.input_limit)
-        return dense_linear(values, weight.values, weight.plan, replace(end, scales=(weight.scales, scales)), out)
+        return dense_linear(values, weight.values, weight.plan, end._replace(scales=(weight.scales, scales)), out)
     raise NotImplementedError(f"no product with {type(weight).__name__}")
 
 

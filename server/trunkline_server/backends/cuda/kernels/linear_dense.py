@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trunkline_server.backends.cuda.kernels.card import card_of, copies_tensors, num_programs
-from trunkline_server.backends.cuda.kernels.numerics import dot
+from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, dot
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 from trunkline_server.backends.cuda.kernels.product import (
     GROUP_TILES,
@@ -51,10 +51,9 @@ def _split_sum(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _parallel_kernel(
-    x, weight, bias, soft_cap, weight_scales, row_scales, out, partials,
+    x, weight, product_end, out, partials,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     await_previous()
@@ -70,8 +69,8 @@ def _parallel_kernel(
         IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
     )  # fmt: skip
     store_split(
-        acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
-        NUM_SPLITS, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        acc, product_end, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+        NUM_SPLITS, OUT, BLOCK_N, BLOCK_T,
     )  # fmt: skip
 
 
@@ -83,10 +82,9 @@ def _halves(x):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _persistent_kernel(
-    x, weight, bias, soft_cap, weight_scales, row_scales, out, sums,
+    x, weight, product_end, out, sums,
     num_outputs, num_rows, num_inputs, split_elements, x_stride, weight_stride, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, OUT: tl.constexpr, IS_TMA: tl.constexpr, IS_INT8: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, IS_FLAT: tl.constexpr,
 ):  # fmt: skip
     await_previous()
@@ -108,10 +106,7 @@ def _persistent_kernel(
             x_stride, weight_stride, IS_TMA, IS_INT8, BLOCK_N, BLOCK_T, BLOCK_K,
         )  # fmt: skip
         if NUM_SPLITS == 1:
-            store_tile(
-                acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-                HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
-            )  # fmt: skip
+            store_tile(acc, product_end, out, n0, t0, num_outputs, num_rows, out_stride, OUT, BLOCK_N, BLOCK_T)
         else:
             # The sum so far is in the L2 cache; registers have room for a quarter of it beside the accumulator.
             left, right = _halves(acc)
@@ -125,9 +120,18 @@ def _persistent_kernel(
                     tl.store(mine + column, part, cache_modifier=".cg")
                 else:
                     store_tile(
-                        part, bias, soft_cap, weight_scales, row_scales, out, n0, t0 + column, num_outputs, num_rows,
-                        out_stride, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, quarter,
-                    )  # fmt: skip
+                        part,
+                        product_end,
+                        out,
+                        n0,
+                        t0 + column,
+                        num_outputs,
+                        num_rows,
+                        out_stride,
+                        OUT,
+                        BLOCK_N,
+                        quarter,
+                    )
             # Another thread may read what this one has written.
             tl.debug_barrier()
 
@@ -154,7 +158,7 @@ def dense_linear(
     is_tma = is_tma and is_describable_both
     shared: dict[str, object] = {
         "NUM_SPLITS": plan.num_splits,
-        **end.constants(out),
+        "OUT": TRITON_DTYPES[out.dtype],
         "IS_TMA": is_tma,
         "IS_INT8": values.dtype == torch.int8,
         "BLOCK_N": tiles.block_n,
@@ -168,7 +172,6 @@ def dense_linear(
     num_tiles = triton.cdiv(plan.num_outputs, tiles.block_n) * triton.cdiv(num_rows, tiles.block_t)
     tile_of_x = TensorDescriptor.from_tensor(x, [tiles.block_t, tiles.block_k]) if is_tma else x
     tile_of_weight = TensorDescriptor.from_tensor(values, [tiles.block_n, tiles.block_k]) if is_tma else values
-    ends = (*end.arguments(out), out)
     sizes = (plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements)
     strides = (x.stride(0), values.stride(0), out.stride(0))
     if not tiles.is_parallel:
@@ -176,18 +179,11 @@ def dense_linear(
         size = programs * tiles.block_n * tiles.block_t if plan.num_splits > 1 else 0
         sums = torch.empty(size, dtype=torch.float32, device=x.device)
         _persistent_kernel[(programs,)](
-            tile_of_x,
-            tile_of_weight,
-            *ends,
-            sums,
-            *sizes,
-            *strides,
-            **shared,
-            GROUP=GROUP_TILES,
+            tile_of_x, tile_of_weight, end, out, sums, *sizes, *strides, **shared, GROUP=GROUP_TILES,
             IS_FLAT=card_of(x.device).products_are_async,
-        )
+        )  # fmt: skip
         return out
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (num_tiles, plan.num_splits)
-    _parallel_kernel[grid](tile_of_x, tile_of_weight, *ends, partials, *sizes, *strides, **shared)
+    _parallel_kernel[grid](tile_of_x, tile_of_weight, end, out, partials, *sizes, *strides, **shared)
     return out if plan.num_splits == 1 else Unsummed(partials, end, out)

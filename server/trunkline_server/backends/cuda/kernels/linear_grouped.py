@@ -14,12 +14,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.card import Card, card_of
-from trunkline_server.backends.cuda.kernels.grouped import (
-    dequantized_rows,
-    grouped_sum,
-    weight_arguments,
-    weight_constants,
-)
+from trunkline_server.backends.cuda.kernels.grouped import Grouping, Groups, dequantized_rows, grouped_sum
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
@@ -41,11 +36,8 @@ _STAGES, _ROOMY_BYTES = 4, 80 << 10
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _grouped_kernel(
-    x, quants, scales, zeros, minima, table, bias, soft_cap, weight_scales, row_scales, out, partials,
-    num_outputs, num_rows, num_inputs, split_elements, x_stride, quants_stride, groups_stride, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    BITS: tl.constexpr, HAS_TABLE: tl.constexpr, ZERO_POINT: tl.constexpr, HAS_ZEROS: tl.constexpr,
-    HAS_MINIMA: tl.constexpr, IS_E4M3: tl.constexpr, GROUP: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
+    x, weight, product_end, out, partials, num_outputs, num_rows, num_inputs, split_elements, x_stride, out_stride,
+    NUM_SPLITS: tl.constexpr, G: tl.constexpr, DTYPE: tl.constexpr, OUT: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     await_previous()
@@ -59,13 +51,12 @@ def _grouped_kernel(
     acc = tl.zeros((BLOCK_N, BLOCK_T), dtype=tl.float32)
     first = split * split_elements
     acc = grouped_sum(
-        acc, quants, scales, zeros, minima, table, n, n < num_outputs, x_rows, t < num_rows,
-        first, min(first + split_elements, num_inputs), num_inputs, quants_stride, groups_stride,
-        BITS, HAS_TABLE, ZERO_POINT, HAS_ZEROS, HAS_MINIMA, IS_E4M3, GROUP, DTYPE, BLOCK_K,
+        acc, weight, n, n < num_outputs, x_rows, t < num_rows,
+        first, min(first + split_elements, num_inputs), num_inputs, G, DTYPE, BLOCK_K,
     )  # fmt: skip
     store_split(
-        acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
-        NUM_SPLITS, HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
+        acc, product_end, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+        NUM_SPLITS, OUT, BLOCK_N, BLOCK_T,
     )  # fmt: skip
 
 
@@ -94,12 +85,10 @@ def grouped_linear(
     partials = out if plan.num_splits == 1 else make_partials(plan, num_rows, x.device)
     grid = (triton.cdiv(plan.num_outputs, 64) * triton.cdiv(num_rows, block_t), plan.num_splits)
     _grouped_kernel[grid](
-        x, *weight_arguments(weight), *end.arguments(out), out, partials,
-        plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements,
-        x.stride(0), weight.quants.stride(0), weight.scales.stride(0), out.stride(0),
-        NUM_SPLITS=plan.num_splits, **end.constants(out), **weight_constants(weight),
-        DTYPE=TRITON_DTYPES[weight.dtype],
-        BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS,
+        x, Groups.of(weight), end, out, partials,
+        plan.num_outputs, num_rows, plan.num_inputs, plan.split_elements, x.stride(0), out.stride(0),
+        NUM_SPLITS=plan.num_splits, G=Grouping.of(weight), DTYPE=TRITON_DTYPES[weight.dtype],
+        OUT=TRITON_DTYPES[out.dtype], BLOCK_N=64, BLOCK_T=block_t, BLOCK_K=BLOCK_INPUTS,
         num_warps=4, num_stages=stages_on(card_of(x.device)), enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out if plan.num_splits == 1 else Unsummed(partials, end, out)

@@ -48,10 +48,9 @@ def _norm_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _add_rms_norm_kernel(
-    residual, delta, weight, total, out, bias, weight_scales, row_scales,
+    residual, delta, weight, total, out, product_end,
     residual_stride, delta_stride, total_stride, out_stride, num_elements, num_rows, eps,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALES: tl.constexpr, DELTA: tl.constexpr,
-    OUT: tl.constexpr, BLOCK: tl.constexpr,
+    NUM_SPLITS: tl.constexpr, DELTA: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """delta: [T, N], or with several splits [splits, T, N] f32, whose sum is rounded to DELTA."""
     await_previous()
@@ -62,10 +61,7 @@ def _add_rms_norm_kernel(
     if NUM_SPLITS == 1:
         change = tl.load(delta + row * delta_stride + columns, mask, other=0.0)
     else:
-        change = sum_of_splits(
-            delta, bias, weight_scales, row_scales, row, columns, mask, num_elements, num_rows,
-            NUM_SPLITS, HAS_BIAS, HAS_SCALES,
-        )  # fmt: skip
+        change = sum_of_splits(delta, product_end, row, columns, mask, num_elements, num_rows, NUM_SPLITS)
         change = narrow(change, DELTA)
     values = before + change.to(tl.float32)
     tl.store(total + row * total_stride + columns, values, mask)
@@ -150,12 +146,10 @@ def add_rms_norm(
         assert end.soft_cap is None, "only the output head has a soft cap"
     else:
         addend, num_splits, end, rounded = delta, 1, ProductEnd(), delta
-    bias, _, *scales = end.arguments(out)
     _add_rms_norm_kernel[(num_rows,)](
-        residual, addend, weight, total, out, bias, *scales,
+        residual, addend, weight, total, out, end,
         residual.stride(0), addend.stride(0), total.stride(0), out.stride(0), width, num_rows, eps,
-        NUM_SPLITS=num_splits, HAS_BIAS=end.bias is not None, HAS_SCALES=end.scales is not None,
-        DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
+        NUM_SPLITS=num_splits, DELTA=TRITON_DTYPES[rounded.dtype], OUT=TRITON_DTYPES[out.dtype], BLOCK=row_block(width),
         num_warps=row_warps(width), enable_fp_fusion=False, **overlap(residual.device),
     )  # fmt: skip
     return total, out

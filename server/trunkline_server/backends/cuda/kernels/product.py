@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -17,9 +18,8 @@ GROUP_TILES = 8
 _REDUCE_BLOCK = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class ProductEnd:
-    """The operations after a sum, in this order: times the scales, plus the bias, capped, rounded.
+class ProductEnd(NamedTuple):
+    """The operations after a sum, in this order: times the scales, plus the bias, capped, rounded. Kernels take it.
 
     bias: [N] f32. scales: of the weight's rows [N] f32, and of the step's rows [T] f32. soft_cap: a sum s becomes
     soft_cap * tanh(s / soft_cap).
@@ -28,21 +28,6 @@ class ProductEnd:
     bias: torch.Tensor | None = None
     soft_cap: float | None = None
     scales: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def arguments(self, placeholder: torch.Tensor) -> tuple[torch.Tensor | float, ...]:
-        """Returns bias, soft_cap, weight_scales and row_scales for a kernel; `placeholder` replaces unused tensors."""
-        bias = placeholder if self.bias is None else self.bias
-        scales = (placeholder, placeholder) if self.scales is None else self.scales
-        return bias, 1.0 if self.soft_cap is None else self.soft_cap, *scales
-
-    def constants(self, out: torch.Tensor) -> dict[str, object]:
-        """Returns the constants that a kernel which writes `out` is compiled for."""
-        return {
-            "HAS_BIAS": self.bias is not None,
-            "HAS_SOFT_CAP": self.soft_cap is not None,
-            "HAS_SCALES": self.scales is not None,
-            "OUT": TRITON_DTYPES[out.dtype],
-        }
 
 
 @triton.jit
@@ -77,36 +62,31 @@ def capped(x, soft_cap):
 
 @triton.jit
 def store_tile(
-    acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-    HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr, OUT: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+    acc, end, out, n0, t0, num_outputs, num_rows, out_stride,
+    OUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """Applies the end of a product to acc [BLOCK_N, BLOCK_T] f32 and writes it to out [T, N]."""
     n = n0 + tl.arange(0, BLOCK_N)
     t = t0 + tl.arange(0, BLOCK_T)
-    if HAS_SCALES:
-        acc *= tl.load(weight_scales + n, n < num_outputs, other=0.0)[:, None]
-        acc *= tl.load(row_scales + t, t < num_rows, other=0.0)[None, :]
-    if HAS_BIAS:
-        acc += tl.load(bias + n, n < num_outputs, other=0.0)[:, None]
-    if HAS_SOFT_CAP:
-        acc = capped(acc, soft_cap)
+    if end.scales is not None:
+        acc *= tl.load(end.scales[0] + n, n < num_outputs, other=0.0)[:, None]
+        acc *= tl.load(end.scales[1] + t, t < num_rows, other=0.0)[None, :]
+    if end.bias is not None:
+        acc += tl.load(end.bias + n, n < num_outputs, other=0.0)[:, None]
+    if end.soft_cap is not None:
+        acc = capped(acc, end.soft_cap)
     offsets = t[None, :].to(tl.int64) * out_stride + n[:, None]
     tl.store(out + offsets, narrow(acc, OUT), (n < num_outputs)[:, None] & (t < num_rows)[None, :])
 
 
 @triton.jit
 def store_split(
-    acc, bias, soft_cap, weight_scales, row_scales, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    OUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
+    acc, end, out, partials, split, n0, t0, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, OUT: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """Stores acc [BLOCK_N, BLOCK_T] as `store_tile` does; with several splits, in partials [splits, T, N] f32."""
     if NUM_SPLITS == 1:
-        store_tile(
-            acc, bias, soft_cap, weight_scales, row_scales, out, n0, t0, num_outputs, num_rows, out_stride,
-            HAS_BIAS, HAS_SOFT_CAP, HAS_SCALES, OUT, BLOCK_N, BLOCK_T,
-        )  # fmt: skip
+        store_tile(acc, end, out, n0, t0, num_outputs, num_rows, out_stride, OUT, BLOCK_N, BLOCK_T)
     else:
         n = n0 + tl.arange(0, BLOCK_N)
         t = t0 + tl.arange(0, BLOCK_T)
@@ -115,38 +95,31 @@ def store_split(
 
 
 @triton.jit
-def sum_of_splits(
-    partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALES: tl.constexpr,
-):  # fmt: skip
+def sum_of_splits(partials, end, row, n, mask, num_outputs, num_rows, NUM_SPLITS: tl.constexpr):
     """Returns elements n of a row of partials [splits, T, N], added in order, scaled and with the bias."""
     total = tl.load(partials + row * num_outputs + n, mask, other=0.0)
     for split in tl.static_range(1, NUM_SPLITS):
         total += tl.load(partials + (split * num_rows + row) * num_outputs + n, mask, other=0.0)
-    if HAS_SCALES:
-        total *= tl.load(weight_scales + n, mask, other=0.0)
-        total *= tl.load(row_scales + row)
-    if HAS_BIAS:
-        total += tl.load(bias + n, mask, other=0.0)
+    if end.scales is not None:
+        total *= tl.load(end.scales[0] + n, mask, other=0.0)
+        total *= tl.load(end.scales[1] + row)
+    if end.bias is not None:
+        total += tl.load(end.bias + n, mask, other=0.0)
     return total
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _add_splits_kernel(
-    partials, bias, soft_cap, weight_scales, row_scales, out, num_outputs, num_rows, out_stride,
-    NUM_SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SOFT_CAP: tl.constexpr, HAS_SCALES: tl.constexpr,
-    OUT: tl.constexpr, BLOCK: tl.constexpr,
+    partials, end, out, num_outputs, num_rows, out_stride,
+    NUM_SPLITS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     await_previous()
     row = tl.program_id(0).to(tl.int64)
     n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = n < num_outputs
-    total = sum_of_splits(
-        partials, bias, weight_scales, row_scales, row, n, mask, num_outputs, num_rows,
-        NUM_SPLITS, HAS_BIAS, HAS_SCALES,
-    )  # fmt: skip
-    if HAS_SOFT_CAP:
-        total = capped(total, soft_cap)
+    total = sum_of_splits(partials, end, row, n, mask, num_outputs, num_rows, NUM_SPLITS)
+    if end.soft_cap is not None:
+        total = capped(total, end.soft_cap)
     tl.store(out + row * out_stride + n, narrow(total, OUT), mask)
 
 
@@ -174,8 +147,8 @@ def summed(product: torch.Tensor | Unsummed) -> torch.Tensor:
     partials, end, out = product.partials, product.end, product.out
     num_splits, num_rows, num_outputs = partials.shape
     _add_splits_kernel[(num_rows, triton.cdiv(num_outputs, _REDUCE_BLOCK))](
-        partials, *end.arguments(out), out, num_outputs, num_rows, out.stride(0),
-        NUM_SPLITS=num_splits, **end.constants(out), BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
+        partials, end, out, num_outputs, num_rows, out.stride(0),
+        NUM_SPLITS=num_splits, OUT=TRITON_DTYPES[out.dtype], BLOCK=_REDUCE_BLOCK, num_warps=4, enable_fp_fusion=False,
         **overlap(out.device),
     )  # fmt: skip
     return out
