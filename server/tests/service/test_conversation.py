@@ -17,9 +17,9 @@ def backend(request: pytest.FixtureRequest) -> FakeBackend:
 
 def test_recorded_conversation_replays_through_the_socket(client: Client, backend: FakeBackend) -> None:
     has_windows = bool(backend.info.num_window_parts)
-    stream = client.open()
+    stream, lines = client.open(), conversation.read_stream(int(has_windows))
     num_results = 0
-    for line in conversation.read_stream(int(has_windows)):
+    for line in lines:
         if "describe" in line:
             assert conversation.to_json(client.describe()) == line["describe"]
         elif "plan" in line:
@@ -33,10 +33,10 @@ def test_recorded_conversation_replays_through_the_socket(client: Client, backen
             num_results += 1
     stream.close()
     assert list(stream.call) == []
-    assert num_results == len(conversation.windowed_plans() if has_windows else conversation.plans())
+    assert num_results == sum("plan" in line for line in lines) > 0
 
 
-def test_recorded_conversation_is_what_its_script_records() -> None:
+def test_recorded_conversation_is_what_is_recorded_from_its_plans() -> None:
     lines = [conversation.render(line) for line in conversation.record()]
     assert conversation.PATH.read_text(encoding="utf-8").splitlines(keepends=True) == lines
 
