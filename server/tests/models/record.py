@@ -1,7 +1,7 @@
 """Records what transformers computes for the tiny models, so that most tests can do without its slow imports.
 
-`python -m tests.models.record` with `server/` as PYTHONPATH writes `recorded/` again. `test_recorded.py` fails if that
-would change anything.
+`python -m tests.models.record` with `server/` as PYTHONPATH writes `recorded/` again, for the cases in
+`recorded/configs.json`. `test_recorded.py` fails if that would change anything.
 """
 
 from __future__ import annotations
@@ -26,201 +26,6 @@ NUM_PROMPT, NUM_GREEDY_PROMPT, NUM_GREEDY = 300, 21, 32
 # Logits recorded per position. They are picked anew for each position, so that every token's are among them.
 NUM_PICKED = 4
 
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": False,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "pad_token_id": None,
-}
-_LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "rope_theta": 10_000.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}
-_YARN_ROPE = {
-    "rope_type": "yarn",
-    "rope_theta": 10_000.0,
-    "factor": 4.0,
-    "original_max_position_embeddings": 128,
-}
-
-_MULTIPLIERS = {
-    "embedding_multiplier": 3.0,
-    "attention_multiplier": 0.125,
-    "residual_multiplier": 0.75,
-    "logits_scaling": 1.25,
-}
-
-_LATENT = {
-    "kv_lora_rank": 32,
-    "qk_nope_head_dim": 32,
-    "qk_rope_head_dim": 16,
-    "v_head_dim": 32,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 32,
-    "num_key_value_heads": 4,
-}
-_MAMBA = {
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "mamba_n_heads": 8,
-    "mamba_d_state": 24,
-    "mamba_d_head": 16,
-    "mamba_d_conv": 4,
-}
-# Rows are whole groups of MXFP4.
-_GPT_OSS = {
-    "head_dim": 32, "intermediate_size": 64, "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 37,
-    "rope_parameters": {**_YARN_ROPE, "truncate": False},
-}  # fmt: skip
-
-# Maps a case to its config class and its differences from `_COMMON`.
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama2": ("LlamaConfig", {"num_key_value_heads": 4}),
-    "llama3": ("LlamaConfig", {"rope_parameters": _LLAMA3_ROPE}),
-    "llama_linear": (
-        "LlamaConfig",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}},
-    ),
-    "llama_yarn": ("LlamaConfig", {"rope_parameters": _YARN_ROPE}),
-    "llama_yarn_mscale": (
-        "LlamaConfig",
-        {"rope_parameters": {**_YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 0.7, "truncate": False}},
-    ),
-    "llama_biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True, "head_dim": 24}),
-    # Rows are whole blocks in every format.
-    "llama_wide": ("LlamaConfig", {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2}),
-    "mistral": ("MistralConfig", {"sliding_window": None, "head_dim": 32}),
-    "mistral_wide_window": ("MistralConfig", {"sliding_window": 512}),
-    "mistral_window": ("MistralConfig", {"sliding_window": 37}),
-    "gemma2": ("Gemma2Config", {"sliding_window": 40, "head_dim": 24, "query_pre_attn_scalar": 24,
-                                "attn_logit_softcapping": 5.0, "final_logit_softcapping": 6.0,
-                                "num_hidden_layers": 4}),
-    # The first layers have a window and their own rotary base.
-    "gemma3": ("Gemma3TextConfig", {"sliding_window": 33, "head_dim": 32, "query_pre_attn_scalar": 32,
-                                    "num_hidden_layers": 7,
-                                    "rope_parameters": {
-                                        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
-                                        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-                                    }}),
-    "qwen2": ("Qwen2Config", {"tie_word_embeddings": True}),
-    # For tests of whole backends in Triton's interpreter.
-    "qwen2_shallow": (
-        "Qwen2Config",
-        {"tie_word_embeddings": True, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
-         "hidden_size": 32, "intermediate_size": 48},
-    ),
-    "gemma3_shallow": ("Gemma3TextConfig", {"sliding_window": 9, "head_dim": 32, "query_pre_attn_scalar": 32,
-                                            "num_hidden_layers": 2,
-                                            "layer_types": ["sliding_attention", "full_attention"],
-                                            "rope_parameters": {
-                                                "full_attention": {"rope_type": "linear", "rope_theta": 1e6,
-                                                                   "factor": 8.0},
-                                                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-                                            }}),
-    # The later layers have a window if it is on.
-    "qwen2_window": ("Qwen2Config", {"use_sliding_window": True, "sliding_window": 37, "max_window_layers": 1}),
-    "qwen3_window": ("Qwen3Config", {"head_dim": 32, "use_sliding_window": True, "sliding_window": 40,
-                                     "max_window_layers": 2}),
-    "qwen3": ("Qwen3Config", {"head_dim": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-    "mixtral": ("MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 64}),
-    "olmoe": ("OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32}),
-    "qwen2_moe": ("Qwen2MoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-                                     "shared_expert_intermediate_size": 64}),
-    "qwen3_moe": ("Qwen3MoeConfig", {"num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 32,
-                                     "head_dim": 32, "norm_topk_prob": True}),
-    # The first layer has an ordinary MLP.
-    "qwen3_moe_mixed": ("Qwen3MoeConfig", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-                                           "mlp_only_layers": [0], "num_hidden_layers": 2}),
-    "cohere": ("CohereConfig", {"logit_scale": 0.5, "tie_word_embeddings": True}),
-    # Only layers with a window rotate.
-    "cohere2": ("Cohere2Config", {"logit_scale": 0.5, "tie_word_embeddings": True, "sliding_window": 37,
-                                  "num_hidden_layers": 4}),
-    # DeepSeek-V2-Lite has no latent of queries, and its experts are one group.
-    "deepseek_v2": ("DeepseekV2Config", {
-        **_LATENT, "q_lora_rank": None, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 2,
-        "rope_parameters": {**_YARN_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707},
-    }),
-    "deepseek_v2_groups": ("DeepseekV2Config", {
-        **_LATENT, "q_lora_rank": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
-        "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5,
-    }),
-    "deepseek_v3": ("DeepseekV3Config", {
-        **_LATENT, "q_lora_rank": 48, "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 1,
-        "n_group": 4, "topk_group": 2,
-    }),
-    "ernie4_5": ("Ernie4_5Config", {"head_dim": 32, "use_bias": True}),
-    "exaone4": ("Exaone4Config", {"sliding_window": 37, "num_hidden_layers": 4}),
-    # With a tied head the text from any seed repeats itself.
-    "gemma": ("GemmaConfig", {"head_dim": 24}),
-    "glm": ("GlmConfig", {"head_dim": 32}),
-    "glm4": ("Glm4Config", {"head_dim": 32}),
-    "gpt_oss": ("GptOssConfig", _GPT_OSS),
-    # Gates and ups reach the limit.
-    "gpt_oss_limited": ("GptOssConfig", {**_GPT_OSS, "swiglu_alpha": 1.3, "swiglu_limit": 0.75}),
-    "granite": ("GraniteConfig", _MULTIPLIERS),
-    "granitemoe": ("GraniteMoeConfig", {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
-                                        **_MULTIPLIERS}),
-    "granitemoehybrid": ("GraniteMoeHybridConfig", {
-        **_MAMBA, **_MULTIPLIERS, "num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 32,
-        "shared_intermediate_size": 48,
-    }),
-    # Only the expert of all tokens, and rotated queries and keys.
-    "granitehybrid": ("GraniteMoeHybridConfig", {
-        **_MAMBA, **_MULTIPLIERS, "num_local_experts": 0, "shared_intermediate_size": 64,
-        "position_embedding_type": "rope", "mamba_conv_bias": False, "num_experts_per_tok": 0,
-    }),
-    # Some models of the family have no recurrent layer.
-    "granitehybrid_attention": ("GraniteMoeHybridConfig", {
-        **_MAMBA, **_MULTIPLIERS, "layer_types": ["full_attention"] * 3, "num_local_experts": 0,
-        "shared_intermediate_size": 64, "position_embedding_type": "rope", "num_experts_per_tok": 0,
-    }),
-    "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
-    "lfm2_moe": ("Lfm2MoeConfig", {
-        "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "moe_intermediate_size": 32,
-        "num_experts": 6, "num_experts_per_tok": 2,
-    }),
-    "qwen3_next": ("Qwen3NextConfig", {
-        "layer_types": ["linear_attention", "full_attention", "linear_attention"], "head_dim": 32,
-        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 24, "linear_value_head_dim": 16,
-        "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 48,
-    }),
-    "nemotron": ("NemotronConfig", {"head_dim": 16}),
-    "olmo2": ("Olmo2Config", {}),
-    "olmo3": ("Olmo3Config", {"sliding_window": 37, "num_hidden_layers": 4,
-                              "rope_parameters": {
-                                  "full_attention": _YARN_ROPE,
-                                  "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-                              }}),
-    "phi3": ("Phi3Config", {"sliding_window": 40,
-                            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0,
-                                                "partial_rotary_factor": 0.75}}),
-    # Even the shortest prompt is longer than the trained context, so that transformers, too, has the long factors.
-    "phi3_longrope": ("Phi3Config", {"original_max_position_embeddings": 16,
-                                     "rope_parameters": {"rope_type": "longrope", "rope_theta": 10_000.0, "factor": 2.0,
-                                                         "short_factor": [1.0] * 8,
-                                                         "long_factor": [1.0 + 0.5 * i for i in range(8)]}}),
-    "seed_oss": ("SeedOssConfig", {"head_dim": 32, "attention_bias": True}),
-    "starcoder2": ("Starcoder2Config", {"num_key_value_heads": 1}),
-    "smollm2": ("LlamaConfig", {"tie_word_embeddings": True, "num_attention_heads": 3, "num_key_value_heads": 1,
-                                "hidden_size": 48}),
-    "smollm3": ("SmolLM3Config", {"num_hidden_layers": 5, "tie_word_embeddings": True}),
-    "smollm3_marked": (
-        "SmolLM3Config",
-        {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 0], "layer_types": ["full_attention"] * 3},
-    ),
-}  # fmt: skip
-
 # A mix of the kinds of text that a small model has been trained on.
 TEXT = """The tide tables for the harbour were printed every autumn, and every autumn somebody complained about them.
 def moving_average(values: list[float], width: int) -> list[float]:
@@ -239,11 +44,13 @@ In 1887 the railway reached the valley; by 1901 the population had doubled, and 
 def configs() -> dict[str, dict[str, Any]]:
     """Returns what transformers writes to `config.json` for each case."""
     found = {}
-    for case, (class_name, changes) in CASES.items():
-        config = getattr(transformers, class_name)(**{**_COMMON, **changes})
+    for case, values in tiny.CASES.items():
         with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "config.json"
+            path.write_text(json.dumps(values))
+            config = transformers.AutoConfig.from_pretrained(folder)
             transformers.AutoModelForCausalLM.from_config(config).float().save_pretrained(folder)
-            found[case] = json.loads((Path(folder) / "config.json").read_text())
+            found[case] = json.loads(path.read_text())
     return found
 
 
@@ -338,7 +145,7 @@ def main() -> None:
     tiny.CASES.update(found)
     given = prompts()
     arrays = {**given}
-    for case in CASES:
+    for case in found:
         arrays[f"{case} logits"], greedy = logits(case, **given)
         arrays[f"{case} greedy"] = np.array(greedy)
     np.savez_compressed(folder / "logits.npz", **arrays)

@@ -21,7 +21,13 @@ from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.places import safetensors_place
 
 RECORDED = Path(__file__).parent / "recorded"
-# Maps a case to its `config.json`.
+# Maps a case to its `config.json`. A new case needs only the keys that differ from transformers' defaults; recording
+# adds the others. Rows of `llama_wide` are whole blocks in every format, those of `gpt_oss` whole groups of MXFP4.
+# Gates of `gpt_oss_limited` reach their limit. The shallow ones are for whole backends in Triton's interpreter.
+# `deepseek_v2`, like DeepSeek-V2-Lite, has no latent of queries, and its experts are one group. `granitehybrid` has
+# only the expert of all tokens, and `granitehybrid_attention` no recurrent layer. The trained context of
+# `phi3_longrope` is so short that transformers, too, has the long factors for every prompt. With a tied head, the
+# text of `gemma` would repeat.
 CASES: dict[str, dict[str, Any]] = json.loads((RECORDED / "configs.json").read_text())
 VOCAB_SIZE = 160
 # Other seeds where the text from seed 0 repeats itself: a text with two tokens tests little.
