@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.models.tiny import CASES as MODELS
 from tests.models.tiny import TinyModels
+from tests.tiers import IS_FULL
 from tests.weights.gguf_files import write_model
 from tests.weights.mxfp4_files import mxfp4_tensors, write_mxfp4
 from tests.weights.quantized_files import CASES, write_quantized
@@ -79,6 +80,10 @@ def test_each_damaged_part_of_a_quantised_module_is_named(case: str, tiny_model:
             if damaged is not None:
                 tensors[name] = damaged.contiguous()
             save_file(tensors, tmp_path / "model.safetensors")
+            if what in ("missing", "too short"):
+                # Refused at the start, before any weight is decoded.
+                with pytest.raises(DamagedFile):
+                    open_checkpoint(tmp_path)
             message = refusal(tmp_path, f"{name} {what}")
             assert MODULE in message, (name, what)
             assert str(tmp_path) in message, (name, what)
@@ -140,23 +145,15 @@ def test_gptq_with_outputs_that_fill_no_words_is_refused(
     assert f"`{name}` has {num_outputs} outputs" in refusal(tmp_path)
 
 
-def test_experts_in_mxfp4_have_finite_scales_and_all_their_parts(tiny_model: TinyModels, tmp_path: Path) -> None:
+def test_experts_in_mxfp4_have_finite_scales(tiny_model: TinyModels, tmp_path: Path) -> None:
     model = tiny_model("gpt_oss")
-    intact = mxfp4_tensors(model)
-    name = next(name for name in intact if name.endswith("down_proj_scales"))
-    scales = intact[name].copy()
-    scales[-1, -1, -1] = 255
-    fewer = intact[name][:-1].copy()
-    for tensors in (
-        {**intact, name: scales},
-        {**intact, name: fewer},
-        {other: tensor for other, tensor in intact.items() if other != name},
-        {**intact, name: fewer, name.replace("scales", "blocks"): intact[name.replace("scales", "blocks")][:-1].copy()},
-    ):
-        with pytest.raises(DamagedFile, match=name.removesuffix("_scales")):
-            checkpoint = open_checkpoint(write_mxfp4(model, tmp_path, tensors))
-            for weight in checkpoint.names():
-                checkpoint.tensor(weight)
+    tensors = mxfp4_tensors(model)
+    name = next(name for name in tensors if name.endswith("down_proj_scales"))
+    tensors[name][-1, -1, -1] = 255
+    checkpoint = open_checkpoint(write_mxfp4(model, tmp_path, tensors))
+    with pytest.raises(DamagedFile, match=name.removesuffix("_scales")):
+        for weight in checkpoint.names():
+            checkpoint.tensor(weight)
 
 
 def paths_of(values: dict[str, Any], before: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -182,6 +179,8 @@ MORE_KEYS = [
 @pytest.mark.parametrize("case", [*HYBRIDS, "deepseek_v3", "gpt_oss", "phi3_longrope"])
 def test_absurd_values_in_a_config_are_refused(case: str, bounded_memory: None) -> None:
     check = [(path, value) for path in [*paths_of(MODELS[case]), *MORE_KEYS] for value in MORE_ABSURD]
+    # `make test` gives each key other ones of the values.
+    check = check[:: 1 if IS_FULL else 6]
     if "longrope" in case:
         factors = ("rope_parameters", "long_factor")
         check.append((factors, [10**400] * len(MODELS[case]["rope_parameters"]["long_factor"])))
@@ -219,7 +218,7 @@ def test_flipped_bits_and_cuts_of_gguf_files_never_crash(
 ) -> None:
     intact = write_model(tiny_model(case), tmp_path / "m.gguf", stored_as).read_bytes()
     drawn = random.Random(case)
-    for number in range(40):
+    for number in range(40 if IS_FULL else 12):
         begin = 0 if number % 2 else intact.index(b"block_count")
         (tmp_path / "m.gguf").write_bytes(flip(intact, [8 * begin + drawn.randrange(8 * 1500)]))
         read_all(tmp_path / "m.gguf")
