@@ -10,22 +10,6 @@ import gguf
 import numpy as np
 import safetensors.numpy
 
-_NAMES = {
-    "embeddings.word_embeddings": "token_embd",
-    "embeddings.position_embeddings": "position_embd",
-    "embeddings.token_type_embeddings": "token_types",
-    "embeddings.LayerNorm": "token_embd_norm",
-    "classifier.dense": "cls",
-    "classifier.out_proj": "cls.output",
-    "attention.self.query": "attn_q",
-    "attention.self.key": "attn_k",
-    "attention.self.value": "attn_v",
-    "attention.output.dense": "attn_output",
-    "attention.output.LayerNorm": "attn_output_norm",
-    "intermediate.dense": "ffn_up",
-    "output.dense": "ffn_down",
-    "output.LayerNorm": "layer_output_norm",
-}
 _POOLING = {"mean": gguf.PoolingType.MEAN, "cls": gguf.PoolingType.CLS, "rank": gguf.PoolingType.RANK}
 
 
@@ -45,15 +29,12 @@ def write_encoder(folder: Path, path: Path, pooling: str, leave_out: str = "") -
     writer.add_pooling_type(_POOLING[pooling])
     writer.add_token_type_count(config.get("type_vocab_size", 2))
     _write_tokenizer(writer, folder)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, config["num_hidden_layers"])
     for name, values in safetensors.numpy.load_file(folder / "model.safetensors").items():
         if name.endswith("position_ids") or "pooler" in name:
             continue
         module, kind = name.removeprefix("bert.").removeprefix("roberta.").rsplit(".", 1)
-        if module.startswith("encoder.layer."):
-            _, _, layer, module = module.split(".", 3)
-            stored_name = f"blk.{layer}.{_NAMES[module]}.{kind}"
-        else:
-            stored_name = f"{_NAMES[module]}.{kind}"
+        stored_name = f"{names.get_name(module)}.{kind}"
         if stored_name == "position_embd.weight":
             values = values[offset:]
         # The format lacks the first dimension of a matrix with one row.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,50 +14,12 @@ from tests.models.tiny import TinyModel
 from tests.weights.quantizers import QUANTIZERS, quantize_rows
 from trunkline_server.models.config_json import config_from_json
 
+# The names that llama.cpp's converter makes up on its way or that are the server's own.
 _NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_a_proj": "attn_q_a",
-    "self_attn.q_b_proj": "attn_q_b",
-    "self_attn.q_a_layernorm": "attn_q_a_norm",
-    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm",
-    "self_attn.kv_b_proj": "attn_kv_b",
-    "self_attn.k_b_proj": "attn_k_b",
-    "self_attn.v_b_proj": "attn_v_b",
-    "self_attn.sinks": "attn_sinks",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-    "mlp.gate": "ffn_gate_inp",
-    "mlp.gate.e_score_correction": "exp_probs_b",
-    "mlp.gate.choice": "exp_probs_b",
-    "mixer.conv": "shortconv.conv",
-    "mixer.in_proj": "shortconv.in_proj",
-    "mixer.out_proj": "shortconv.out_proj",
-    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_experts.up_proj": "ffn_up_shexp",
-    "mlp.shared_experts.down_proj": "ffn_down_shexp",
-    "mlp.experts.gate_proj": "ffn_gate_exps",
-    "mlp.experts.up_proj": "ffn_up_exps",
-    "mlp.experts.down_proj": "ffn_down_exps",
-    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-    "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}
+    "self_attn.k_b_proj": "attn_k_b", "self_attn.v_b_proj": "attn_v_b", "mlp.gate.choice": "exp_probs_b",
+    "mixer.conv": "shortconv.conv", "mixer.in_proj": "shortconv.in_proj", "mixer.out_proj": "shortconv.out_proj",
+}  # fmt: skip
+_GLM_NORMS = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm"}
 _SCAN_NAMES = {
     "mixer.conv.weight": "ssm_conv1d.weight", "mixer.conv.bias": "ssm_conv1d.bias", "mixer.dt.bias": "ssm_dt.bias",
     "mixer.in_proj.weight": "ssm_in.weight", "mixer.out_proj.weight": "ssm_out.weight", "mixer.rate.weight": "ssm_a",
@@ -69,23 +32,31 @@ _ARCHITECTURES = {
     "gpt_oss": "gpt-oss", "granitemoehybrid": "granitehybrid", "lfm2_moe": "lfm2moe", "mistral": "llama",
     "mixtral": "llama", "olmo3": "olmo2", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
-_NORM_BEHIND_ATTENTION = ("exaone4", "gemma2", "gemma3", "glm4", "gpt-oss", "olmo2", "qwen3next", "seed_oss")
 _LAYER_NORM = ("cohere2", "command-r", "nemotron", "starcoder2")
 _PERMUTED = ("granite", "granitehybrid", "granitemoe", "internlm2", "llama", "smollm3")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron", "qwen3next")
 
 
-def gguf_name(name: str, architecture: str = "llama") -> str:
+def gguf_name(name: str, architecture: str) -> str:
     module, kind = name.rsplit(".", 1)
     if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module):
-        if architecture in _NORM_BEHIND_ATTENTION and match[2] == "post_attention_layernorm":
-            return f"blk.{match[1]}.post_attention_norm.{kind}"
+        if architecture == "glm4" and match[2] in _GLM_NORMS:
+            return f"blk.{match[1]}.{_GLM_NORMS[match[2]]}.{kind}"
         if architecture in ("granitehybrid", "qwen3next") and (scan := _SCAN_NAMES.get(f"{match[2]}.{kind}")):
             return f"blk.{match[1]}.{scan}"
-        return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
-    if module == "model.norm" and architecture.startswith("lfm2"):
-        return f"token_embd_norm.{kind}"
-    return f"{_NAMES[module]}.{kind}"
+        if match[2] in _NAMES:
+            return f"blk.{match[1]}.{_NAMES[match[2]]}.{kind}"
+    own = {"lm_head": "output"} | ({"model.norm": "token_embd_norm"} if architecture.startswith("lfm2") else {})
+    known = own.get(module) or _known_names(architecture).get_name(module)
+    assert known is not None, f"llama.cpp knows no {name} in {architecture}"
+    return f"{known}.{kind}"
+
+
+@functools.cache
+def _known_names(architecture: str) -> gguf.TensorNameMap:
+    """Returns the map from transformers' names."""
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return gguf.get_tensor_name_map(kind, n_blocks=8)
 
 
 def permute(rows: np.ndarray, num_heads: int) -> np.ndarray:
