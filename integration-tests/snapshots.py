@@ -65,6 +65,16 @@ def shortened(body: Any) -> Any:
     return body
 
 
+def request_of(name: str) -> dict[str, Any]:
+    """Returns the request of a snapshot, with its abbreviated lists restored."""
+    request: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())["request"]
+    for field, value in (request["body"] or {}).items():
+        if isinstance(value, list) and value and isinstance(value[0], str) and value[0].endswith(" times"):
+            runs = zip(value[::2], value[1::2], strict=True)
+            request["body"][field] = [each for count, each in runs for _ in range(int(count.split()[0]))]
+    return request
+
+
 def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 

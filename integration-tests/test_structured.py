@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,18 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from formats import CHECKS, checker
-from harness import ALL_TIERS, ROOT, Trunkline, http
-from schemas import OURS, subschemas
+from harness import ROOT, Trunkline, http
 from streams import WatchedStream
 
-OWN_SCHEMAS = ROOT / "router/grammar/tests/schemas/own.jsonl"
+OWN: list[dict[str, Any]] = [
+    json.loads(line) for line in (ROOT / "router/grammar/tests/schemas/own.jsonl").read_text().splitlines()
+]
+REFUSED = [entry for entry in OWN if entry["name"].startswith("refused: ")]
 # Schemas written by others, whose licences do not allow including them in this repository.
 REAL_SCHEMAS = Path(os.environ.get("TRUNKLINE_SCHEMAS", ROOT / "../shared/schemas/sample.jsonl.gz"))
 # Without `--all-schemas`, a run tests only every 36th of the real schemas.
 STRIDE = 36
 NUM_STREAMS = 16
-# Outputs for each schema in `OURS`.
-NUM_OUTPUTS = 4 if ALL_TIERS else 2
 # Rows of supported keywords in the table of the page on structured output.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined", "Conditions"]
 TAGS = {
@@ -39,6 +40,27 @@ TAGS = {
         "at_least_one": True,
         "stop_after_first": True,
     },
+}
+NESTING: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "address": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "city": {"enum": ["Bern", "Genf"]}},
+            "required": ["zip", "city"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "address"],
+    "additionalProperties": False,
+}
+NODE = {"value": {"type": "boolean"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1}}
+RECURSION: dict[str, Any] = {
+    "$defs": {
+        "node": {"type": "object", "properties": NODE, "required": list(NODE), "additionalProperties": False},
+    },
+    "$ref": "#/$defs/node",
 }
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
 
@@ -73,33 +95,34 @@ def check(text: str, schema: Any) -> None:
     validator(schema, format_checker=checker()).validate(json.loads(text))
 
 
-@pytest.fixture(scope="module")
-def answers(server: Trunkline) -> dict[str, httpx.Response]:
-    """An answer for each schema in `OURS`, requested concurrently."""
-
-    def ask(schema: Any) -> httpx.Response:
-        fields = {"response_format": schema_format(schema), "n": NUM_OUTPUTS, "seed": 1}
-        return chat(server, "Give me an example in JSON.", **fields)
-
-    with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        return dict(zip(OURS, pool.map(ask, OURS.values()), strict=True))
+# Keywords whose value is a schema, a list of schemas, or an object of named schemas. `items` can be a schema or a list.
+ONE_SCHEMA = {"additionalItems", "additionalProperties", "else", "if", "items", "not", "propertyNames", "then"}
+LISTS = {"allOf", "anyOf", "items", "oneOf", "prefixItems"}
+MAPS = {"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_finished_outputs_validate(answers: dict[str, httpx.Response], name: str) -> None:
-    answer = answers[name]
-    assert answer.status_code == 200, answer.text
-    texts = finished(answer.json())
-    assert texts, f"no output was finished: {answer.text}"
-    for text in texts:
-        check(text, OURS[name])
+def subschemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yields the schema and all its subschemas that are objects, but not values such as those of `enum`."""
+    if not isinstance(schema, dict):
+        return
+    yield schema
+    for keyword, value in schema.items():
+        inner: list[Any] = []
+        if keyword in MAPS:
+            inner = list(value.values())
+        elif keyword in LISTS and isinstance(value, list):
+            inner = value
+        elif keyword in ONE_SCHEMA:
+            inner = [value]
+        for each in inner:
+            yield from subschemas(each)
 
 
-def test_ours_use_every_documented_keyword_and_format() -> None:
+def test_own_schemas_use_every_documented_keyword_and_format() -> None:
     text = (ROOT / "docs/api/structured-output.md").read_text()
     lines = [line.split("|") for line in text[text.index("\n## Structured output") :].splitlines() if line[:2] == "| "]
     cells = {line[1].strip(): set(re.findall(r"`([^`]+)`", line[2])) for line in reversed(lines)}
-    used = [each for schema in OURS.values() for each in subschemas(schema)]
+    used = [each for entry in OWN if entry not in REFUSED for each in subschemas(entry["schema"])]
     keywords = {keyword for each in used for keyword in each}
     assert set().union(*(cells[row] for row in KEYWORD_ROWS)) == keywords - cells["Ignored"]
     formats = {each["format"] for each in used if "format" in each}
@@ -162,16 +185,13 @@ def outcomes(server: Trunkline, entries: list[dict[str, Any]], *, strict: bool) 
 
 
 def test_own_schemas_are_refused_with_a_code_or_hold(server: Trunkline) -> None:
-    entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
-    found = outcomes(server, entries[:: 1 if ALL_TIERS else 4], strict=True)
+    found = outcomes(server, OWN, strict=True)
     assert found["finished"] >= 0.5 * found.total(), found
 
 
 def test_keywords_that_are_left_out_are_named(server: Trunkline) -> None:
-    entries = [json.loads(line) for line in OWN_SCHEMAS.read_text().splitlines()]
-    refused = [entry for entry in entries if entry["name"].startswith("refused: ")]
-    assert outcomes(server, refused, strict=True)["unsupported_keyword"] == len(refused) > 0
-    assert outcomes(server, refused, strict=False)["finished"] > 0
+    assert outcomes(server, REFUSED, strict=True)["unsupported_keyword"] == len(REFUSED) > 0
+    assert outcomes(server, REFUSED, strict=False)["finished"] > 0
 
 
 @pytest.mark.full
@@ -208,7 +228,7 @@ def test_texts_match_their_grammar(server: Trunkline, fields: dict[str, Any], pa
 
 
 def test_concurrent_requests_do_not_change_constrained_output(server: Trunkline) -> None:
-    fields: dict[str, Any] = {"response_format": schema_format(OURS["nesting"]), "seed": 11}
+    fields: dict[str, Any] = {"response_format": schema_format(NESTING), "seed": 11}
     alone = chat(server, "Who are you?", **fields).json()["choices"]
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
         free = [pool.submit(chat, server, f"Count from {i}.", max_tokens=60) for i in range(NUM_STREAMS - 1)]
@@ -218,7 +238,7 @@ def test_concurrent_requests_do_not_change_constrained_output(server: Trunkline)
 
 
 def test_required_and_named_tools_are_called_with_valid_arguments(server: Trunkline) -> None:
-    schemas = {"take": OURS["nesting"], "walk": OURS["recursion"]}
+    schemas = {"take": NESTING, "walk": RECURSION}
     tools = [{"type": "function", "function": {"name": k, "parameters": v}} for k, v in schemas.items()]
     named = {"type": "function", "function": {"name": "walk"}}
     # With this seed, a reply of each kind is finished and a parallel one has two calls.
