@@ -1,10 +1,9 @@
-"""KV cache events, read over ZeroMQ as vLLM's subscribers do and over HTTP as a browser does."""
+"""KV cache events, read over ZeroMQ as vLLM's subscribers do."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -154,24 +153,6 @@ def test_the_salt_is_published_with_the_first_block(published: tuple[Trunkline, 
     hashes = [len(event.block_hashes) for event in stored]
     assert stored[0].extra_keys == [["pepper"]] + [None] * (hashes[0] - 1)
     assert all(event.extra_keys is None for event in stored[1:])
-
-
-def test_events_are_streamed_over_http(published: tuple[Trunkline, Reader]) -> None:
-    server, _ = published
-    with http.stream("GET", f"{server.base_url}/v1/kv/events", timeout=30) as answer:
-        assert answer.headers["content-type"] == "text/event-stream"
-        prompt = [token + 1 for token in PROMPT]
-        server.complete(prompt, max_tokens=1)
-        seen: list[dict[str, Any]] = []
-        for line in answer.iter_lines():
-            if line.startswith("data: "):
-                seen.append(json.loads(line.removeprefix("data: ")))
-            if sum(data["type"] == "BlockStored" for data in seen) == 3:
-                break
-    stored = [data for data in seen if data["type"] == "BlockStored"]
-    assert [data["depth"] for data in stored] == [0, 1, 2]
-    assert [data["parent"] for data in stored] == [None, stored[0]["key"], stored[1]["key"]]
-    assert all("token_ids" not in data for data in stored), "a server without API keys must not publish token ids"
 
 
 def test_missed_batches_are_sent_again(published: tuple[Trunkline, Reader]) -> None:
