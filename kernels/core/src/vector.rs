@@ -316,3 +316,40 @@ macro_rules! simd_entry {
     };
 }
 pub use simd_entry;
+
+/// Defines a function that replaces each element of a row, such as
+/// `elementwise! { /// doc  pub fn mul_in_place<L: Lanes>(x, y) { x.mul(y) } }`.
+///
+/// In the body, an operand is a vector of its row. The function panics if the rows differ in length. Parameters behind
+/// a semicolon are the same for all elements.
+macro_rules! elementwise {
+    (
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident<$L:ident: $lanes:ident>(
+            $x:ident $(, $y:ident)? $(; $($arg:ident: $ty:ty),+)?
+        ) $body:block
+    ) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::isa::Isa, $x: &mut [f32] $(, $y: &[f32])? $($(, $arg: $ty)+)?) {
+            #[inline(always)]
+            unsafe fn generic<$L: $lanes>($x: &mut [f32] $(, $y: &[f32])? $($(, $arg: $ty)+)?) {
+                $(assert_eq!($x.len(), $y.len());)?
+                let (out, len) = ($x.as_mut_ptr(), $x.len());
+                $(let $y = $y.as_ptr();)?
+                $crate::vector::each_vector!(len, |i, lanes| {
+                    // SAFETY: i + lanes is at most the length of the rows.
+                    unsafe {
+                        let $x = $L::load_first(out.add(i), lanes);
+                        $(let $y = $L::load_first($y.add(i), lanes);)?
+                        $body.store_first(out.add(i), lanes);
+                    }
+                });
+            }
+            $crate::vector::simd_entry! {
+                fn entry = generic($x: &mut [f32] $(, $y: &[f32])? $($(, $arg: $ty)+)?);
+            }
+            entry(isa, $x $(, $y)? $($(, $arg)+)?)
+        }
+    };
+}
+pub(crate) use elementwise;

@@ -4,6 +4,7 @@ use super::{Op, ProgramBuilder, Recur, ShortConv, ValueId, WeightId, shape_error
 use crate::ops::recurrence::Recurrence;
 use crate::ops::short_conv::WIDTHS;
 use crate::program::ProgramError;
+use crate::program::elementwise::Unary;
 
 /// The most f32 elements of the state of all layers, so that offsets in bytes stay far from overflow.
 const MAX_STATE_SIZE: usize = 1 << 36;
@@ -32,14 +33,12 @@ impl ProgramBuilder {
 
     /// Computes `x / (1 + e^-x)`.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("silu", x)?;
-        Ok(self.push(Op::Silu { x }, width))
+        self.unary("silu", x, Unary::Silu)
     }
 
     /// Computes `1 / (1 + e^-x)`.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        let width = self.width("sigmoid", x)?;
-        Ok(self.push(Op::Sigmoid { x }, width))
+        self.unary("sigmoid", x, Unary::Sigmoid)
     }
 
     /// Divides each head by the root of its sum of squares plus `eps`.
