@@ -20,4 +20,4 @@ pub use messages::{
     MAX_ERROR_MESSAGE_BYTES, MAX_MASK_PENALTIES, MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES,
 };
 pub use proto::Watermark;
-pub use sampling::{OutOfRange, SamplingParams, range};
+pub use sampling::{OutOfRange, RequestNumbers, SamplingParams, range};

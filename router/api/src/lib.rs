@@ -23,6 +23,7 @@ pub mod respond;
 pub mod response_store;
 pub mod responses;
 pub mod route;
+mod sampling_body;
 pub(crate) mod stream;
 pub mod tgi;
 pub(crate) mod usage;

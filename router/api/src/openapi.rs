@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use axum::http::{Method, header};
 use axum::response::{Html, IntoResponse, Redirect};
 use bytes::Bytes;
-use trunkline_contract::range;
+use trunkline_contract::{RequestNumbers, range};
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::schema::{Object, Schema, SchemaType, Type};
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
@@ -99,16 +99,22 @@ impl Modify for SamplingRanges {
         let schemas = document.components.iter_mut().flat_map(|components| components.schemas.values_mut());
         for schema in schemas {
             let RefOr::T(Schema::Object(Object { properties, .. })) = schema else { continue };
-            for (name, range) in range::OF_REQUESTS {
-                let Some(RefOr::T(Schema::Object(field))) = properties.get_mut(name) else { continue };
+            for (name, range) in RequestNumbers::RANGES {
+                let Some(RefOr::T(Schema::Object(field))) = properties.get_mut(*name) else { continue };
                 // In answers the fields are numbers that are always there.
-                if matches!(&field.schema_type, SchemaType::Array(types) if types.contains(&Type::Null)) {
-                    field.maximum = Some(number(*range.end()));
-                    if range::is_above_zero(&range) || field.exclusive_minimum.is_some() {
-                        field.exclusive_minimum = Some(number(0.0));
-                    } else {
-                        field.minimum = Some(number(*range.start()));
-                    }
+                let SchemaType::Array(types) = &field.schema_type else { continue };
+                if !types.contains(&Type::Null) {
+                    continue;
+                }
+                if types.contains(&Type::Integer) {
+                    field.minimum = Some(Number::Int(*range.start() as isize));
+                    continue;
+                }
+                field.maximum = Some(number(*range.end()));
+                if range::is_above_zero(range) || field.exclusive_minimum.is_some() {
+                    field.exclusive_minimum = Some(number(0.0));
+                } else {
+                    field.minimum = Some(number(*range.start()));
                 }
             }
         }

@@ -52,42 +52,19 @@ impl RequestDigest {
 /// The parameters of a computation as words. Lists begin with their length.
 fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<PooledPrompt>) -> Vec<u32> {
     let SamplingParams {
-        temperature,
-        top_p,
-        top_k,
-        min_p,
-        typical_p,
-        top_n_sigma,
-        xtc_probability,
-        xtc_threshold,
-        seed: _,
-        choice: _,
-        presence_penalty,
-        frequency_penalty,
-        repetition_penalty,
         min_tokens,
-        end_token_ids: _,
         logit_bias,
         allowed_tokens,
         logprobs,
         num_top_logprobs,
         prompt_logprobs,
         watermark,
+        // What a client may change, and the numbers of the table.
+        ..
     } = sampling;
-    let floats = [
-        temperature,
-        top_p,
-        min_p,
-        typical_p,
-        top_n_sigma,
-        xtc_probability,
-        xtc_threshold,
-        presence_penalty,
-        frequency_penalty,
-        repetition_penalty,
-    ];
-    let mut words: Vec<u32> = floats.map(|float| float.to_bits()).into();
-    words.extend([*top_k, *min_tokens, u32::from(*logprobs), *num_top_logprobs, u32::from(is_constrained)]);
+    let halves = |number: f64| [number.to_bits() as u32, (number.to_bits() >> 32) as u32];
+    let mut words: Vec<u32> = sampling.numbers().into_iter().flat_map(halves).collect();
+    words.extend([*min_tokens, u32::from(*logprobs), *num_top_logprobs, u32::from(is_constrained)]);
     // No valid number of logprobs is this large.
     words.push(prompt_logprobs.unwrap_or(u32::MAX));
     words.push(logit_bias.len() as u32);

@@ -9,63 +9,56 @@ use super::blocks::Message;
 use super::tools::{ThinkingField, ToolChoiceField, ToolField};
 use crate::lists::list;
 use crate::openai::Seed;
+use crate::sampling_body::sampling_body;
 use trunkline_base::error::ApiError;
 use trunkline_generation::generate;
 use trunkline_generation::request::retention::CacheControl;
 
-/// The body of a request to the Messages API.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = MessagesRequest)]
-pub struct Body {
-    /// The name of the served model; may be omitted.
-    pub model: Option<String>,
-    /// The most tokens to generate.
-    #[schema(minimum = 1, required = true, nullable = false)]
-    pub max_tokens: Option<i64>,
-    /// The conversation, oldest first.
-    #[serde(deserialize_with = "list")]
-    pub messages: Vec<Message>,
-    /// The system prompt: a string or a list of text blocks.
-    pub system: Option<Content>,
-    /// Strings that end the output. The output does not include them.
-    pub stop_sequences: Option<Vec<String>>,
-    /// If true, the answer is a stream of server-sent events.
-    pub stream: Option<bool>,
-    /// The most seconds from the request's arrival to its last token. Not part of Anthropic's API.
-    #[schema(exclusive_minimum = 0, maximum = 86400)]
-    pub timeout: Option<f64>,
-    /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-    pub temperature: Option<f64>,
-    /// Samples from the smallest set of tokens whose total probability reaches this value.
-    pub top_p: Option<f64>,
-    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
-    #[schema(minimum = -1)]
-    pub top_k: Option<i64>,
-    /// Excludes tokens less likely than this fraction of the likeliest token's probability. Not part of Anthropic's
-    /// API.
-    pub min_p: Option<f64>,
-    /// The tools that the model may call.
-    pub tools: Option<Vec<ToolField>>,
-    /// Says whether the model must, may or must not call a tool.
-    pub tool_choice: Option<ToolChoiceField>,
-    /// Lets the model reason before it answers and returns the reasoning; disabled by default.
-    pub thinking: Option<ThinkingField>,
-    /// Marks the whole prompt for caching, as a mark on the last block would.
-    pub cache_control: Option<CacheControl>,
-    /// The format of the output: `{"type": "json_schema", "schema": ...}`.
-    #[schema(value_type = Option<Object>)]
-    pub output_format: Option<Value>,
-    /// The newer place of `output_format`, with the reasoning effort.
-    pub output_config: Option<OutputConfig>,
-    /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of Anthropic's API.
-    #[schema(value_type = Option<i64>)]
-    pub seed: Option<Seed>,
-    /// Permission to clear parts of a long conversation. Accepted; nothing is ever cleared.
-    pub context_management: Option<ContextManagement>,
-    /// The priority class: `auto`, the highest class that the API key may use, or `standard_only`.
-    pub service_tier: Option<String>,
-    /// Requests share cached prefixes only with requests of the same salt. Not part of Anthropic's API.
-    pub cache_salt: Option<String>,
+sampling_body! { anthropic:
+    /// The body of a request to the Messages API.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(as = MessagesRequest)]
+    pub struct Body {
+        /// The name of the served model; may be omitted.
+        pub model: Option<String>,
+        /// The most tokens to generate.
+        #[schema(minimum = 1, required = true, nullable = false)]
+        pub max_tokens: Option<i64>,
+        /// The conversation, oldest first.
+        #[serde(deserialize_with = "list")]
+        pub messages: Vec<Message>,
+        /// The system prompt: a string or a list of text blocks.
+        pub system: Option<Content>,
+        /// Strings that end the output. The output does not include them.
+        pub stop_sequences: Option<Vec<String>>,
+        /// If true, the answer is a stream of server-sent events.
+        pub stream: Option<bool>,
+        /// The most seconds from the request's arrival to its last token. Not part of Anthropic's API.
+        #[schema(exclusive_minimum = 0, maximum = 86400)]
+        pub timeout: Option<f64>,
+        /// The tools that the model may call.
+        pub tools: Option<Vec<ToolField>>,
+        /// Says whether the model must, may or must not call a tool.
+        pub tool_choice: Option<ToolChoiceField>,
+        /// Lets the model reason before it answers and returns the reasoning; disabled by default.
+        pub thinking: Option<ThinkingField>,
+        /// Marks the whole prompt for caching, as a mark on the last block would.
+        pub cache_control: Option<CacheControl>,
+        /// The format of the output: `{"type": "json_schema", "schema": ...}`.
+        #[schema(value_type = Option<Object>)]
+        pub output_format: Option<Value>,
+        /// The newer place of `output_format`, with the reasoning effort.
+        pub output_config: Option<OutputConfig>,
+        /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of Anthropic's API.
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        /// Permission to clear parts of a long conversation. Accepted; nothing is ever cleared.
+        pub context_management: Option<ContextManagement>,
+        /// The priority class: `auto`, the highest class that the API key may use, or `standard_only`.
+        pub service_tier: Option<String>,
+        /// Requests share cached prefixes only with requests of the same salt. Not part of Anthropic's API.
+        pub cache_salt: Option<String>,
+    }
 }
 
 /// The `output_config` object of a request.

@@ -1,24 +1,12 @@
 //! The fields that the bodies of `/v1/chat/completions` and `/v1/completions` have in common.
 
 /// Defines the body of a request: the route's own fields, followed by the common fields.
-///
-/// This is not a flattened struct, because serde would parse its fields twice and its errors would not name the field.
 macro_rules! body {
-    ($(#[$about:meta])* pub struct $name:ident { $($(#[$own_about:meta])* pub $own:ident: $kind:ty,)* }) => {
-        $(#[$about])*
-        pub struct $name {
-            $($(#[$own_about])* pub $own: $kind,)*
+    ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        crate::sampling_body::sampling_body! { openai: $(#[$about])* pub struct $name {
+            $($own)*
             /// The name of the served model; may be omitted.
             pub model: Option<String>,
-            /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-            pub temperature: Option<f64>,
-            /// Samples from the smallest set of tokens whose total probability reaches this value.
-            pub top_p: Option<f64>,
-            /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
-            #[schema(minimum = -1)]
-            pub top_k: Option<i64>,
-            /// Excludes tokens less likely than this fraction of the likeliest token's probability.
-            pub min_p: Option<f64>,
             /// The seed of sampling. Equal seeds give equal outputs; random if absent.
             #[schema(value_type = Option<i64>)]
             pub seed: Option<Seed>,
@@ -33,13 +21,6 @@ macro_rules! body {
             pub timeout: Option<f64>,
             /// Options for streams; ignored if `stream` is not true.
             pub stream_options: Option<StreamOptions>,
-            /// Subtracted from the logits of tokens that occur in the output.
-            pub presence_penalty: Option<f64>,
-            /// Subtracted from a token's logit once per occurrence in the output.
-            pub frequency_penalty: Option<f64>,
-            /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or
-            /// the output.
-            pub repetition_penalty: Option<f64>,
             /// llama.cpp's name of `repetition_penalty`, which counts if both are sent.
             pub repeat_penalty: Option<f64>,
             /// llama.cpp's name of `max_tokens`, which counts if both are sent; -1 generates as many tokens as fit into
@@ -51,17 +32,6 @@ macro_rules! body {
             pub min_tokens: Option<i64>,
             /// If true, generation continues after an end token.
             pub ignore_eos: Option<bool>,
-            /// Samples from the tokens whose information content is nearest to the entropy, up to this total
-            /// probability.
-            pub typical_p: Option<f64>,
-            /// Keeps the tokens whose logit is at most this many standard deviations below the largest; 0 and -1 keep
-            /// all. Part of llama.cpp's API, like the next two fields.
-            pub top_n_sigma: Option<f64>,
-            /// The probability with which XTC excludes the likeliest tokens at a position; the default is 0.
-            pub xtc_probability: Option<f64>,
-            /// XTC excludes all tokens with at least this probability, except the least likely of them; the default is
-            /// 0.1.
-            pub xtc_threshold: Option<f64>,
             /// Words that the output does not contain, as far as it writes them with their usual tokens. Part of vLLM's
             /// API.
             pub bad_words: Option<Vec<String>>,
@@ -138,7 +108,7 @@ macro_rules! body {
             pub cache_retention: Option<CacheRetention>,
             /// If false, no tokens are drafted, which changes only the speed. Not part of OpenAI's API.
             pub speculation: Option<bool>,
-        }
+        } }
 
         impl $name {
             /// Takes the common generation parameters out of the body, except for those of the grammar.
@@ -152,23 +122,17 @@ macro_rules! body {
                     return Err(ApiError::value("n_predict", problem));
                 }
                 let keep_stop = self.include_stop_str_in_output.unwrap_or(false);
+                let numbers = self.numbers();
                 Ok(RawParams {
-                    temperature: self.temperature,
-                    top_p: self.top_p,
-                    top_k: self.top_k,
-                    min_p: self.min_p,
+                    numbers: trunkline_contract::RequestNumbers {
+                        repetition_penalty: numbers.repetition_penalty.or(repeat_penalty),
+                        ..numbers
+                    },
                     seed: self.seed.map(|seed| seed.0),
-                    presence_penalty: self.presence_penalty,
-                    frequency_penalty: self.frequency_penalty,
-                    repetition_penalty: self.repetition_penalty.or(repeat_penalty),
                     min_tokens: self.min_tokens,
                     ignore_eos: self.ignore_eos.unwrap_or(false),
                     stops: self.stop.take().unwrap_or_default().0,
                     stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
-                    typical_p: self.typical_p,
-                    top_n_sigma: self.top_n_sigma,
-                    xtc_probability: self.xtc_probability,
-                    xtc_threshold: self.xtc_threshold,
                     tokens: TokenFields {
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         logit_bias: self.logit_bias.take().unwrap_or_default(),

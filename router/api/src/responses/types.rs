@@ -9,67 +9,61 @@ use utoipa::ToSchema;
 use super::input::Input;
 use crate::openai::Seed;
 use crate::response_store::StoredResponse;
+use crate::sampling_body::sampling_body;
 use trunkline_generation::generate;
 
-/// The body of a request to the Responses API.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = ResponsesRequest)]
-pub struct Body {
-    /// The name of the served model; may be omitted.
-    pub model: Option<String>,
-    /// A user message, or a list of items.
-    pub input: Input,
-    /// A system message that precedes all others. It is not carried over by `previous_response_id`.
-    pub instructions: Option<String>,
-    /// The id of a stored response to continue.
-    pub previous_response_id: Option<String>,
-    /// Stores the response so that later requests can continue it; the default is true.
-    pub store: Option<bool>,
-    /// The most tokens to generate; by default as many as fit into the context.
-    #[schema(minimum = 1)]
-    pub max_output_tokens: Option<i64>,
-    /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
-    pub temperature: Option<f64>,
-    /// Samples from the smallest set of tokens whose total probability reaches this value.
-    pub top_p: Option<f64>,
-    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens. Not part of OpenAI's API.
-    #[schema(minimum = -1)]
-    pub top_k: Option<i64>,
-    /// Excludes tokens less likely than this fraction of the likeliest token's probability. Not part of OpenAI's API.
-    pub min_p: Option<f64>,
-    /// If true, the answer is a stream of server-sent events.
-    pub stream: Option<bool>,
-    /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
-    #[schema(exclusive_minimum = 0, maximum = 86400)]
-    pub timeout: Option<f64>,
-    /// The functions that the model may call.
-    pub tools: Option<Vec<ToolField>>,
-    /// `none`, `auto`, `required`, one function as `{"type": "function", "name": ...}`, or some of them as
-    /// `{"type": "allowed_tools", "mode": ..., "tools": [...]}`.
-    pub tool_choice: Option<Value>,
-    /// Allows several calls in one reply; the default is true.
-    pub parallel_tool_calls: Option<bool>,
-    /// The reasoning effort, for chat templates that support it.
-    pub reasoning: Option<ReasoningField>,
-    /// The format of the output text.
-    pub text: Option<TextField>,
-    /// Ignored, except for `message.output_text.logprobs`, which is refused.
-    #[schema(ignore)]
-    pub include: Option<Value>,
-    /// Key-value pairs that are stored with the response.
-    #[schema(value_type = Option<Object>)]
-    pub metadata: Option<Map<String, Value>>,
-    /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
-    pub prompt_cache_key: Option<String>,
-    /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
-    pub prompt_cache_retention: Option<String>,
-    /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of OpenAI's API.
-    #[schema(value_type = Option<i64>)]
-    pub seed: Option<Seed>,
-    /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was used.
-    pub service_tier: Option<String>,
-    /// Requests share cached prefixes only with requests of the same salt. Not part of OpenAI's API.
-    pub cache_salt: Option<String>,
+sampling_body! { responses:
+    /// The body of a request to the Responses API.
+    #[derive(Debug, Default, Deserialize, ToSchema)]
+    #[schema(as = ResponsesRequest)]
+    pub struct Body {
+        /// The name of the served model; may be omitted.
+        pub model: Option<String>,
+        /// A user message, or a list of items.
+        pub input: Input,
+        /// A system message that precedes all others. It is not carried over by `previous_response_id`.
+        pub instructions: Option<String>,
+        /// The id of a stored response to continue.
+        pub previous_response_id: Option<String>,
+        /// Stores the response so that later requests can continue it; the default is true.
+        pub store: Option<bool>,
+        /// The most tokens to generate; by default as many as fit into the context.
+        #[schema(minimum = 1)]
+        pub max_output_tokens: Option<i64>,
+        /// If true, the answer is a stream of server-sent events.
+        pub stream: Option<bool>,
+        /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
+        #[schema(exclusive_minimum = 0, maximum = 86400)]
+        pub timeout: Option<f64>,
+        /// The functions that the model may call.
+        pub tools: Option<Vec<ToolField>>,
+        /// `none`, `auto`, `required`, one function as `{"type": "function", "name": ...}`, or some of them as
+        /// `{"type": "allowed_tools", "mode": ..., "tools": [...]}`.
+        pub tool_choice: Option<Value>,
+        /// Allows several calls in one reply; the default is true.
+        pub parallel_tool_calls: Option<bool>,
+        /// The reasoning effort, for chat templates that support it.
+        pub reasoning: Option<ReasoningField>,
+        /// The format of the output text.
+        pub text: Option<TextField>,
+        /// Ignored, except for `message.output_text.logprobs`, which is refused.
+        #[schema(ignore)]
+        pub include: Option<Value>,
+        /// Key-value pairs that are stored with the response.
+        #[schema(value_type = Option<Object>)]
+        pub metadata: Option<Map<String, Value>>,
+        /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
+        pub prompt_cache_key: Option<String>,
+        /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
+        pub prompt_cache_retention: Option<String>,
+        /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of OpenAI's API.
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was used.
+        pub service_tier: Option<String>,
+        /// Requests share cached prefixes only with requests of the same salt. Not part of OpenAI's API.
+        pub cache_salt: Option<String>,
+    }
 }
 
 /// A tool that the model may call.

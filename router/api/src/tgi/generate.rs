@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use trunkline_contract::RequestNumbers;
 use trunkline_scheduler::TokenLogprob;
 use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
 
@@ -165,7 +166,7 @@ impl Call for Generate {
             structured::Relaxed::ByDefault,
         )?;
         let mut params = raw_params(&mut parameters, is_stream || details)?;
-        let is_sampled = params.temperature != Some(0.0);
+        let is_sampled = params.numbers.temperature != Some(0.0);
         let num_choices = scope.validator.num_choices(None, parameters.best_of, 1)?;
         if num_choices.is_ranked() && !is_sampled {
             let problem = "is more than 1, but the output is greedy; hint: set `do_sample` to true";
@@ -348,21 +349,17 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
     Ok(RawParams {
         max_new_tokens: parameters.max_new_tokens,
         default_max_new_tokens: Some(DEFAULT_MAX_NEW_TOKENS),
-        temperature: Some(if sample { parameters.temperature.unwrap_or(1.0) } else { 0.0 }),
-        top_p: parameters.top_p,
-        top_k: parameters.top_k,
-        min_p: parameters.min_p,
+        numbers: RequestNumbers {
+            temperature: Some(if sample { parameters.temperature.unwrap_or(1.0) } else { 0.0 }),
+            ..parameters.numbers()
+        },
         seed: parameters.seed.map(|seed| seed.0),
-        presence_penalty: parameters.presence_penalty,
-        frequency_penalty: parameters.frequency_penalty,
-        repetition_penalty: parameters.repetition_penalty,
         min_tokens: parameters.min_new_tokens,
         ignore_eos: parameters.ignore_eos_token.unwrap_or(false),
         stops: parameters.stop.take().unwrap_or_default().0,
         stop_text: Some(StopText::Include),
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
-        typical_p: parameters.typical_p,
         tokens: TokenFields {
             prompt_logprobs: (parameters.decoder_input_details == Some(true))
                 .then_some(PromptLogprobsField { field: "decoder_input_details", num_top: 0 }),

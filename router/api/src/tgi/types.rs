@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 
 use crate::joined::Joined;
 use crate::openai::{OneOrMany, Seed};
+use crate::sampling_body::sampling_body;
 use trunkline_generation::generate::{FinishReason, ScoredPrompt};
 
 /// Replaces lower logprobs, including that of probability 0, because JSON has no infinity.
@@ -28,68 +29,54 @@ pub struct Body {
     pub stream: Option<bool>,
 }
 
-/// The parameters of a generation.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[schema(as = GenerateParameters)]
-pub struct Parameters {
-    /// The most tokens to generate; the default is 1024.
-    #[schema(minimum = 1)]
-    pub max_new_tokens: Option<i64>,
-    /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
-    pub do_sample: Option<bool>,
-    /// The sampling temperature, which divides the logits.
-    #[schema(exclusive_minimum = 0)]
-    pub temperature: Option<f64>,
-    /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
-    #[schema(minimum = -1)]
-    pub top_k: Option<i64>,
-    /// Samples from the smallest set of tokens whose total probability reaches this value.
-    pub top_p: Option<f64>,
-    /// Samples from the tokens whose information content is nearest to the entropy, up to this total probability.
-    pub typical_p: Option<f64>,
-    /// Excludes tokens less likely than this fraction of the likeliest token's probability.
-    pub min_p: Option<f64>,
-    /// The seed of sampling. Equal seeds give equal outputs; random if absent.
-    #[schema(value_type = Option<i64>)]
-    pub seed: Option<Seed>,
-    /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or the
-    /// output.
-    pub repetition_penalty: Option<f64>,
-    /// Subtracted from a token's logit once per occurrence in the output.
-    pub frequency_penalty: Option<f64>,
-    /// Subtracted from the logits of tokens that occur in the output.
-    pub presence_penalty: Option<f64>,
-    /// Strings that end the output. The output includes the string that ended it.
-    pub stop: Option<OneOrMany>,
-    /// The least number of tokens before an end token is allowed.
-    #[schema(minimum = 0)]
-    pub min_new_tokens: Option<i64>,
-    /// Continues after an end token.
-    pub ignore_eos_token: Option<bool>,
-    /// The format of the output: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
-    /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
-    #[schema(value_type = Option<Object>)]
-    pub grammar: Option<Value>,
-    /// Adds a statistical watermark that holders of the server's key can detect.
-    pub watermark: Option<bool>,
-    /// Returns the prompt in front of the output.
-    pub return_full_text: Option<bool>,
-    /// The number of prompt tokens to keep, counted from the end.
-    #[schema(minimum = 1)]
-    pub truncate: Option<i64>,
-    /// The number of outputs to compute. The one with the highest mean logprob is returned. Needs sampling.
-    #[schema(minimum = 1)]
-    pub best_of: Option<i64>,
-    /// The most seconds from the request's arrival to its last token. Not part of TGI's API.
-    #[schema(exclusive_minimum = 0, maximum = 86400)]
-    pub timeout: Option<f64>,
-    /// Reports the tokens and the reason why the output ended.
-    pub details: Option<bool>,
-    /// Reports the prompt's tokens; implies `details`. Not available in streams.
-    pub decoder_input_details: Option<bool>,
-    /// The number of likeliest tokens to report at each position, with `details` or in a stream.
-    #[schema(minimum = 0, maximum = 20)]
-    pub top_n_tokens: Option<i64>,
+sampling_body! { tgi:
+    /// The parameters of a generation.
+    #[derive(Debug, Default, Deserialize, ToSchema)]
+    #[schema(as = GenerateParameters)]
+    pub struct Parameters {
+        /// The most tokens to generate; the default is 1024.
+        #[schema(minimum = 1)]
+        pub max_new_tokens: Option<i64>,
+        /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
+        pub do_sample: Option<bool>,
+        /// The sampling temperature, which divides the logits.
+        #[schema(exclusive_minimum = 0)]
+        pub temperature: Option<f64>,
+        /// The seed of sampling. Equal seeds give equal outputs; random if absent.
+        #[schema(value_type = Option<i64>)]
+        pub seed: Option<Seed>,
+        /// Strings that end the output. The output includes the string that ended it.
+        pub stop: Option<OneOrMany>,
+        /// The least number of tokens before an end token is allowed.
+        #[schema(minimum = 0)]
+        pub min_new_tokens: Option<i64>,
+        /// Continues after an end token.
+        pub ignore_eos_token: Option<bool>,
+        /// The format of the output: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
+        /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
+        #[schema(value_type = Option<Object>)]
+        pub grammar: Option<Value>,
+        /// Adds a statistical watermark that holders of the server's key can detect.
+        pub watermark: Option<bool>,
+        /// Returns the prompt in front of the output.
+        pub return_full_text: Option<bool>,
+        /// The number of prompt tokens to keep, counted from the end.
+        #[schema(minimum = 1)]
+        pub truncate: Option<i64>,
+        /// The number of outputs to compute. The one with the highest mean logprob is returned. Needs sampling.
+        #[schema(minimum = 1)]
+        pub best_of: Option<i64>,
+        /// The most seconds from the request's arrival to its last token. Not part of TGI's API.
+        #[schema(exclusive_minimum = 0, maximum = 86400)]
+        pub timeout: Option<f64>,
+        /// Reports the tokens and the reason why the output ended.
+        pub details: Option<bool>,
+        /// Reports the prompt's tokens; implies `details`. Not available in streams.
+        pub decoder_input_details: Option<bool>,
+        /// The number of likeliest tokens to report at each position, with `details` or in a stream.
+        #[schema(minimum = 0, maximum = 20)]
+        pub top_n_tokens: Option<i64>,
+    }
 }
 
 /// A complete response to a prompt.

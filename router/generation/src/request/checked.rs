@@ -5,14 +5,14 @@
 //! the field, the value and the limit.
 
 use tokio::time::Instant;
-use trunkline_contract::range;
+use trunkline_contract::RequestNumbers;
 use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
 use trunkline_text::{GenerationDefaults, StopText};
 
 use super::arrival::Arrival;
 use super::avoid::CheckedAvoid;
 use super::deadline::Deadline;
-use super::number::{bounded, count, too_small};
+use super::number::{RequestNumber, count, too_small};
 use super::raw::{FieldNames, RawParams};
 use super::ready::{GenerationRequest, Prompt};
 use super::retention::CheckedRetention;
@@ -433,59 +433,33 @@ fn check_end(
     Ok(())
 }
 
-/// llama.cpp's default of `xtc_threshold`.
-const DEFAULT_XTC_THRESHOLD: f64 = 0.1;
-
 fn sampling(
     raw: &RawParams,
     defaults: &GenerationDefaults,
     names: FieldNames,
 ) -> Result<SamplingParams, ApiError> {
-    let default = |value: Option<f32>, otherwise: f64| value.map_or(otherwise, f64::from);
-    let temperature = raw.temperature.unwrap_or(default(defaults.temperature, 1.0));
-    let top_p = raw.top_p.unwrap_or(default(defaults.top_p, 1.0));
-    let min_p = raw.min_p.unwrap_or(default(defaults.min_p, 0.0));
-    let presence_penalty = raw.presence_penalty.unwrap_or(0.0);
-    let frequency_penalty = raw.frequency_penalty.unwrap_or(0.0);
-    let repetition_penalty = raw.repetition_penalty.unwrap_or(default(defaults.repetition_penalty, 1.0));
-    let params = SamplingParams {
-        temperature: bounded("temperature", temperature, range::TEMPERATURE)?,
-        // The smallest valid number keeps only the likeliest token, as 0 does.
-        top_p: bounded("top_p", top_p, range::REQUEST_TOP_P)?.max(*range::TOP_P.start()),
-        top_k: top_k(raw.top_k, defaults.top_k)?,
-        min_p: bounded("min_p", min_p, range::MIN_P)?,
+    let numbers = checked_numbers(raw.numbers, defaults)?;
+    Ok(SamplingParams {
         seed: raw.seed.unwrap_or_else(random::u64),
-        choice: 0,
-        presence_penalty: bounded("presence_penalty", presence_penalty, range::PENALTY)?,
-        frequency_penalty: bounded("frequency_penalty", frequency_penalty, range::PENALTY)?,
-        repetition_penalty: bounded(
-            "repetition_penalty",
-            repetition_penalty,
-            range::REQUEST_REPETITION_PENALTY,
-        )?,
         min_tokens: count(names.min_tokens, raw.min_tokens.unwrap_or(0), i64::from(u32::MAX))?,
-        end_token_ids: Vec::new(),
         num_top_logprobs: count(names.top_logprobs, raw.logprobs.unwrap_or(0), MAX_TOP_LOGPROBS as i64)?,
         logprobs: raw.logprobs.is_some(),
-        typical_p: bounded("typical_p", raw.typical_p.unwrap_or(1.0), range::TYPICAL_P)?,
-        // Below 0 it keeps all tokens, as 0 does.
-        top_n_sigma: bounded("top_n_sigma", raw.top_n_sigma.unwrap_or(0.0), range::REQUEST_TOP_N_SIGMA)?
-            .max(0.0),
-        xtc_probability: bounded("xtc_probability", raw.xtc_probability.unwrap_or(0.0), range::XTC)?,
-        xtc_threshold: bounded(
-            "xtc_threshold",
-            raw.xtc_threshold.unwrap_or(DEFAULT_XTC_THRESHOLD),
-            range::XTC,
-        )?,
-        ..SamplingParams::default()
-    };
-    Ok(params)
+        ..numbers
+    })
 }
 
-fn top_k(sent: Option<i64>, default: Option<u32>) -> Result<u32, ApiError> {
-    match sent {
-        None => Ok(default.unwrap_or(0)),
-        Some(-1) => Ok(0),
-        Some(k) => count("top_k", k, i64::from(u32::MAX)),
-    }
+macro_rules! declare_numbers {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident = $neutral:literal in $range:expr,
+        sent as $sent:ident = $default:literal in $request:expr, $(model $model:ident,)? by $by:tt;)*) => {
+        /// Checks the numbers of a request, and those of the model or the table for what was not sent.
+        fn checked_numbers(sent: RequestNumbers, defaults: &GenerationDefaults) -> Result<SamplingParams, ApiError> {
+            Ok(SamplingParams {
+                $($name: sent.$name$(.or(defaults.$model.map($sent::from)))?.unwrap_or($default)
+                    .checked(stringify!($name), [$request, $range])?,)*
+                ..SamplingParams::default()
+            })
+        }
+    };
 }
+
+trunkline_contract::with_sampling_params! { [declare_numbers] }

@@ -6,6 +6,31 @@ use trunkline_contract::range;
 
 use trunkline_base::error::ApiError;
 
+/// A number that a sampling parameter is made from.
+pub trait RequestNumber {
+    type Param;
+
+    /// Returns the parameter if the number is in the first range, that of requests. If it is below the second one, the
+    /// parameter's own, it stands for the smallest number there.
+    fn checked(self, field: &str, ranges: [RangeInclusive<f32>; 2]) -> Result<Self::Param, ApiError>;
+}
+
+impl RequestNumber for f64 {
+    type Param = f32;
+
+    fn checked(self, field: &str, [request, own]: [RangeInclusive<f32>; 2]) -> Result<f32, ApiError> {
+        Ok(bounded(field, self, request)?.max(*own.start()))
+    }
+}
+
+impl RequestNumber for i64 {
+    type Param = u32;
+
+    fn checked(self, field: &str, [request, _]: [RangeInclusive<f32>; 2]) -> Result<u32, ApiError> {
+        if self == -1 && request.contains(&-1.0) { Ok(0) } else { count(field, self, i64::from(u32::MAX)) }
+    }
+}
+
 pub fn count(field: &str, value: i64, max: i64) -> Result<u32, ApiError> {
     if value < 0 {
         return Err(too_small(field, value, 0));

@@ -1,5 +1,6 @@
 //! The fields of a request before any check. Every field is optional.
 
+use trunkline_contract::RequestNumbers;
 use trunkline_text::StopText;
 
 use super::avoid::AvoidFields;
@@ -25,17 +26,9 @@ pub struct RawParams {
     pub max_new_tokens: Option<i64>,
     /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
     pub default_max_new_tokens: Option<u32>,
-    /// The sampling temperature. 0 is greedy.
-    pub temperature: Option<f64>,
-    pub top_p: Option<f64>,
-    /// Samples from this many of the likeliest tokens; 0 and -1 keep all.
-    pub top_k: Option<i64>,
-    pub min_p: Option<f64>,
+    pub numbers: RequestNumbers,
     /// The seed of sampling; random if absent.
     pub seed: Option<u64>,
-    pub presence_penalty: Option<f64>,
-    pub frequency_penalty: Option<f64>,
-    pub repetition_penalty: Option<f64>,
     pub min_tokens: Option<i64>,
     pub ignore_eos: bool,
     pub stops: Vec<String>,
@@ -43,10 +36,6 @@ pub struct RawParams {
     pub stop_text: Option<StopText>,
     /// Reports logprobs, with this many of the likeliest tokens in each place.
     pub logprobs: Option<i64>,
-    pub typical_p: Option<f64>,
-    pub top_n_sigma: Option<f64>,
-    pub xtc_probability: Option<f64>,
-    pub xtc_threshold: Option<f64>,
     pub tokens: TokenFields,
     pub avoid: AvoidFields,
     /// Set if the answer shows the prompt. `max_new_tokens` may then be 0.
