@@ -32,7 +32,9 @@ TABLES = {
     "pin": ("## `POST /v1/kv/tree/{id}/pin`", "field"),
 }
 FIELD = re.compile(r"`([a-z][a-z0-9_]*(?:\[\])?(?:\.[a-z][a-z0-9_]*(?:\[\])?)*)`")
-RANGE = re.compile(r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?P<other>,? or from -?\d+)?(?:,? to (?P<high>-?[\d.]*\d))?\b")
+RANGE = re.compile(
+    r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?:,? or (?:from )?(?P<other>-?\d+))?(?:,? to (?P<high>-?[\d.]*\d))?\b"
+)
 
 
 def api_pages(root: Path) -> str:
@@ -57,10 +59,20 @@ class Row:
     def __str__(self) -> str:
         return self.field
 
+    def range(self) -> re.Match[str] | None:
+        return RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
+
+    def bounds(self) -> dict[str, float]:
+        """Returns the ends of a numeric range, by the names that a JSON schema has for them."""
+        if not (match := self.range()):
+            return {}
+        low = min(number(text) for text in (match["low"], match["other"]) if text)
+        ends = {"exclusiveMinimum" if match["open"] else "minimum": low}
+        return ends | ({"maximum": number(match["high"])} if match["high"] else {})
+
     def ends(self) -> tuple[list[float], list[float]]:
         """Returns the allowed ends of a numeric range, and the nearest values outside it."""
-        match = RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
-        if not match:
+        if not (match := self.range()):
             return [], []
         low = match["low"]
         inside, outside = ([], [number(low)]) if match["open"] else ([number(low)], [number(low) - step(low)])

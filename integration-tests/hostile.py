@@ -13,31 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+from api_table import api_pages, read_rows
 from faults import Faults
-from harness import http
+from harness import ROOT, http
 from tenants import headers
 
 CHAT, COMPLETIONS, RESPONSES, ANTHROPIC = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 USER = [{"role": "user", "content": "x"}]
-# Path → a body without numbers, and its numeric fields. Those of `/generate` are in `parameters`.
-FIELDS: dict[str, tuple[dict[str, Any], str]] = {
-    CHAT: (
-        {"messages": USER},
-        "temperature top_p top_k min_p typical_p top_n_sigma xtc_probability xtc_threshold seed n max_tokens "
-        "min_tokens frequency_penalty presence_penalty repetition_penalty top_logprobs timeout",
-    ),
-    COMPLETIONS: (
-        {"prompt": "x"},
-        "temperature top_p top_k min_p typical_p seed n best_of max_tokens logprobs",
-    ),
-    RESPONSES: ({"input": "x"}, "temperature top_p top_k min_p max_output_tokens top_logprobs max_tool_calls"),
-    ANTHROPIC: ({"messages": USER}, "temperature top_p top_k min_p max_tokens seed timeout"),
-    "/generate": (
-        {"inputs": "x"},
-        "temperature top_p top_k typical_p seed best_of max_new_tokens repetition_penalty frequency_penalty "
-        "top_n_tokens truncate",
-    ),
+# Path → a body without numbers, and the table of its fields in docs/api. Those of `/generate` are in `parameters`.
+BODIES: dict[str, tuple[dict[str, Any], str]] = {
+    CHAT: ({"messages": USER}, "chat"),
+    COMPLETIONS: ({"prompt": "x"}, "completion"),
+    RESPONSES: ({"input": "x"}, "response"),
+    ANTHROPIC: ({"messages": USER}, "messages"),
+    "/generate": ({"inputs": "x"}, "parameters"),
 }
+NUMBERS = [row for row in read_rows(api_pages(ROOT)) if row.range() or row.allowed.startswith("integer")]
 # They are text, because Python would write these numbers in another way.
 EDGES = "0 -0.0 1e-40 1e-320 -1 0.5 2147483648 9007199254740993 18446744073709551616 1e308 1e309"
 LENGTH_FIELDS = {RESPONSES: "max_output_tokens", "/generate": "max_new_tokens"}
@@ -111,10 +102,11 @@ class Hostile:
 
     def edge(self) -> None:
         """Sends two numbers at the edges of their types."""
-        path = self.draw.choice(list(FIELDS))
-        body, names = FIELDS[path]
+        path = self.draw.choice(list(BODIES))
+        body, table = BODIES[path]
+        names = [row.field for row in NUMBERS if row.table == table and row.field not in body]
         numbers = {LENGTH_FIELDS.get(path, "max_tokens"): "4"}
-        numbers |= {name: self.draw.choice(EDGES.split()) for name in self.draw.sample(names.split(), 2)}
+        numbers |= {name: self.draw.choice(EDGES.split()) for name in self.draw.sample(names, 2)}
         text = ", ".join(f'"{name}": {value}' for name, value in numbers.items())
         text = f'"parameters": {{{text}}}' if path == "/generate" else text
         self._post(path, f"{json.dumps(body)[:-1]}, {text}}}")

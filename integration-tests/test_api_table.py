@@ -33,6 +33,8 @@ OF_EACH_TYPE: list[Any] = [True, 2, "x", ["x"], {"x": 1}]
 COSTLY = {"n", "best_of"}
 # Rows whose range counts elements.
 LISTS = {"messages", "instances"}
+# Rows whose range is wider in the OpenAPI document, because another field allows more.
+WIDER = {("completion", "max_tokens")}
 # Fields that a route refuses although other routes of its table accept them: route → field → accepted values.
 EXCEPT: dict[str, dict[str, list[Any]]] = {
     "/generate_stream": {"best_of": [1], "decoder_input_details": []},
@@ -182,6 +184,12 @@ def body_of(probe: Probe) -> dict[str, Any]:
     return body
 
 
+def ends(row: Row) -> tuple[list[float], list[float]]:
+    """Returns the ends of a row's range that a test can afford, and the nearest values outside it."""
+    inside, outside = row.ends() if row.field not in LISTS else ([], [])
+    return [value for value in inside if row.field not in COSTLY or value <= 2], outside
+
+
 def supported_probes(place: Place, row: Row) -> Iterator[Probe]:
     beside, excepted = BESIDE.get((row.table, row.field), {}), EXCEPT.get(place.route, {})
 
@@ -191,10 +199,10 @@ def supported_probes(place: Place, row: Row) -> Iterator[Probe]:
             expected = "unsupported" if place.route == "/vertex" else "wrong"
         return Probe(place, row, json.dumps(value), expected)
 
-    inside, outside = row.ends() if row.field not in LISTS else ([], [])
-    inside = [value for value in inside if row.field not in COSTLY or value <= 2]
+    inside, outside = ends(row)
     samples = SAMPLES[row.table].get(row.field, [])
-    yield from (probe(value, "answered") for value in ([*samples, *inside] if place.is_first else samples[-1:]))
+    values = [*samples, *inside] if place.is_first else (samples or inside)[-1:]
+    yield from (probe(value, "answered") for value in values)
     # This route renders only the template. It checks no ranges of other fields, and not even all their types.
     if place.route != "/chat_tokenize":
         yield from (probe(value, "wrong") for value in (outside if place.is_first else outside[-1:]))
@@ -311,12 +319,15 @@ def test_fields_behave_as_documented(walk: Walk, place: Place) -> None:
     assert {name: text for name, text in problems.items() if text} == {}
 
 
-def test_every_supported_field_has_a_sample() -> None:
-    supported = {(row.table, row.field) for row in ROWS if row.status == "supported"}
+def test_every_supported_field_has_a_sample_or_a_range() -> None:
+    supported = {(row.table, row.field): row for row in ROWS if row.status == "supported"}
     sampled = {(table, field) for table, samples in SAMPLES.items() for field, values in samples.items() if values}
-    assert supported - sampled == set(), "supported fields without a sample"
-    assert {(table, field) for table, field in sampled - supported if table in ("message", "vertex", "pin")} == set()
-    assert set(BESIDE) <= supported
+    missing = {place for place, row in supported.items() if place not in sampled and not ends(row)[0]}
+    assert missing == set(), "supported fields without a sample"
+    assert {
+        (table, field) for table, field in sampled - supported.keys() if table in ("message", "vertex", "pin")
+    } == set()
+    assert BESIDE.keys() <= supported.keys()
 
 
 def properties(openapi: dict[str, Any], schema: str, path: str = "") -> dict[str, Any]:
@@ -341,17 +352,25 @@ def properties(openapi: dict[str, Any], schema: str, path: str = "") -> dict[str
     return {name: described for form in found for name, described in form.get("properties", {}).items()}
 
 
+def bounds(schema: dict[str, Any]) -> dict[str, float]:
+    return {key: schema[key] for key in ("minimum", "exclusiveMinimum", "maximum") if key in schema}
+
+
 @pytest.mark.parametrize("table", SCHEMAS)
 def test_documented_fields_are_the_properties_of_the_openapi_document(walk: Walk, table: str) -> None:
-    supported = {row.field for row in ROWS if row.table == table and row.status == "supported"}
+    supported = {row.field: row for row in ROWS if row.table == table and row.status == "supported"}
     described = set(properties(walk.openapi, SCHEMAS[table]))
-    assert described and described - supported == set(), "properties that no row lists as supported"
-    missing = set()
-    for row_field in supported:
+    assert described and described - supported.keys() == set(), "properties that no row lists as supported"
+    missing, other_ranges = set(), set()
+    for row_field, row in supported.items():
         parent, _, name = row_field.rpartition(".")
-        if name not in properties(walk.openapi, SCHEMAS[table], parent):
+        found = properties(walk.openapi, SCHEMAS[table], parent)
+        if name not in found:
             missing.add(row_field)
+        elif (table, name) not in WIDER and not bounds(found[name]).items() <= row.bounds().items():
+            other_ranges.add(f"{row_field}: {row.allowed}, but {found[name]}")
     assert not missing, "rows without a property in the document"
+    assert not other_ranges, "rows with another range than the document"
 
 
 def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:

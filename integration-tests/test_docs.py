@@ -7,7 +7,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from api_table import api_pages
+from api_table import api_pages, read_rows
 from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
@@ -219,6 +219,21 @@ def test_documented_tool_formats_are_those_of_the_table() -> None:
         rows.append([f"{name} ({', '.join(aliases)})" if aliases else name, models])
     _header, _line, *documented = section_rows("### Tools")
     assert rows == [[cell.strip() for cell in row.split("|")[1:3]] for row in documented]
+
+
+def test_documented_defaults_of_sampling_parameters_are_those_of_the_table() -> None:
+    table = (ROOT / "contract/src/sampling.rs").read_text()
+    found = re.findall(r"^ +(\w+): \w+ = .+,\n +sent as \w+ = (\S+) in .+?, ?(model)?", table, re.MULTILINE)
+    defaults = {name: (float(default), bool(is_models)) for name, default, is_models in found}
+    rows = [row for row in read_rows(api_pages(ROOT)) if row.field in defaults and row.status == "supported"]
+    assert {row.field for row in rows} == defaults.keys()
+    for row in rows:
+        default, is_models = defaults[row.field]
+        match = re.search(r"; default ([\d.]+)(.*)", row.allowed)
+        assert match, row
+        # TGI's dialect ignores the model's defaults.
+        is_models &= row.table != "parameters"
+        assert (float(match[1]), "the model's" in match[2]) == (default, is_models), row
 
 
 def test_every_decision_is_in_the_index() -> None:
