@@ -88,8 +88,7 @@ macro_rules! declare {
             pub choice: u32,
             /// While the output is shorter than this, the tokens in `end_token_ids` are not sampled.
             pub min_tokens: u32,
-            /// Tokens that end a sequence. A request may leave them empty, because the scheduler fills them in when
-            /// the sequence starts.
+            /// Tokens that end a sequence.
             pub end_token_ids: Vec<u32>,
             /// Added to the logits of these tokens, before the penalties.
             pub logit_bias: Vec<(u32, f32)>,

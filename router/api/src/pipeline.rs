@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use trunkline_text::{GenerationDefaults, ModelText};
+use trunkline_text::ModelText;
 
 use super::app::App;
 use super::stream::{Render, stream};
@@ -26,7 +26,7 @@ use trunkline_generation::place::Place;
 use trunkline_generation::request::arrival::Arrival;
 use trunkline_generation::request::avoid::CheckedAvoid;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices, Validator};
-use trunkline_generation::request::raw::{FieldNames, RawParams};
+use trunkline_generation::request::raw::RawParams;
 use trunkline_generation::request::ready::GenerationRequest;
 use trunkline_http::{IgnoredFields, RelaxedKeywords};
 
@@ -67,11 +67,10 @@ pub(crate) trait Call: Send + 'static {
 pub(crate) struct Asked<P> {
     /// The generation parameters, not yet checked.
     pub params: RawParams,
-    pub names: FieldNames,
     pub grammar: Option<AskedGrammar>,
-    /// Values for fields that the client did not send.
-    pub defaults: GenerationDefaults,
     pub num_choices: NumChoices,
+    /// True if the answer is a stream of events.
+    pub is_stream: bool,
     /// The prompts, not yet tokenized.
     pub prompts: P,
 }
@@ -100,8 +99,6 @@ pub(crate) struct Completed<A> {
 /// Writes the answer of a call, as events or in one piece.
 pub(crate) trait Answer: Send + 'static {
     type Render: Render;
-
-    fn is_stream(&self) -> bool;
 
     /// Returns [`KeepTokens::Yes`] if [`Self::whole`] needs tokens in addition to their text.
     fn keeps_tokens(&self) -> KeepTokens {
@@ -164,15 +161,16 @@ async fn generate<P: Prompts>(
     permit: Place,
 ) -> Result<Response, ApiError> {
     let app = &scope.app;
-    let (Completed { requests, answer }, num_choices) = complete(scope, checked).await?;
+    let (num_choices, is_stream) = (checked.num_choices.computed, checked.is_stream);
+    let Completed { requests, answer } = complete(scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let keep = answer.keeps_tokens();
-    if !answer.is_stream() {
+    if !is_stream {
         memory.repeat_prompts(answer.prompt_bytes(&requests))?;
-        memory.grow_to(least_bytes(&requests, num_choices.computed, keep == KeepTokens::Yes))?;
+        memory.grow_to(least_bytes(&requests, num_choices, keep == KeepTokens::Yes))?;
     }
-    let choices = app.admission.generate(&app.served, requests, num_choices.computed, permit).await?;
-    if answer.is_stream() {
+    let choices = app.admission.generate(&app.served, requests, num_choices, permit).await?;
+    if is_stream {
         let headers = answer.stream_headers();
         return Ok((
             headers,
@@ -194,8 +192,8 @@ async fn generate<P: Prompts>(
 pub(crate) async fn complete<P: Prompts>(
     scope: &Scope,
     checked: Checked<P>,
-) -> Result<(Completed<P::Answer>, NumChoices), ApiError> {
-    let Checked { params, grammar, num_choices, prompts } = checked;
+) -> Result<Completed<P::Answer>, ApiError> {
+    let Checked { params, grammar, num_choices, prompts, .. } = checked;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
         Some(asked) => {
@@ -215,7 +213,7 @@ pub(crate) async fn complete<P: Prompts>(
     if let Some(avoid) = params.avoid() {
         avoid_in(scope, avoid, &mut completed.requests).await?;
     }
-    Ok((completed, num_choices))
+    Ok(completed)
 }
 
 /// Adds what outputs avoid to their grammars.
@@ -250,15 +248,16 @@ pub(crate) struct Checked<P> {
     params: CheckedParams,
     grammar: Option<KeyedGrammar>,
     num_choices: NumChoices,
+    is_stream: bool,
     prompts: P,
 }
 
 /// Checks everything about a call that needs neither tokens nor a compiled grammar.
 pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompts>, ApiError> {
     scope.app.served.model.check_name(call.model())?;
-    let Asked { params, names, grammar, defaults, num_choices, prompts } = call.asked(scope)?;
+    let Asked { params, grammar, num_choices, is_stream, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
-    let params = scope.validator.check(&scope.arrival, params, grammar_field, &defaults, names)?;
+    let params = scope.validator.check(&scope.arrival, params, grammar_field)?;
     let grammar = grammar.map(|grammar| grammar.keyed(&scope.arrival.caller));
-    Ok(Checked { params, grammar, num_choices, prompts })
+    Ok(Checked { params, grammar, num_choices, is_stream, prompts })
 }

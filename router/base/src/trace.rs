@@ -35,6 +35,15 @@ pub struct Timeline {
     pub tokens: TokenCounts,
 }
 
+impl Timeline {
+    /// Begins now.
+    pub fn begin(tokens: TokenCounts) -> Self {
+        let now = SystemTime::now();
+        let (started, first_token, last_token) = (None, None, None);
+        Self { submitted: now, started, restored: None, first_token, last_token, ended: now, tokens }
+    }
+}
+
 /// What is known of a request at its end.
 #[derive(Debug, Clone)]
 pub struct Record {

@@ -269,11 +269,14 @@ impl Admission {
         num_choices: usize,
         mut permit: Place,
     ) -> Result<Choices, ApiError> {
-        let tenant =
-            requests.first().and_then(|request| request.salt.tenant()).unwrap_or_default().to_owned();
+        let tenant = requests
+            .first()
+            .and_then(|request| request.sequence.salt.tenant())
+            .unwrap_or_default()
+            .to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
         self.take_more(served, &tenant, &mut permit, num_outputs.saturating_sub(1))?;
-        let num_tokens = requests.iter().map(|request| request.prompt_token_ids.len() as u64).sum();
+        let num_tokens = requests.iter().map(|request| request.sequence.token_ids.len() as u64).sum();
         let limiter = permit.tenant.as_ref().map(|tenant| tenant.limiter().clone());
         if let Some(limiter) = &limiter {
             limiter.take_prompt(num_tokens, Instant::now()).map_err(|over| {

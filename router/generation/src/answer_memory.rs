@@ -47,12 +47,13 @@ fn token_bytes(num_top: usize) -> usize {
 /// computed.
 pub fn least_bytes(requests: &[GenerationRequest], num_choices: usize, keeps_tokens: bool) -> usize {
     let of_request = |request: &GenerationRequest| {
-        let sampling = &request.sampling;
+        let sequence = &request.sequence;
+        let sampling = &sequence.sampling;
         let prompt = sampling
             .prompt_logprobs
-            .map_or(0, |num_top| scores_bytes(request.prompt_token_ids.len(), num_top as usize));
-        let has_end = !request.ignore_eos || !request.stops.is_empty();
-        let num_tokens = if has_end { sampling.min_tokens } else { request.max_new_tokens };
+            .map_or(0, |num_top| scores_bytes(sequence.token_ids.len(), num_top as usize));
+        let has_end = !sequence.ignore_eos || !request.delivery.stops.is_empty();
+        let num_tokens = if has_end { sampling.min_tokens } else { sequence.max_new_tokens };
         let per_token = if keeps_tokens { token_bytes(sampling.num_top_logprobs as usize) } else { 0 };
         prompt.saturating_add((num_tokens as usize).saturating_mul(per_token).saturating_mul(num_choices))
     };

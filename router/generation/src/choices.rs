@@ -24,7 +24,7 @@ pub struct Choices {
 impl Choices {
     /// Combines generations, `per_prompt` of each prompt. Panics if there is none.
     pub fn new(generations: Vec<Generation>, per_prompt: usize) -> Self {
-        let request_id = generations[0].request().id.clone();
+        let request_id = generations[0].id().clone();
         let num_open = generations.len();
         Self {
             num_open,

@@ -2,19 +2,15 @@
 
 use trunkline_scheduler::{EndReason, RejectReason, SequenceErrorCode};
 
-use crate::request::ready::GenerationRequest;
+use crate::request::ready::Delivery;
 use trunkline_base::error::ApiError;
 
-pub(super) fn bug(request: &GenerationRequest) -> ApiError {
-    tracing::error!(request_id = request.id.as_str(), "the driver dropped a request");
-    ApiError::Bug { request_id: request.id.clone() }
+pub(super) fn bug(delivery: &Delivery) -> ApiError {
+    tracing::error!(request_id = delivery.id.as_str(), "the driver dropped a request");
+    ApiError::Bug { request_id: delivery.id.clone() }
 }
 
-pub(super) fn rejected(
-    reason: RejectReason,
-    retry_after_ms: Option<u64>,
-    request: &GenerationRequest,
-) -> ApiError {
+pub(super) fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, delivery: &Delivery) -> ApiError {
     let retry_after_s = retry_after_ms.unwrap_or(1_000).div_ceil(1_000).max(1);
     match reason {
         RejectReason::QueueFull { num_waiting, max_queued_requests, oldest_wait_ms } => ApiError::QueueFull {
@@ -35,7 +31,7 @@ pub(super) fn rejected(
             ApiError::DeadlineUnreachable {
                 predicted_wait_s: predicted_wait_ms as f64 / 1e3,
                 deadline_in_s: deadline_in_ms as f64 / 1e3,
-                by: request.deadline.map_or("timeout", |deadline| deadline.by),
+                by: delivery.deadline.map_or("timeout", |deadline| deadline.by),
                 retry_after_s,
             }
         }
@@ -43,7 +39,7 @@ pub(super) fn rejected(
             ApiError::ContextLength {
                 limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
                 prompt_tokens: prompt_tokens as usize,
-                field: request.max_new_tokens_field,
+                field: delivery.max_new_tokens_field,
                 max_new_tokens: u64::from(max_new_tokens),
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }
@@ -51,19 +47,19 @@ pub(super) fn rejected(
         RejectReason::ShardAway => ApiError::ShardAway,
         RejectReason::Poison { for_ms } => ApiError::PoisonRequest { for_s: for_ms.div_ceil(1_000) },
         RejectReason::Invalid { message } => {
-            let request_id = request.id.as_str();
+            let request_id = delivery.id.as_str();
             tracing::error!(request_id, error = message, "the scheduler refused a validated request");
-            ApiError::Bug { request_id: request.id.clone() }
+            ApiError::Bug { request_id: delivery.id.clone() }
         }
     }
 }
 
-pub(super) fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError {
-    let request_id = request.id.as_str();
+pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
+    let request_id = delivery.id.as_str();
     match reason {
         EndReason::ShardLost => ApiError::ShardLost,
         EndReason::DeadlineExceeded => {
-            request.deadline.map_or_else(|| bug(request), |deadline| deadline.exceeded())
+            delivery.deadline.map_or_else(|| bug(delivery), |deadline| deadline.exceeded())
         }
         EndReason::Failed(error) if error.code == SequenceErrorCode::GrammarFailed => {
             tracing::warn!(request_id, error = error.message, "a sequence cannot continue under its grammar");
@@ -86,6 +82,6 @@ pub(super) fn failed(reason: EndReason, request: &GenerationRequest) -> ApiError
             };
             ApiError::SequenceFailed { detail: detail.into() }
         }
-        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(request),
+        EndReason::EndToken | EndReason::Length | EndReason::Finished | EndReason::Aborted => bug(delivery),
     }
 }

@@ -7,21 +7,20 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::time::Instant;
-use trunkline_draft::Drafter;
-use trunkline_scheduler::{EndReason, Pinned, SampledToken, TokenLogprob, TokenScore};
+use trunkline_scheduler::{EndReason, Pinned, SampledToken, SequenceRequest, TokenLogprob, TokenScore};
 use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
 use super::failure::{bug, failed, rejected};
 use super::place::Place;
 use super::served::ServedModel;
 use super::stops::Stops;
-use crate::request::ready::GenerationRequest;
+use crate::request::ready::{Delivery, GenerationRequest};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_WAITING_TOKENS, ServerLimits};
+use trunkline_base::request_id::RequestId;
 use trunkline_base::shutdown::Phase;
-use trunkline_base::trace::{MAX_TIMELINES, RequestTrace, Timeline, TokenCounts};
-use trunkline_engine::driver::{DriverGone, NewSequence, Sequence, SequenceUpdate};
+use trunkline_base::trace::{MAX_TIMELINES, Timeline, TokenCounts};
+use trunkline_engine::driver::{Sequence, SequenceUpdate};
 
 /// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,13 +111,14 @@ pub enum GenerationEvent {
 /// disconnects needs no further handling.
 pub struct Generation {
     sequence: Sequence,
-    request: GenerationRequest,
+    delivery: Delivery,
+    max_new_tokens: u32,
     tokenizer: Arc<Tokenizer>,
     detokenizer: Detokenizer,
     stops: Stops,
     usage: Usage,
-    /// The prompt's logprobs so far; taken when they are complete.
-    scores: Option<Vec<TokenScore>>,
+    /// The prompt with its logprobs so far, if they are asked for; taken when they are complete.
+    scored: Option<ScoredPrompt>,
     ended: bool,
     /// Set if nothing is to be generated, so that the scheduler sends no token.
     ends_at_once: bool,
@@ -140,66 +140,58 @@ impl Generation {
         served: &ServedModel,
         place: Place,
     ) -> Result<Self, ApiError> {
+        let SequenceRequest { token_ids, max_new_tokens, sampling, salt, .. } = &request.sequence;
+        let (max_new_tokens, prompt_tokens) = (*max_new_tokens, token_ids.len() as u32);
         tracing::debug!(
-            prompt_tokens = request.prompt_token_ids.len(),
-            max_new_tokens = request.max_new_tokens,
-            seed = request.sampling.seed,
-            temperature = request.sampling.temperature,
+            prompt_tokens,
+            max_new_tokens,
+            seed = sampling.seed,
+            temperature = sampling.temperature,
             "request admitted"
         );
         // A prompt whose logprobs are asked for has to be computed.
-        let objects = served.objects.as_ref().filter(|_| request.sampling.prompt_logprobs.is_none());
-        if let Some(objects) = objects {
-            let latest = request.deadline.map(|deadline| deadline.at);
-            objects.fetch(&request.salt, &request.prompt_token_ids, latest).await;
+        let is_scored = sampling.prompt_logprobs.is_some();
+        if let Some(objects) = served.objects.as_ref().filter(|_| !is_scored) {
+            let latest = request.delivery.deadline.map(|deadline| deadline.at);
+            objects.fetch(salt, token_ids, latest).await;
         }
-        if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
-            return Err(deadline.exceeded());
-        }
-        let submitted_at = SystemTime::now();
-        let submitted = served.driver.submit(new_sequence(&request)).await;
-        let mut sequence = submitted.map_err(|DriverGone| bug(&request))?;
+        let scored = is_scored.then(|| ScoredPrompt { token_ids: token_ids.clone(), scores: Vec::new() });
+        let timeline = Timeline::begin(TokenCounts::default());
+        let (mut sequence, delivery) = request.submit(&served.driver).await?;
         let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
             // The request generates nothing and reports nothing of its prompt.
             Some(SequenceUpdate::Ended(EndReason::Length)) => ends_at_once = true,
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                return Err(rejected(reason, retry_after_ms, &request));
+                return Err(rejected(reason, retry_after_ms, &delivery));
             }
-            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &request)),
-            _ => return Err(bug(&request)),
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &delivery)),
+            _ => return Err(bug(&delivery)),
         }
         let tokenizer = served.model.text.tokenizer.clone();
         let detokenizer =
-            Detokenizer::new(tokenizer.clone(), request.special_tokens, TextStart::Continuation);
+            Detokenizer::new(tokenizer.clone(), delivery.special_tokens, TextStart::Continuation);
         Ok(Self {
             sequence,
-            stops: Stops::new(&request.stops, request.stop_text, request.sections.as_ref()),
-            usage: Usage { prompt_tokens: request.prompt_token_ids.len() as u32, ..Usage::default() },
-            scores: request.sampling.prompt_logprobs.map(|_| Vec::new()),
-            request,
+            stops: Stops::new(&delivery.stops, delivery.stop_text, delivery.sections.as_ref()),
+            usage: Usage { prompt_tokens, ..Usage::default() },
+            scored,
+            delivery,
+            max_new_tokens,
             tokenizer,
             detokenizer,
             ended: false,
             ends_at_once,
             terminated: Box::pin(terminated(served.phase.clone())),
             limits: served.limits.clone(),
-            timeline: Timeline {
-                submitted: submitted_at,
-                started: None,
-                restored: None,
-                first_token: None,
-                last_token: None,
-                ended: submitted_at,
-                tokens: TokenCounts::default(),
-            },
+            timeline,
             place,
         })
     }
 
-    pub fn request(&self) -> &GenerationRequest {
-        &self.request
+    pub fn id(&self) -> &RequestId {
+        &self.delivery.id
     }
 
     /// Returns the token counts so far.
@@ -235,14 +227,12 @@ impl Generation {
 
     /// Returns true while the prompt's logprobs are still to come.
     pub fn awaits_prompt(&self) -> bool {
-        self.scores.is_some() && !self.ended
+        self.scored.is_some() && !self.ended
     }
 
     /// Takes the prompt's logprobs when they are complete.
     fn take_scored_prompt(&mut self) -> Option<Arc<ScoredPrompt>> {
-        let num_expected = self.request.prompt_token_ids.len() - 1;
-        let scores = self.scores.take_if(|scores| scores.len() == num_expected)?;
-        Some(Arc::new(ScoredPrompt { token_ids: self.request.prompt_token_ids.clone(), scores }))
+        self.scored.take_if(|prompt| prompt.scores.len() == prompt.token_ids.len() - 1).map(Arc::new)
     }
 
     /// Turns an update into an event. `None` as an update means that the driver has dropped the sequence.
@@ -256,12 +246,12 @@ impl Generation {
                 return None;
             }
             Some(SequenceUpdate::Scored(more)) => {
-                self.scores.iter_mut().for_each(|scores| scores.extend_from_slice(&more));
+                self.scored.iter_mut().for_each(|prompt| prompt.scores.extend_from_slice(&more));
                 return None;
             }
             // A sequence that generates never gets a vector.
             Some(SequenceUpdate::Pooled(_)) => {
-                let error = bug(&self.request);
+                let error = bug(&self.delivery);
                 self.fail(error)
             }
             Some(SequenceUpdate::Started { cached_tokens, restored }) => {
@@ -279,18 +269,18 @@ impl Generation {
             }
             Some(SequenceUpdate::Ended(EndReason::Length)) => self.end_without_token(FinishReason::Length),
             Some(SequenceUpdate::Ended(reason)) => {
-                let error = failed(reason, &self.request);
+                let error = failed(reason, &self.delivery);
                 self.fail(error)
             }
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                let error = rejected(reason, retry_after_ms, &self.request);
+                let error = rejected(reason, retry_after_ms, &self.delivery);
                 self.fail(error)
             }
             None if self.sequence.overflowed() => {
                 self.fail(ApiError::SlowReader { limit: MAX_WAITING_TOKENS })
             }
             None => {
-                let error = bug(&self.request);
+                let error = bug(&self.delivery);
                 self.fail(error)
             }
         })
@@ -311,12 +301,12 @@ impl Generation {
         self.usage.prompt_time =
             self.timeline.started.map_or(Duration::ZERO, |started| since(started, first));
         self.usage.output_time = since(first, now);
-        let is_end = self.request.is_end(token.token_id);
+        let is_end = self.delivery.end_token_ids.contains(&token.token_id);
         let special = self.tokenizer.is_special(token.token_id);
         // An end token has no text, also where the vocabulary does not call it special.
         let mut text = if is_end { String::new() } else { self.detokenizer.push(token.token_id) };
-        let is_hidden = self.request.special_tokens == DecodeSpecial::Skip;
-        if special && is_hidden && self.request.shown_token_ids.contains(&token.token_id) {
+        let is_hidden = self.delivery.special_tokens == DecodeSpecial::Skip;
+        if special && is_hidden && self.delivery.shown_token_ids.contains(&token.token_id) {
             let name = self.tokenizer.token_bytes(token.token_id).unwrap_or_default();
             text.push_str(&String::from_utf8_lossy(name));
         }
@@ -333,12 +323,12 @@ impl Generation {
         let finish = if let Some(index) = step.matched {
             self.sequence.finish();
             Some(FinishReason::StopString { index })
-        } else if is_end || self.usage.output_tokens >= self.request.max_new_tokens {
+        } else if is_end || self.usage.output_tokens >= self.max_new_tokens {
             let rest = self.detokenizer.finish();
             token.text.push_str(&rest);
             let matched = self.flush(&rest, &mut certain);
             let reason = match is_end {
-                true if self.request.stop_token_ids.contains(&token.id) => {
+                true if self.delivery.stop_token_ids.contains(&token.id) => {
                     FinishReason::StopToken { token_id: token.id }
                 }
                 true => FinishReason::EndToken,
@@ -377,7 +367,7 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        let Some(trace) = self.request.id.trace() else { return };
+        let Some(trace) = self.delivery.id.trace() else { return };
         let Usage { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output, .. } = self.usage;
         let tokens = TokenCounts { prompt, cached, output };
         let timeline = Timeline { ended: SystemTime::now(), tokens, ..self.timeline.clone() };
@@ -386,27 +376,6 @@ impl Drop for Generation {
                 record.sequences.push(timeline);
             }
         });
-    }
-}
-
-pub(super) fn new_sequence(request: &GenerationRequest) -> NewSequence {
-    NewSequence {
-        arrived: request.arrived,
-        deadline: request.deadline.map(|deadline| deadline.at),
-        token_ids: request.prompt_token_ids.clone(),
-        max_new_tokens: request.max_new_tokens,
-        sampling: request.sampling.clone(),
-        end_token_ids: request.end_token_ids.clone(),
-        ignore_eos: request.ignore_eos,
-        priority: request.priority,
-        salt: request.salt.clone(),
-        retention: request.retention.clone(),
-        constraint: request.grammar.as_ref().map(|grammar| grammar.constraint(&request.prompt_token_ids)),
-        drafter: request
-            .speculates
-            .then(|| Drafter::new(&request.prompt_token_ids, &request.prediction_token_ids)),
-        pooling: None,
-        span: request.id.trace().and_then(RequestTrace::span_ids),
     }
 }
 

@@ -4,18 +4,18 @@ use std::time::SystemTime;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
-use trunkline_scheduler::{EndReason, PooledPrompt};
+use trunkline_scheduler::EndReason;
 
 use super::admission::Admission;
 use super::failure::{bug, failed, rejected};
-use super::generate::{new_sequence, terminated};
+use super::generate::terminated;
 use super::place::Place;
 use super::served::ServedModel;
 use crate::request::arrival::Arrival;
 use crate::request::ready::GenerationRequest;
 use trunkline_base::error::{ApiError, ErrorClass};
 use trunkline_base::trace::{MAX_TIMELINES, Timeline, TokenCounts};
-use trunkline_engine::driver::{DriverGone, NewSequence, SequenceUpdate};
+use trunkline_engine::driver::SequenceUpdate;
 
 /// The most prompts of one request that wait or run at the same time. Each takes a place.
 const MAX_AT_ONCE: usize = 16;
@@ -37,7 +37,7 @@ impl Admission {
         served: &ServedModel,
         arrival: &Arrival,
         num_tokens: u64,
-        requests: impl ExactSizeIterator<Item = Result<(GenerationRequest, PooledPrompt), ApiError>> + Send,
+        requests: impl ExactSizeIterator<Item = Result<GenerationRequest, ApiError>> + Send,
         mut permit: Place,
     ) -> Result<Vectors, ApiError> {
         let tenant = arrival.caller.name().unwrap_or_default().to_owned();
@@ -52,10 +52,7 @@ impl Admission {
         let wanted = requests.len().clamp(1, MAX_AT_ONCE);
         let has_more = self.take_more(served, &tenant, &mut permit, wanted - 1).is_ok();
         let at_once = if has_more { wanted } else { 1 };
-        let compute = async |request: Result<_, ApiError>| {
-            let (request, pooled) = request?;
-            vector(request, served, pooled).await
-        };
+        let compute = async |request: Result<_, ApiError>| vector(request?, served).await;
         let computed = stream::iter(requests.map(compute)).buffered(at_once).try_collect();
         let computed: Result<Vec<_>, _> = computed.await;
         drop(permit);
@@ -87,28 +84,10 @@ impl Admission {
 }
 
 /// Computes the vector of one prompt. Dropping the future aborts its sequence.
-async fn vector(
-    request: GenerationRequest,
-    served: &ServedModel,
-    pooled: PooledPrompt,
-) -> Result<(Vec<f32>, Timeline), ApiError> {
-    if let Some(deadline) = request.deadline.filter(|deadline| deadline.at <= Instant::now()) {
-        return Err(deadline.exceeded());
-    }
-    let submitted = SystemTime::now();
-    let prompt = request.prompt_token_ids.len() as u32;
-    let mut timeline = Timeline {
-        submitted,
-        started: None,
-        restored: None,
-        first_token: None,
-        last_token: None,
-        ended: submitted,
-        tokens: TokenCounts { prompt, cached: 0, output: 0 },
-    };
-    let sequence =
-        NewSequence { max_new_tokens: 1, pooling: Some(pooled), drafter: None, ..new_sequence(&request) };
-    let mut sequence = served.driver.submit(sequence).await.map_err(|DriverGone| bug(&request))?;
+async fn vector(request: GenerationRequest, served: &ServedModel) -> Result<(Vec<f32>, Timeline), ApiError> {
+    let prompt = request.sequence.token_ids.len() as u32;
+    let mut timeline = Timeline::begin(TokenCounts { prompt, ..TokenCounts::default() });
+    let (mut sequence, delivery) = request.submit(&served.driver).await?;
     let mut vector = None;
     loop {
         let update = tokio::select! {
@@ -128,11 +107,11 @@ async fn vector(
             Some(SequenceUpdate::Pooled(values)) => vector = Some(values),
             Some(SequenceUpdate::Ended(EndReason::Length)) => {
                 timeline.ended = SystemTime::now();
-                return vector.map(|values| (values, timeline)).ok_or_else(|| bug(&request));
+                return vector.map(|values| (values, timeline)).ok_or_else(|| bug(&delivery));
             }
-            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &request)),
+            Some(SequenceUpdate::Ended(reason)) => return Err(failed(reason, &delivery)),
             Some(SequenceUpdate::Rejected { reason, retry_after_ms }) => {
-                return Err(rejected(reason, retry_after_ms, &request));
+                return Err(rejected(reason, retry_after_ms, &delivery));
             }
             Some(
                 SequenceUpdate::Pinned(_)
@@ -140,7 +119,7 @@ async fn vector(
                 | SequenceUpdate::Drafted { .. }
                 | SequenceUpdate::Token(_),
             )
-            | None => return Err(bug(&request)),
+            | None => return Err(bug(&delivery)),
         }
     }
 }

@@ -22,16 +22,7 @@ pub fn main() {
         id: SequenceId(7),
         token_ids: vec![1, 2, 3],
         max_new_tokens: 1,
-        sampling: SamplingParams::default(),
-        end_token_ids: vec![],
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
-        constrained: false,
-        drafter: None,
-        pooling: None,
+        ..SequenceRequest::default()
     };
     scheduler.handle(Millis(1), Event::Submit(Box::new(request)), &mut updates);
 

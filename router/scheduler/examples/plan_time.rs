@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use trunkline_scheduler::{
-    Event, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    Event, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
+    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -34,19 +34,12 @@ fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
 fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequest {
     let token_ids = (0..num_prompt_tokens).map(|position| (position ^ (id as u32 * 7919)) % 50_000).collect();
     SequenceRequest {
-        constrained: false,
-        drafter: None,
-        pooling: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens,
-        sampling: SamplingParams::default(),
-        end_token_ids: vec![1],
         ignore_eos: true,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
+        sampling: SamplingParams { end_token_ids: vec![1], ..SamplingParams::default() },
+        ..SequenceRequest::default()
     }
 }
 

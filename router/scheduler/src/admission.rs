@@ -100,7 +100,7 @@ fn make_room(parts: &mut Lifecycle<'_>, key: SequenceKey, lack: Lack) -> bool {
     }
     let victim = Yielding::of(parts).victim_for(key, lack);
     let Some(victim) = victim.filter(|_| parts.lane.running.num_leaving() == 0) else { return false };
-    if parts.sequences[victim].priority == parts.sequences[key].priority {
+    if parts.sequences[victim].request.priority == parts.sequences[key].request.priority {
         parts.preempt_for_tenant(victim);
     } else {
         parts.preempt(victim);
@@ -117,12 +117,12 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     let available = if parts.lane.running.len() == 0 {
         shard.kv.device().available()
     } else {
-        shard.kv.device().available_to(&sequence.salt)
+        shard.kv.device().available_to(&sequence.request.salt)
     };
     if sequence.wait.needed_blocks.saturating_add(reserve) > available {
         return Admission::NoRoom;
     }
-    let mut hit = shard.kv.lookup(&sequence.salt, sequence.shareable());
+    let mut hit = shard.kv.lookup(&sequence.request.salt, sequence.shareable());
     if let Some(shared) = shared_prefix(parts.sequences, parts.lane, key, hit.num_blocks()) {
         parts.sequences.park(key, shared.computed_by, shared.num_blocks);
         parts.counters.prefix_waits += 1;
@@ -159,7 +159,7 @@ fn reserved_blocks(sequences: &Sequences, lane: &Lane) -> u32 {
         }
         let num_blocks = run.table.blocks().len() as u32;
         let soon = shard.blocks_for(sequence.num_tokens()) + 1;
-        let at_most = shard.blocks_for(sequence.num_prompt_tokens + sequence.max_new_tokens - 1);
+        let at_most = shard.blocks_for(sequence.num_prompt_tokens + sequence.request.max_new_tokens - 1);
         soon.min(at_most).saturating_sub(num_blocks)
     });
     missing.sum()
@@ -180,7 +180,10 @@ fn shared_prefix(
     let mut longest: Option<SharedPrefix> = None;
     for &other_key in lane.running.keys() {
         let other = &sequences[other_key];
-        if !other.is_prefilling() || other.priority > waiting.priority || other.salt != waiting.salt {
+        if !other.is_prefilling()
+            || other.request.priority > waiting.request.priority
+            || other.request.salt != waiting.request.salt
+        {
             continue;
         }
         let run = other.run();
@@ -215,8 +218,9 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
     let wire_id = parts.lane.new_wire_id();
     let shard = parts.lane.shard_mut();
     let sequence = &mut parts.sequences[key];
-    let retention = &sequence.retention;
-    let mut table: BlockTable = shard.kv.open_with_priority(&sequence.salt, hit, retention.cache_priority);
+    let retention = &sequence.request.retention;
+    let mut table: BlockTable =
+        shard.kv.open_with_priority(&sequence.request.salt, hit, retention.cache_priority);
     shard.kv.device_mut().touch(hit);
     shard.kv.device_mut().set_group(&mut table, retention.group.clone());
     let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());

@@ -180,9 +180,9 @@ fn own_candidate(
     max_drafts: u32,
 ) -> Option<Candidate> {
     let sequence = &parts.sequences[key];
-    let num_left = sequence.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
+    let num_left = sequence.request.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
     let most = max_drafts.min(parts.lane.shard().limits.max_own_drafts).min(num_left);
-    if most == 0 || sequence.drafter.is_none() || sequence.constraint.is_some() {
+    if most == 0 || sequence.request.drafter.is_none() || sequence.constraint.is_some() {
         return None;
     }
     let share = sequence.own_acceptance.probability();
@@ -202,6 +202,6 @@ pub(crate) fn drafts_to_check(parts: &Lifecycle<'_>, key: SequenceKey) -> Vec<u3
 /// Returns the drafts behind the known tokens of a sequence, at most as many as it may have beside the next sample.
 fn propose(sequences: &Sequences, key: SequenceKey, max_drafts: u32) -> Vec<Draft> {
     let sequence = &sequences[key];
-    let num_left = sequence.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
+    let num_left = sequence.request.max_new_tokens.saturating_sub(sequence.num_output_tokens() + 1);
     sequences.drafts(key, max_drafts.min(num_left) as usize)
 }

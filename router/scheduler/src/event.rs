@@ -31,7 +31,7 @@ impl Millis {
 pub struct LaneId(pub u32);
 
 /// Names one sequence between router and scheduler. The router chooses it and uses it once; it survives preemption.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SequenceId(pub u64);
 
 /// The class of a request. A lower class gets only the budget that higher ones leave, and is preempted first. A request
@@ -129,8 +129,9 @@ pub struct StoreContents {
 }
 
 /// One sequence to generate. The router has validated it; the scheduler checks again only what would break its own
-/// state.
-#[derive(Clone, Debug, PartialEq)]
+/// state. It travels unchanged from the router's checks into the scheduler's sequence; only `id`, `deadline` and
+/// `constrained` are set on the way, where they are known.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SequenceRequest {
     /// An id that was not used before.
     pub id: SequenceId,
@@ -139,10 +140,8 @@ pub struct SequenceRequest {
     /// The most tokens to generate. With 0 the sequence ends with `EndReason::Length`, at once or when the prompt's
     /// logprobs are reported.
     pub max_new_tokens: u32,
-    /// The sampling parameters, whose `end_token_ids` are filled from the field below.
+    /// The sampling parameters. A token of `end_token_ids` that ends the sequence is still reported as `Update::Token`.
     pub sampling: SamplingParams,
-    /// Tokens that end the sequence; the one sampled is still reported as `Update::Token`.
-    pub end_token_ids: Vec<u32>,
     /// Ignores `end_token_ids`, so that the sequence does not end there.
     pub ignore_eos: bool,
     /// The class in which it waits and runs.

@@ -106,7 +106,7 @@ impl Lane {
 
     /// The number of a sequence's tokens that a prefix hit would spare now, from the pool or from the store.
     pub(crate) fn num_cached_tokens(&self, sequence: &Sequence) -> u32 {
-        let hit = self.kv().map(|kv| kv.lookup(&sequence.salt, sequence.shareable()));
+        let hit = self.kv().map(|kv| kv.lookup(&sequence.request.salt, sequence.shareable()));
         hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()))
     }
 }

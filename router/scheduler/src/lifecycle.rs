@@ -50,7 +50,7 @@ impl Lifecycle<'_> {
             while let Some(key) = self.sequences.queue().waiting_since(priority, Millis(limit)) {
                 self.sequences.leave_queue(key);
                 let sequence = &mut self.sequences[key];
-                sequence.priority = above;
+                sequence.request.priority = above;
                 sequence.waiting_since = self.now;
                 self.enter_queue(key);
                 self.counters.promotions += 1;
@@ -61,7 +61,7 @@ impl Lifecycle<'_> {
     /// Removes a waiting sequence without a final update, which the caller sends.
     pub(crate) fn remove_waiting(&mut self, key: SequenceKey) -> SequenceId {
         self.sequences.leave_queue(key);
-        self.sequences.remove(key).id
+        self.sequences.remove(key).request.id
     }
 
     /// Sends the final update of a sequence. It is removed now, or once its steps in flight are acknowledged.
@@ -81,7 +81,7 @@ impl Lifecycle<'_> {
             self.sequences.keep_output(key);
         }
         let sequence = &self.sequences[key];
-        self.updates.push(Update::Ended { id: sequence.id, reason, usage: sequence.usage() });
+        self.updates.push(Update::Ended { id: sequence.request.id, reason, usage: sequence.usage() });
         self.sequences.clear_deadline(key);
         let Some(run) = &mut self.sequences[key].run else {
             self.sequences.leave_queue(key);
@@ -183,7 +183,7 @@ impl Lifecycle<'_> {
         if let Some(shard) = &mut self.lane.shard
             && let Some(pinned) = shard.pin_prompt(sequence)
         {
-            self.updates.push(Update::Pinned { id: sequence.id, pinned });
+            self.updates.push(Update::Pinned { id: sequence.request.id, pinned });
         }
     }
 

@@ -140,7 +140,7 @@ fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Sequence {
     parts.counters.convictions += 1;
     parts.counters.excused_losses += parts.lane.losses.explain(&sequence, parts.now);
     let usage = sequence.usage();
-    parts.updates.push(Update::Ended { id: sequence.id, reason: crashed(), usage });
+    parts.updates.push(Update::Ended { id: sequence.request.id, reason: crashed(), usage });
     sequence
 }
 
@@ -168,8 +168,11 @@ fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Sequence) {
 pub(crate) fn end_misfits(parts: &mut Lifecycle<'_>, shard: &Shard) {
     for key in parts.sequences.keys_by_arrival() {
         let sequence = &parts.sequences[key];
-        let misfit =
-            shard.misfit(&sequence.tokens, sequence.num_prompt_tokens as usize, sequence.max_new_tokens);
+        let misfit = shard.misfit(
+            &sequence.tokens,
+            sequence.num_prompt_tokens as usize,
+            sequence.request.max_new_tokens,
+        );
         if sequence.first_start.is_some() {
             let ShardLimits { numerics, .. } = shard.limits;
             if misfit.is_some() || sequence.has_results() && sequence.numerics != numerics {

@@ -16,10 +16,10 @@ pub(crate) fn append_token(parts: &mut Lifecycle<'_>, key: SequenceKey, token: S
     parts.counters.output_tokens += 1;
     parts.sequences.consume(key, Consumption { output_tokens: 1, ..Consumption::default() });
     let sequence = &parts.sequences[key];
-    parts.updates.push(Update::Token { id: sequence.id, token });
+    parts.updates.push(Update::Token { id: sequence.request.id, token });
     let reason = if is_end_token {
         EndReason::EndToken
-    } else if sequence.num_output_tokens() >= sequence.max_new_tokens {
+    } else if sequence.num_output_tokens() >= sequence.request.max_new_tokens {
         EndReason::Length
     } else {
         return false;
@@ -39,7 +39,7 @@ pub(crate) fn allow(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
     if sequence.is_ending() {
         return;
     }
-    let id = sequence.id.0;
+    let id = sequence.request.id.0;
     assert!(is_answer_due(sequence), "a grammar's answer is for a sequence that waits for it: {id}");
     let constraint = sequence.constraint.as_mut().expect("the sequence is constrained");
     constraint.end_awaiting(allowed.is_slow);

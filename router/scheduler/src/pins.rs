@@ -11,21 +11,23 @@ impl Shard {
     /// Pins the computed prompt of a sequence if its request asks for that and it was not done before. Returns the
     /// outcome in that case.
     pub(crate) fn pin_prompt(&mut self, sequence: &mut Sequence) -> Option<Pinned> {
-        let pinned_ms = sequence.retention.pinned_ms.filter(|_| sequence.pinned.is_none())?;
+        let pinned_ms = sequence.request.retention.pinned_ms.filter(|_| sequence.pinned.is_none())?;
         let acknowledged = sequence.run.as_ref().map_or(0, |run| run.acknowledged);
         let prefix = &sequence.tokens[..sequence.num_pin_tokens().min(acknowledged) as usize];
-        sequence.pinned = Some(self.pin(&sequence.salt, prefix, pinned_ms));
+        sequence.pinned = Some(self.pin(&sequence.request.salt, prefix, pinned_ms));
         sequence.pinned
     }
 
     /// Lets the time of a sequence's pin begin now, at the sequence's end. A granted pin may have expired meanwhile.
     pub(crate) fn renew_pin(&mut self, sequence: &Sequence) {
-        let Some((pinned_ms, pinned)) = sequence.retention.pinned_ms.zip(sequence.pinned) else { return };
+        let Some((pinned_ms, pinned)) = sequence.request.retention.pinned_ms.zip(sequence.pinned) else {
+            return;
+        };
         let prefix = &sequence.tokens[..sequence.num_pin_tokens() as usize];
-        if pinned.num_tokens > 0 && !self.kv.renew_pin(&sequence.salt, prefix, pinned_ms) {
-            self.kv.pin(&sequence.salt, prefix, pinned_ms);
+        if pinned.num_tokens > 0 && !self.kv.renew_pin(&sequence.request.salt, prefix, pinned_ms) {
+            self.kv.pin(&sequence.request.salt, prefix, pinned_ms);
         }
-        self.kv.pin_stored(&sequence.salt, prefix, pinned_ms);
+        self.kv.pin_stored(&sequence.request.salt, prefix, pinned_ms);
     }
 
     /// Pins the whole blocks of a prefix for `ttl_ms`, in the pool and in the store.

@@ -218,7 +218,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         let sequence = &mut self.parts.sequences[key];
         if !sequence.run().is_on_shard {
             let last = self.plan.starts.last();
-            let start_bytes = start_bytes(sequence.num_tokens(), &sequence.sampling, last, &shard.limits);
+            let start_bytes =
+                start_bytes(sequence.num_tokens(), &sequence.request.sampling, last, &shard.limits);
             self.budget.starts_bytes = self.budget.starts_bytes.saturating_sub(start_bytes);
         }
         start_on_shard(&mut self.plan, shard, sequence);
@@ -260,7 +261,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         };
         let rows = LogitsRows::of(&chunk, num_to_score);
         self.budget.spend(num_tokens, rows);
-        self.budget.vectors -= u32::from(sample && sequence.pooling.is_some());
+        self.budget.vectors -= u32::from(sample && sequence.request.pooling.is_some());
         self.plan.chunks.push(chunk);
         self.planned.push(PlannedChunk {
             key,
@@ -337,7 +338,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         counters.prefix_hit_tokens += u64::from(cached_tokens);
         let queued_ms = now.since(sequence.submitted_at);
         let restored = sequence.run().restored;
-        updates.push(Update::Started { id: sequence.id, cached_tokens, queued_ms, restored });
+        updates.push(Update::Started { id: sequence.request.id, cached_tokens, queued_ms, restored });
         let (prompt_tokens, cached_tokens) = (sequence.num_prompt_tokens.into(), cached_tokens.into());
         let consumption =
             Consumption { sequences: 1, prompt_tokens, cached_tokens, ..Consumption::default() };
@@ -375,9 +376,11 @@ impl<'p, 'a> Planner<'p, 'a> {
     fn message_has_room(&self, key: SequenceKey, num_tokens: u32) -> bool {
         let (shard, sequence) = (self.parts.lane.shard(), &self.parts.sequences[key]);
         let run = sequence.run();
-        let reports_vector = sequence.pooling.is_some() && run.planned + num_tokens == sequence.num_tokens();
+        let reports_vector =
+            sequence.request.pooling.is_some() && run.planned + num_tokens == sequence.num_tokens();
         let last = self.plan.starts.last();
-        let start_bytes = || start_bytes(sequence.num_tokens(), &sequence.sampling, last, &shard.limits);
+        let start_bytes =
+            || start_bytes(sequence.num_tokens(), &sequence.request.sampling, last, &shard.limits);
         let start_fits = run.is_on_shard || last.is_none() || start_bytes() <= self.budget.starts_bytes;
         start_fits && (!reports_vector || self.budget.vectors > 0)
     }

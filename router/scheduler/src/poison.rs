@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use trunkline_contract::{BlockKey, SamplingParams};
 use trunkline_kv::Salt;
 
-use crate::event::{Millis, PooledPrompt, Pooling, SequenceRequest};
+use crate::event::{Millis, Pooling, SequenceRequest};
 use crate::sequence::Sequence;
 
 /// The time for which a convicted request is refused, and for which losses are held against a sequence.
@@ -26,31 +26,22 @@ pub(crate) struct RequestDigest(BlockKey);
 
 impl RequestDigest {
     /// Costs about 0.4 µs for 64 tokens of the prompt.
-    fn new(
-        salt: &Salt,
-        prompt: &[u32],
-        sampling: &SamplingParams,
-        is_constrained: bool,
-        pooling: Option<PooledPrompt>,
-    ) -> Self {
-        let root = Salt { cache_salt: None, ..salt.clone() }.root_key();
-        Self(root.extend(prompt).extend(&parameters(sampling, is_constrained, pooling)))
+    fn new(request: &SequenceRequest, prompt: &[u32]) -> Self {
+        let root = Salt { cache_salt: None, ..request.salt.clone() }.root_key();
+        Self(root.extend(prompt).extend(&parameters(request)))
     }
 
     pub(crate) fn of_request(request: &SequenceRequest) -> Self {
-        let SequenceRequest { salt, token_ids, sampling, constrained, pooling, .. } = request;
-        Self::new(salt, token_ids, sampling, *constrained, *pooling)
+        Self::new(request, &request.token_ids)
     }
 
     pub(crate) fn of_sequence(sequence: &Sequence) -> Self {
-        let prompt = &sequence.tokens[..sequence.num_prompt_tokens as usize];
-        let Sequence { salt, sampling, constraint, pooling, .. } = sequence;
-        Self::new(salt, prompt, sampling, constraint.is_some(), *pooling)
+        Self::new(&sequence.request, &sequence.tokens[..sequence.num_prompt_tokens as usize])
     }
 }
 
 /// The parameters of a computation as words. Lists begin with their length.
-fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<PooledPrompt>) -> Vec<u32> {
+fn parameters(request: &SequenceRequest) -> Vec<u32> {
     let SamplingParams {
         min_tokens,
         logit_bias,
@@ -61,10 +52,10 @@ fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<P
         watermark,
         // What a client may change, and the numbers of the table.
         ..
-    } = sampling;
+    } = &request.sampling;
     let halves = |number: f64| [number.to_bits() as u32, (number.to_bits() >> 32) as u32];
-    let mut words: Vec<u32> = sampling.numbers().into_iter().flat_map(halves).collect();
-    words.extend([*min_tokens, u32::from(*logprobs), *num_top_logprobs, u32::from(is_constrained)]);
+    let mut words: Vec<u32> = request.sampling.numbers().into_iter().flat_map(halves).collect();
+    words.extend([*min_tokens, u32::from(*logprobs), *num_top_logprobs, u32::from(request.constrained)]);
     // No valid number of logprobs is this large.
     words.push(prompt_logprobs.unwrap_or(u32::MAX));
     words.push(logit_bias.len() as u32);
@@ -74,7 +65,7 @@ fn parameters(sampling: &SamplingParams, is_constrained: bool, pooling: Option<P
     words.extend(allowed.iter().map(|byte| u32::from(*byte)));
     words
         .extend(watermark.map_or([0; 2], |watermark| [watermark.gamma.to_bits(), watermark.delta.to_bits()]));
-    words.extend(pooling.map_or([0; 2], |pooled| {
+    words.extend(request.pooling.map_or([0; 2], |pooled| {
         let kind = match pooled.pooling {
             Pooling::Last => 1,
             Pooling::All => 2,

@@ -64,7 +64,7 @@ fn goal(parts: &Lifecycle<'_>, need: &PrefillNeed, work: StepWork) -> Option<Pre
     }
     let target_ms = u64::from(parts.config.target_ttft_ms);
     let by_target = (target_ms > 0).then(|| sequence.submitted_at.plus(target_ms));
-    let due = by_target.into_iter().chain(sequence.deadline).min()?;
+    let due = by_target.into_iter().chain(sequence.request.deadline).min()?;
     let cost = &parts.lane.throughput.step_cost;
     let mut with_prompt = work;
     with_prompt.add(need.first, need.num_tokens);
@@ -90,7 +90,7 @@ pub(crate) fn needs(
             && cell.is_none_or(|cell| sequence.cell == cell);
         is_asked.then(|| PrefillNeed {
             key,
-            priority: sequence.priority,
+            priority: sequence.request.priority,
             tenant: sequence.tenant,
             served: sequences.tenants().served(sequence.tenant),
             first: sequence.run().planned,

@@ -123,7 +123,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     if is_scored && !take_scores(parts, chunk, scores) {
         return;
     }
-    let is_pooled = parts.sequences[chunk.key].pooling.is_some();
+    let is_pooled = parts.sequences[chunk.key].request.pooling.is_some();
     match (chunk.rows.sample, token) {
         (true, None) if is_pooled && !vector.is_empty() => take_vector(parts, chunk.key, vector),
         (true, Some(token)) if !is_pooled => take_tokens(parts, chunk, token, &drafts, more),
@@ -141,7 +141,7 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
 /// Reports the vector of a prompt, which ends its sequence.
 fn take_vector(parts: &mut Lifecycle<'_>, key: SequenceKey, vector: Vec<f32>) {
     let sequence = &mut parts.sequences[key];
-    let id = sequence.id;
+    let id = sequence.request.id;
     sequence.run_mut().pending_samples -= 1;
     parts.updates.push(Update::Pooled { id, vector });
     parts.end(key, EndReason::Length);
@@ -174,7 +174,7 @@ fn take_tokens(
     if num_drafts > 0 {
         parts.counters.accepted_draft_tokens += u64::from(num_accepted);
         parts.counters.drafted_tokens += u64::from(num_drafts);
-        parts.updates.push(Update::Drafted { id: parts.sequences[key].id, num_drafts, num_accepted });
+        parts.updates.push(Update::Drafted { id: parts.sequences[key].request.id, num_drafts, num_accepted });
         parts.sequences[key].own_acceptance.add(num_own_drafts, num_accepted);
     }
     let is_constrained = parts.sequences[key].constraint.is_some();
@@ -199,7 +199,7 @@ fn take_tokens(
         let drafts = drafts_to_check(parts, key);
         let sequence = &mut parts.sequences[key];
         sequence.constraint.iter_mut().for_each(Constraint::begin_awaiting);
-        parts.updates.push(Update::Awaits { id: sequence.id, token_ids, drafts });
+        parts.updates.push(Update::Awaits { id: sequence.request.id, token_ids, drafts });
     }
 }
 
@@ -241,9 +241,9 @@ fn take_scores(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, mut scores: Vec<
     let num_known = sequence.num_scored.saturating_sub(chunk.first).min(scores.len() as u32);
     scores.drain(..num_known as usize);
     sequence.num_scored += scores.len() as u32;
-    let is_over = sequence.max_new_tokens == 0 && sequence.num_scored == sequence.num_to_score();
+    let is_over = sequence.request.max_new_tokens == 0 && sequence.num_scored == sequence.num_to_score();
     if !scores.is_empty() {
-        parts.updates.push(Update::Scored { id: sequence.id, scores });
+        parts.updates.push(Update::Scored { id: sequence.request.id, scores });
     }
     if is_over {
         parts.pin_prompt(key);

@@ -132,7 +132,7 @@ impl Scheduler {
     pub fn step_in_flight(&self, lane: LaneId, step_id: u64) -> Option<(u64, Vec<SequenceId>)> {
         let step = self.lane(lane).shard.as_ref()?.steps.iter().find(|step| step.step_id == step_id)?;
         let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.end - chunk.first)).sum();
-        Some((num_tokens, step.chunks.iter().map(|chunk| self.sequences[chunk.key].id).collect()))
+        Some((num_tokens, step.chunks.iter().map(|chunk| self.sequences[chunk.key].request.id).collect()))
     }
 
     /// Returns the masks that the lane's steps in flight wait for, to be sent to its shard at once. Call it after every

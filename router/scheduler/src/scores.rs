@@ -12,7 +12,7 @@ use crate::sequences::Sequences;
 impl Sequence {
     /// The number of leading prompt positions that are scored.
     pub(crate) fn num_to_score(&self) -> u32 {
-        if self.sampling.prompt_logprobs.is_some() { self.num_prompt_tokens - 1 } else { 0 }
+        if self.request.sampling.prompt_logprobs.is_some() { self.num_prompt_tokens - 1 } else { 0 }
     }
 
     /// Returns true if its next position is scored.
@@ -30,7 +30,7 @@ impl Sequence {
 
     /// The tokens to be looked up in the KV index, which finds at most all but the last of them.
     pub(crate) fn shareable(&self) -> &[u32] {
-        if self.pooling.is_some_and(|pooled| pooled.pooling != Pooling::Last) {
+        if self.request.pooling.is_some_and(|pooled| pooled.pooling != Pooling::Last) {
             &self.tokens[..1]
         } else if self.num_scored < self.num_to_score() {
             &self.tokens[..=self.num_scored as usize]

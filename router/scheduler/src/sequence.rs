@@ -8,16 +8,12 @@
 
 use std::collections::VecDeque;
 
-use trunkline_contract::{BlockId, SamplingParams, TokenMask};
-use trunkline_draft::Drafter;
-use trunkline_kv::{BlockTable, RestoredBlock, Salt};
+use trunkline_contract::{BlockId, TokenMask};
+use trunkline_kv::{BlockTable, RestoredBlock};
 
 use crate::constraint::Constraint;
 use crate::estimate::OwnAcceptance;
-use crate::event::{
-    LaneId, Millis, Pinned, PooledPrompt, Pooling, Priority, Restored, Retention, SequenceId,
-    SequenceRequest, Usage,
-};
+use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceId, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
 
 /// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is removed.
@@ -27,31 +23,21 @@ pub struct SequenceKey(pub(crate) u32);
 /// One sequence, from `Submit` until it has ended and no step in flight names it.
 #[derive(Debug)]
 pub struct Sequence {
-    pub id: SequenceId,
+    /// What was submitted, without the prompt. A long wait raises its class.
+    pub request: SequenceRequest,
     /// The prompt, then the output.
     pub tokens: Vec<u32>,
     pub num_prompt_tokens: u32,
-    pub max_new_tokens: u32,
-    pub sampling: SamplingParams,
-    pub ignore_eos: bool,
-    pub priority: Priority,
-    pub deadline: Option<Millis>,
-    pub salt: Salt,
     pub tenant: TenantKey,
     /// Leading tokens of the prompt that cost nothing more, because the tenant was charged for them or they were cached
     /// when the sequence was admitted.
     pub num_paid: u32,
-    pub retention: Retention,
     /// The outcome of the request's pin, which is decided once its prompt is computed.
     pub pinned: Option<Pinned>,
     /// Leading positions of the prompt whose next tokens' logprobs were reported.
     pub num_scored: u32,
-    /// Drafts its next tokens, if it may speculate.
-    pub drafter: Option<Drafter>,
     /// How often the drafts of the shard's draft model were right.
     pub own_acceptance: OwnAcceptance,
-    /// Set if a vector of the prompt is asked for instead of tokens.
-    pub pooling: Option<PooledPrompt>,
     /// The state of the sequence's grammar, if it has one.
     pub constraint: Option<Constraint>,
     pub submitted_at: Millis,
@@ -230,27 +216,19 @@ pub struct Waiter {
 }
 
 impl Sequence {
-    pub fn new(request: SequenceRequest, tenant: TenantKey, submitted_at: Millis, arrival: u64) -> Self {
-        let sampling = SamplingParams { end_token_ids: request.end_token_ids, ..request.sampling };
+    /// Called when a request is submitted and not refused.
+    pub fn new(mut request: SequenceRequest, tenant: TenantKey, submitted_at: Millis, arrival: u64) -> Self {
+        let tokens = std::mem::take(&mut request.token_ids);
         Self {
-            id: request.id,
-            num_prompt_tokens: request.token_ids.len() as u32,
-            tokens: request.token_ids,
-            max_new_tokens: request.max_new_tokens,
-            sampling,
-            ignore_eos: request.ignore_eos,
-            priority: request.priority,
-            deadline: request.deadline,
-            salt: request.salt,
+            num_prompt_tokens: tokens.len() as u32,
+            tokens,
             tenant,
             num_paid: 0,
-            retention: request.retention,
             pinned: None,
             num_scored: 0,
-            drafter: request.drafter,
             own_acceptance: OwnAcceptance::default(),
-            pooling: request.pooling,
             constraint: request.constrained.then(Constraint::default),
+            request,
             submitted_at,
             waiting_since: submitted_at,
             arrival,
@@ -287,7 +265,7 @@ impl Sequence {
 
     /// The number of leading prompt tokens that the request pins, if it pins any.
     pub fn num_pin_tokens(&self) -> u32 {
-        self.retention.num_tokens.unwrap_or(u32::MAX).min(self.num_prompt_tokens)
+        self.request.retention.num_tokens.unwrap_or(u32::MAX).min(self.num_prompt_tokens)
     }
 
     pub fn usage(&self) -> Usage {
@@ -300,7 +278,7 @@ impl Sequence {
 
     /// Returns true if its prompt is computed in one chunk.
     pub fn is_whole(&self) -> bool {
-        self.pooling.is_some_and(|pooled| pooled.pooling == Pooling::Whole)
+        self.request.pooling.is_some_and(|pooled| pooled.pooling == Pooling::Whole)
     }
 
     /// Returns true if the sequence may get chunks.
@@ -318,7 +296,7 @@ impl Sequence {
         let Some(run) = self.run.as_ref().filter(|run| run.phase == Phase::Running) else { return 0 };
         if self.is_finishing(run) || run.has_drafts() {
             0
-        } else if self.max_new_tokens == 0 {
+        } else if self.request.max_new_tokens == 0 {
             self.num_to_score() - run.planned
         } else if let Some(constraint) = &self.constraint {
             // The last known token's chunk samples, so it waits until the mask is known. The chunk after it may begin
@@ -350,10 +328,10 @@ impl Sequence {
 
     /// True if the steps in flight sample the last token, or score the last one of a prompt without output.
     pub fn is_finishing(&self, run: &Run) -> bool {
-        if self.max_new_tokens == 0 {
+        if self.request.max_new_tokens == 0 {
             return run.planned >= self.num_to_score();
         }
-        self.num_output_tokens() + run.pending_samples >= self.max_new_tokens
+        self.num_output_tokens() + run.pending_samples >= self.request.max_new_tokens
     }
 
     /// True if the sequence runs and still computes tokens that were known when it was admitted.
@@ -363,11 +341,11 @@ impl Sequence {
 
     /// The order of running sequences. The last one is preempted first.
     pub fn order(&self) -> (Priority, u64) {
-        (self.priority, self.arrival)
+        (self.request.priority, self.arrival)
     }
 
     pub fn is_end_token(&self, token_id: u32) -> bool {
-        !self.ignore_eos && self.sampling.end_token_ids.contains(&token_id)
+        !self.request.ignore_eos && self.request.sampling.end_token_ids.contains(&token_id)
     }
 
     /// The run of a sequence that is known not to wait.

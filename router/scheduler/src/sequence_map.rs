@@ -17,7 +17,7 @@ pub struct SequenceMap {
 impl SequenceMap {
     /// Panics if the sequence's id is in use.
     pub fn insert(&mut self, sequence: Sequence) -> SequenceKey {
-        let id = sequence.id;
+        let id = sequence.request.id;
         let key = match self.free.pop() {
             Some(key) => {
                 self.slots[key.0 as usize] = Some(sequence);
@@ -35,7 +35,7 @@ impl SequenceMap {
 
     pub fn remove(&mut self, key: SequenceKey) -> Sequence {
         let sequence = self.slots[key.0 as usize].take().expect("the key names a sequence");
-        self.by_id.remove(&sequence.id);
+        self.by_id.remove(&sequence.request.id);
         self.free.push(key);
         sequence
     }

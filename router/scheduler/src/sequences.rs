@@ -58,7 +58,7 @@ impl Sequences {
         let tenant = self.tenants.enter(request.salt.tenant());
         let sequence = Sequence::new(request, tenant, now, self.next_arrival);
         self.next_arrival += 1;
-        let deadline = sequence.deadline;
+        let deadline = sequence.request.deadline;
         let key = self.map.insert(sequence);
         self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
         self.tenants.lift(tenant);
@@ -72,7 +72,7 @@ impl Sequences {
     pub(crate) fn remove(&mut self, key: SequenceKey) -> Sequence {
         let sequence = self.map.remove(key);
         self.tenants.leave(sequence.tenant);
-        if let Some(deadline) = sequence.deadline {
+        if let Some(deadline) = sequence.request.deadline {
             self.deadlines.remove(&(deadline, key));
         }
         sequence
@@ -88,7 +88,7 @@ impl Sequences {
             effective_ms: sequence.submitted_at.0.saturating_add(window_ms - credit_ms as u64),
             arrival: sequence.arrival,
         };
-        let (priority, tenant, since) = (sequence.priority, sequence.tenant, sequence.waiting_since);
+        let (priority, tenant, since) = (sequence.request.priority, sequence.tenant, sequence.waiting_since);
         let rank = Rank { priority, tenant, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
         sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
@@ -103,7 +103,7 @@ impl Sequences {
     /// Takes a waiting sequence out of the queue.
     pub(crate) fn leave_queue(&mut self, key: SequenceKey) {
         let sequence = &mut self.map[key];
-        self.suspects.remove(&(sequence.priority, sequence.arrival, key));
+        self.suspects.remove(&(sequence.request.priority, sequence.arrival, key));
         let wait = std::mem::take(&mut sequence.wait);
         let is_new = sequence.first_start.is_none();
         self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
@@ -118,7 +118,7 @@ impl Sequences {
     /// Parks a waiting sequence until `computed_by` has `num_blocks` blocks of their shared prefix in the KV index.
     pub(crate) fn park(&mut self, key: SequenceKey, computed_by: SequenceKey, num_blocks: usize) {
         let sequence = &mut self.map[key];
-        self.suspects.remove(&(sequence.priority, sequence.arrival, key));
+        self.suspects.remove(&(sequence.request.priority, sequence.arrival, key));
         let wait = &mut sequence.wait;
         let rank = wait.rank.take().expect("a sequence that is tried has a place");
         wait.parked_on = Some(computed_by);
@@ -190,16 +190,16 @@ impl Sequences {
     /// Tells a sequence's drafter of a token of the output.
     pub(crate) fn extend_drafter(&mut self, key: SequenceKey, token_id: u32) {
         let sequence = &mut self.map[key];
-        if let Some(drafter) = &mut sequence.drafter {
-            drafter.extend(&[token_id], self.recents.get(&sequence.salt));
+        if let Some(drafter) = &mut sequence.request.drafter {
+            drafter.extend(&[token_id], self.recents.get(&sequence.request.salt));
         }
     }
 
     /// Returns the likely next tokens of a sequence, at most `max`.
     pub(crate) fn drafts(&self, key: SequenceKey, max: usize) -> Vec<Draft> {
         let (sequence, mut drafts) = (&self.map[key], Vec::new());
-        if let Some(drafter) = &sequence.drafter {
-            drafter.propose(max, self.recents.get(&sequence.salt), &mut drafts);
+        if let Some(drafter) = &sequence.request.drafter {
+            drafter.propose(max, self.recents.get(&sequence.request.salt), &mut drafts);
         }
         drafts
     }
@@ -207,9 +207,9 @@ impl Sequences {
     /// Keeps the output of a sequence that ends, for the drafts of others with its salt.
     pub(crate) fn keep_output(&mut self, key: SequenceKey) {
         let sequence = &self.map[key];
-        if sequence.drafter.is_some() && sequence.num_output_tokens() > 0 {
+        if sequence.request.drafter.is_some() && sequence.num_output_tokens() > 0 {
             let output = &sequence.tokens[sequence.num_prompt_tokens as usize..];
-            self.recents.push(&sequence.salt, output);
+            self.recents.push(&sequence.request.salt, output);
         }
     }
 
@@ -233,7 +233,7 @@ impl Sequences {
 
     /// Forgets the deadline of a sequence that has ended.
     pub(crate) fn clear_deadline(&mut self, key: SequenceKey) {
-        if let Some(deadline) = self.map[key].deadline.take() {
+        if let Some(deadline) = self.map[key].request.deadline.take() {
             self.deadlines.remove(&(deadline, key));
         }
     }

@@ -15,12 +15,12 @@ pub(crate) fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut 
             sequence_id: run.wire_id,
             token_ids: sequence.tokens.clone(),
             num_prompt_tokens: sequence.num_prompt_tokens,
-            sampling: Some(sequence.sampling.clone().into()),
+            sampling: Some(sequence.request.sampling.clone().into()),
             root_key: shard
                 .kv
                 .store()
-                .map_or_else(Vec::new, |_| sequence.salt.root_key().as_bytes().to_vec()),
-            pooled: sequence.pooling.map(|pooled| PooledPrompt { second_text: pooled.second_text }),
+                .map_or_else(Vec::new, |_| sequence.request.salt.root_key().as_bytes().to_vec()),
+            pooled: sequence.request.pooling.map(|pooled| PooledPrompt { second_text: pooled.second_text }),
         });
     }
     if let Some(copy) = run.copy.take() {

@@ -43,9 +43,9 @@ impl<'a> Yielding<'a> {
         let mut newest_first =
             self.lane.running.keys().iter().rev().copied().filter(|&key| self.may_yield(key));
         let mut victim = newest_first.next()?;
-        let lowest = self.sequences[victim].priority;
+        let lowest = self.sequences[victim].request.priority;
         let served = |key| self.sequences.tenants().served(self.sequences[key].tenant);
-        for key in newest_first.take_while(|&key| self.sequences[key].priority == lowest) {
+        for key in newest_first.take_while(|&key| self.sequences[key].request.priority == lowest) {
             if served(key) > served(victim) {
                 victim = key;
             }
@@ -59,8 +59,8 @@ impl<'a> Yielding<'a> {
     /// own tenant would get more than its part.
     pub(crate) fn victim_for(self, key: SequenceKey, lack: Lack) -> Option<SequenceKey> {
         let victim = self.victim()?;
-        let priority = self.sequences[key].priority;
-        if self.sequences[victim].priority > priority {
+        let priority = self.sequences[key].request.priority;
+        if self.sequences[victim].request.priority > priority {
             return Some(victim);
         }
         let (tenants, tenant) = (self.sequences.tenants(), self.sequences[key].tenant);
@@ -81,7 +81,7 @@ impl<'a> Yielding<'a> {
             let served = tenants.served(sequence.tenant);
             let is_more = served > most.map_or(rank, |(most, _)| most);
             if is_more
-                && sequence.priority == priority
+                && sequence.request.priority == priority
                 && sequence.tenant != tenant
                 && self.may_yield(other)
                 && self.has_more_than_its_part(sequence.tenant, lack)
@@ -95,9 +95,9 @@ impl<'a> Yielding<'a> {
     /// The sequence that gives its place to another tenant's before the decodes of a step are planned, so that the
     /// place is free in this very step. `first_waiting` is the next sequence in the queue.
     pub(crate) fn victim_for_place(self, first_waiting: SequenceKey) -> Option<SequenceKey> {
-        let priority = self.sequences[first_waiting].priority;
+        let priority = self.sequences[first_waiting].request.priority;
         self.victim_for(first_waiting, Lack::Place)
-            .filter(|&victim| self.sequences[victim].priority == priority)
+            .filter(|&victim| self.sequences[victim].request.priority == priority)
     }
 
     /// The tenant whose prompts are computed before anything of other tenants: it has been served less than every other
@@ -110,7 +110,7 @@ impl<'a> Yielding<'a> {
         });
         let place = |key: SequenceKey| -> (Priority, u64, TenantKey) {
             let sequence = &self.sequences[key];
-            (sequence.priority, self.sequences.tenants().served(sequence.tenant), sequence.tenant)
+            (sequence.request.priority, self.sequences.tenants().served(sequence.tenant), sequence.tenant)
         };
         let urgent = prefills.chain(waits).map(place).min()?;
         let mut others = running.iter().map(|&key| place(key)).filter(|other| other.2 != urgent.2);

@@ -8,7 +8,9 @@ use trunkline_scheduler::{EndReason, SamplingParams};
 use crate::support::{END, Router, bytes, sequence};
 
 fn request(prompt: &str, sampling: SamplingParams) -> NewSequence {
-    NewSequence { sampling, end_token_ids: vec![END], ..sequence(bytes(prompt), 400) }
+    let mut asked = sequence(bytes(prompt), 400);
+    asked.request.sampling = SamplingParams { end_token_ids: vec![END], ..sampling };
+    asked
 }
 
 fn constraint(router: &Router, grammar: &Grammar) -> Constraint {

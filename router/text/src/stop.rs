@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 /// The treatment of the stop string that ends an output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum StopText {
     /// The output ends before the stop string, as OpenAI's API specifies.
+    #[default]
     Omit,
     /// The output includes the stop string, as TGI's API specifies.
     Include,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, json};
-use trunkline_text::{ChatRequest, StopText};
+use trunkline_text::{ChatRequest, GenerationDefaults};
 
 use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
@@ -28,17 +28,8 @@ use trunkline_generation::grammars::{AskedGrammar, CompiledGrammar};
 use trunkline_generation::model::ReplyStyle;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices};
 use trunkline_generation::request::raw::{FieldNames, RawParams};
-use trunkline_generation::request::retention::RawRetention;
 use trunkline_generation::request::service_tier::{Wanted, anthropic_name};
 use trunkline_http::{OtherFields, Refused, parse, parse_noting};
-
-const NAMES: FieldNames = FieldNames {
-    max_new_tokens: "max_tokens",
-    min_tokens: "min_tokens",
-    top_logprobs: "top_logprobs",
-    prompt: "messages",
-    stop: "stop_sequences",
-};
 
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
@@ -88,7 +79,7 @@ impl Call for Body {
             return Err(ApiError::MissingField { field: "max_tokens".into() });
         }
         limits.check_messages("messages", self.messages.iter().map(Message::num_blocks))?;
-        let params = raw_params(&mut self)?;
+        let params = raw_params(&mut self, model.text.generation_defaults.clone())?;
         if let Some(management) = &self.context_management {
             management.check()?;
         }
@@ -110,14 +101,12 @@ impl Call for Body {
         let (chat, mark) = chat_request(chat, model.reply, thinks, effort);
         Ok(Asked {
             params,
-            names: NAMES,
             grammar,
-            defaults: model.text.generation_defaults.clone(),
             num_choices: NumChoices::ONE,
+            is_stream: self.stream == Some(true),
             prompts: Conversing {
                 conversation: Conversation { chat, mark, tools, hides_reasoning: !thinks, reasoning_budget },
                 shows_tier: self.service_tier.is_some(),
-                is_stream: self.stream == Some(true),
             },
         })
     }
@@ -126,7 +115,6 @@ impl Call for Body {
 pub(crate) struct Conversing {
     conversation: Conversation,
     shows_tier: bool,
-    is_stream: bool,
 }
 
 impl Prompts for Conversing {
@@ -143,9 +131,9 @@ impl Prompts for Conversing {
         let head = Head {
             id: format!("msg_{}", trunkline_base::random::id()),
             model: scope.app.served.model.served_name.clone(),
-            service_tier: self.shows_tier.then(|| anthropic_name(request.priority)),
+            service_tier: self.shows_tier.then(|| anthropic_name(request.sequence.priority)),
         };
-        let answer = MessageAnswer { head, reply, stops: request.stops.clone(), is_stream: self.is_stream };
+        let answer = MessageAnswer { head, reply, stops: request.delivery.stops.clone() };
         Ok(Completed { requests: vec![request], answer })
     }
 }
@@ -154,15 +142,10 @@ pub(crate) struct MessageAnswer {
     head: Head,
     reply: ReplyPlan,
     stops: Vec<String>,
-    is_stream: bool,
 }
 
 impl pipeline::Answer for MessageAnswer {
     type Render = MessageStream;
-
-    fn is_stream(&self) -> bool {
-        self.is_stream
-    }
 
     fn render(self) -> MessageStream {
         MessageStream::new(self.head, self.stops, &self.reply)
@@ -258,18 +241,17 @@ fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
     }
 }
 
-fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
     Ok(RawParams {
+        names: FieldNames { stop: "stop_sequences", ..FieldNames::OF_CHATS },
+        defaults,
         class: Wanted::from_anthropic(body.service_tier.as_deref())?,
         timeout: body.timeout,
         max_new_tokens: body.max_tokens,
         numbers: body.numbers(),
         seed: body.seed.map(|seed| seed.0),
         stops: body.stop_sequences.take().unwrap_or_default(),
-        stop_text: Some(StopText::Omit),
         cache_salt: body.cache_salt.take(),
-        watermark: false,
-        retention: RawRetention::default(),
         ..RawParams::default()
     })
 }

@@ -87,6 +87,7 @@ impl Conversation {
             sections: reasoning.map(|_| reply.sections()),
             prediction_token_ids,
             breakpoint: mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
+            pooling: None,
         })?;
         Ok((request, reply, added))
     }

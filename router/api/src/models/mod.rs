@@ -49,7 +49,7 @@ fn card(app: &App) -> Result<ModelCard, ApiError> {
         object: "model",
         created: app.served.model.created_unix_s,
         owned_by: "trunkline",
-        max_model_len: app.served.validator(&shard).max_total_tokens,
+        max_model_len: app.served.validator(&shard).prompt.max_total_tokens,
     })
 }
 

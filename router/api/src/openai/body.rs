@@ -112,7 +112,7 @@ macro_rules! body {
 
         impl $name {
             /// Takes the common generation parameters out of the body, except for those of the grammar.
-            pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
+            pub fn shared_params(&mut self, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
                 let repeat_penalty = self.repeat_penalty.map(|penalty| {
                     bounded("repeat_penalty", penalty, range::REQUEST_REPETITION_PENALTY)
                 });
@@ -124,6 +124,7 @@ macro_rules! body {
                 let keep_stop = self.include_stop_str_in_output.unwrap_or(false);
                 let numbers = self.numbers();
                 Ok(RawParams {
+                    defaults,
                     numbers: trunkline_contract::RequestNumbers {
                         repetition_penalty: numbers.repetition_penalty.or(repeat_penalty),
                         ..numbers
@@ -132,7 +133,8 @@ macro_rules! body {
                     min_tokens: self.min_tokens,
                     ignore_eos: self.ignore_eos.unwrap_or(false),
                     stops: self.stop.take().unwrap_or_default().0,
-                    stop_text: Some(if keep_stop { StopText::Include } else { StopText::Omit }),
+                    stop_text: if keep_stop { StopText::Include } else { StopText::Omit },
+                    timeout: self.timeout,
                     tokens: TokenFields {
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         logit_bias: self.logit_bias.take().unwrap_or_default(),
@@ -152,7 +154,6 @@ macro_rules! body {
                     },
                     cache_salt: self.cache_salt.take(),
                     class: Wanted::from_openai(self.service_tier.as_deref(), self.priority)?,
-                    watermark: false,
                     speculation: self.speculation,
                     retention: RawRetention {
                         prompt_cache_key: self.prompt_cache_key.take(),

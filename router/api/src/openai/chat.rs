@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatPrompt, ChatRequest, Tokenizer};
+use trunkline_text::{ChatPrompt, ChatRequest, GenerationDefaults, Tokenizer};
 
 use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
@@ -28,7 +28,7 @@ use trunkline_generation::fold::{Folded, KeepTokens};
 use trunkline_generation::generate::Usage;
 use trunkline_generation::grammars::CompiledGrammar;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices};
-use trunkline_generation::request::raw::{FieldNames, RawParams};
+use trunkline_generation::request::raw::RawParams;
 use trunkline_generation::request::ready::GenerationRequest;
 use trunkline_generation::request::service_tier::openai_name;
 use trunkline_generation::request::tokens::PromptLogprobsField;
@@ -95,19 +95,8 @@ impl Call for Body {
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
         let app = &scope.app;
-        let names = FieldNames {
-            max_new_tokens: match (self.max_completion_tokens, self.max_tokens, self.n_predict) {
-                (Some(_), ..) => "max_completion_tokens",
-                (None, None, Some(_)) => "n_predict",
-                _ => "max_tokens",
-            },
-            min_tokens: "min_tokens",
-            top_logprobs: "top_logprobs",
-            prompt: "messages",
-            stop: "stop",
-        };
         app.limits.check_messages("messages", self.messages.iter().map(Message::num_parts))?;
-        let params = raw_params(&mut self)?;
+        let params = raw_params(&mut self, app.served.model.text.generation_defaults.clone())?;
         let choice = self.tool_choice.as_ref();
         let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
         // If the reply must consist of calls, `response_format` does not apply to it.
@@ -128,13 +117,11 @@ impl Call for Body {
         };
         Ok(Asked {
             params,
-            names,
             grammar,
-            defaults: app.served.model.text.generation_defaults.clone(),
             num_choices,
+            is_stream: self.stream == Some(true),
             prompts: Chat {
                 conversation,
-                is_stream: self.stream == Some(true),
                 usage: StreamUsage::of(self.stream_options),
                 shows_tier: self.service_tier.is_some(),
                 predicted: self.prediction.is_some(),
@@ -148,7 +135,6 @@ impl Call for Body {
 
 pub(crate) struct Chat {
     conversation: Conversation,
-    is_stream: bool,
     usage: StreamUsage,
     shows_tier: bool,
     predicted: bool,
@@ -175,17 +161,17 @@ impl Prompts for Chat {
             created: unix_s(),
             model: model.served_name.clone(),
             system_fingerprint: system_fingerprint(&scope.shard),
-            service_tier: self.shows_tier.then(|| openai_name(request.priority)),
+            service_tier: self.shows_tier.then(|| openai_name(request.sequence.priority)),
         };
         let shown = Shown {
             reply,
             names_tool,
-            stops: request.stops.clone(),
-            logprobs: request.sampling.logprobs,
+            stops: request.delivery.stops.clone(),
+            logprobs: request.sequence.sampling.logprobs,
             usage: self.usage,
             predicted: self.predicted,
             timings: self.shows_timings,
-            prompt_token_ids: self.shows_token_ids.then(|| request.prompt_token_ids.clone()),
+            prompt_token_ids: self.shows_token_ids.then(|| request.sequence.token_ids.clone()),
             is_tgi_client: self.is_tgi_client,
         };
         let answer = ChatAnswer {
@@ -193,8 +179,7 @@ impl Prompts for Chat {
             shown,
             tokenizer: model.text.tokenizer.clone(),
             num_choices: num_choices.computed,
-            prompt_top_logprobs: request.sampling.prompt_logprobs.map(|num_top| num_top as usize),
-            is_stream: self.is_stream,
+            prompt_top_logprobs: request.sequence.sampling.prompt_logprobs.map(|num_top| num_top as usize),
         };
         Ok(Completed { requests: vec![request], answer })
     }
@@ -206,15 +191,10 @@ pub(crate) struct ChatAnswer {
     tokenizer: Arc<Tokenizer>,
     num_choices: usize,
     prompt_top_logprobs: Option<usize>,
-    is_stream: bool,
 }
 
 impl pipeline::Answer for ChatAnswer {
     type Render = ChatStream;
-
-    fn is_stream(&self) -> bool {
-        self.is_stream
-    }
 
     fn keeps_tokens(&self) -> KeepTokens {
         let is_needed = self.shown.logprobs || self.shown.prompt_token_ids.is_some();
@@ -318,7 +298,7 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
     kwargs
 }
 
-fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
     {
@@ -335,9 +315,13 @@ fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
         return Err(ApiError::value("prompt_logprobs", problem));
     }
     let prediction = body.prediction.as_ref().map(|prediction| prediction.text()).transpose()?;
-    let mut raw = body.shared_params()?;
+    let mut raw = body.shared_params(defaults)?;
+    raw.names.max_new_tokens = match (body.max_completion_tokens, body.max_tokens, body.n_predict) {
+        (Some(_), ..) => "max_completion_tokens",
+        (None, None, Some(_)) => "n_predict",
+        _ => "max_tokens",
+    };
     raw.prediction = prediction;
-    raw.timeout = body.timeout;
     let n_predict = body.n_predict.filter(|asked| *asked != -1);
     raw.max_new_tokens = body.max_completion_tokens.or(body.max_tokens).or(n_predict);
     raw.logprobs = asked.then(|| body.top_logprobs.unwrap_or(0));

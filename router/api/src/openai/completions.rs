@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{ModelText, TextError, Tokenizer};
+use trunkline_text::{GenerationDefaults, ModelText, TextError, Tokenizer};
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
@@ -32,14 +32,6 @@ use trunkline_http::{IgnoredFields, OtherFields, Refused, parse_noting};
 
 /// The default of `max_tokens`, which is also OpenAI's.
 const DEFAULT_MAX_TOKENS: u32 = 16;
-
-const NAMES: FieldNames = FieldNames {
-    max_new_tokens: "max_tokens",
-    min_tokens: "min_tokens",
-    top_logprobs: "logprobs",
-    prompt: "prompt",
-    stop: "stop",
-};
 
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
@@ -76,7 +68,8 @@ impl Call for Body {
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Completion>, ApiError> {
-        let mut params = raw_params(&mut self)?;
+        let defaults = scope.app.served.model.text.generation_defaults.clone();
+        let mut params = raw_params(&mut self, defaults)?;
         let grammar = self.structured().grammar()?;
         let num_choices = scope.validator.num_choices(self.n, self.best_of, self.prompt.0.len())?;
         check_together(&self, num_choices)?;
@@ -94,17 +87,10 @@ impl Call for Body {
         params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
         Ok(Asked {
             params,
-            names: FieldNames {
-                max_new_tokens: match (self.max_tokens, self.n_predict) {
-                    (None, Some(_)) => "n_predict",
-                    _ => NAMES.max_new_tokens,
-                },
-                ..NAMES
-            },
             grammar,
-            defaults: scope.app.served.model.text.generation_defaults.clone(),
             num_choices,
-            prompts: Completion { prompts: self.prompt.0, shown, is_stream: self.stream == Some(true) },
+            is_stream: self.stream == Some(true),
+            prompts: Completion { prompts: self.prompt.0, shown },
         })
     }
 }
@@ -112,7 +98,6 @@ impl Call for Body {
 pub(crate) struct Completion {
     prompts: Vec<Prompt>,
     shown: Shown,
-    is_stream: bool,
 }
 
 impl Prompts for Completion {
@@ -125,7 +110,7 @@ impl Prompts for Completion {
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
     ) -> Result<Completed<CompletionAnswer>, ApiError> {
-        let Self { prompts, shown, is_stream } = self;
+        let Self { prompts, shown } = self;
         let (served, caller) = (&scope.app.served, &scope.arrival.caller);
         let echo = shown.echo;
         let texts = prompts.iter().filter(|prompt| matches!(prompt, Prompt::Text(_)));
@@ -145,7 +130,7 @@ impl Prompts for Completion {
             let request =
                 params.with_prompt(ready::Prompt { token_ids, grammar, ..ready::Prompt::default() })?;
             // The text of a prompt that was cut is that of the remaining tokens.
-            texts.push(text.filter(|_| request.prompt_token_ids.len() == num_sent));
+            texts.push(text.filter(|_| request.sequence.token_ids.len() == num_sent));
             requests.push(request);
         }
         let tokenizer = served.model.text.tokenizer.clone();
@@ -156,7 +141,8 @@ impl Prompts for Completion {
         };
         if shown.token_ids {
             let with_ids = requests.iter().zip(&mut echoed);
-            with_ids.for_each(|(request, prompt)| prompt.token_ids = Some(request.prompt_token_ids.clone()));
+            with_ids
+                .for_each(|(request, prompt)| prompt.token_ids = Some(request.sequence.token_ids.clone()));
         }
         let head = Head {
             id: format!("cmpl-{}", trunkline_base::random::id()),
@@ -164,7 +150,7 @@ impl Prompts for Completion {
             model: served.model.served_name.clone(),
             system_fingerprint: system_fingerprint(&scope.shard),
         };
-        let answer = CompletionAnswer { head, shown, tokenizer, echoed, num_choices, is_stream };
+        let answer = CompletionAnswer { head, shown, tokenizer, echoed, num_choices };
         Ok(Completed { requests, answer })
     }
 }
@@ -178,13 +164,13 @@ async fn echoed(
 ) -> Result<(Vec<GenerationRequest>, Vec<EchoedPrompt>), ApiError> {
     let num_bytes = |(request, text): (&GenerationRequest, &Option<String>)| match text {
         Some(_) => 0,
-        None => size_of_val(&request.prompt_token_ids[..]),
+        None => size_of_val(&request.sequence.token_ids[..]),
     };
     let num_bytes = requests.iter().zip(&texts).map(num_bytes).sum();
     let decode = move |model: &ModelText| {
         let echoed = |(request, text): (&GenerationRequest, Option<String>)| match text {
             Some(text) => EchoedPrompt::of_text(model, text),
-            None => EchoedPrompt::of_tokens(&model.tokenizer, &request.prompt_token_ids),
+            None => EchoedPrompt::of_tokens(&model.tokenizer, &request.sequence.token_ids),
         };
         let echoed = requests.iter().zip(texts).map(echoed).collect();
         Ok::<_, ApiError>((requests, echoed))
@@ -198,15 +184,10 @@ pub(crate) struct CompletionAnswer {
     tokenizer: Arc<Tokenizer>,
     echoed: Vec<EchoedPrompt>,
     num_choices: NumChoices,
-    is_stream: bool,
 }
 
 impl pipeline::Answer for CompletionAnswer {
     type Render = CompletionStream;
-
-    fn is_stream(&self) -> bool {
-        self.is_stream
-    }
 
     fn keeps_tokens(&self) -> KeepTokens {
         let is_needed = self.shown.logprobs.is_some() || self.shown.token_ids || self.num_choices.is_ranked();
@@ -216,7 +197,7 @@ impl pipeline::Answer for CompletionAnswer {
     fn prompt_bytes(&self, requests: &[GenerationRequest]) -> usize {
         let num_choices = self.num_choices.shown;
         let bytes = |(request, prompt): (&GenerationRequest, &EchoedPrompt)| {
-            let num_tokens = request.prompt_token_ids.len();
+            let num_tokens = request.sequence.token_ids.len();
             let text = prompt.text.as_deref().map_or(0, |text| repeated_text_bytes(text, num_choices));
             let ids = prompt.token_ids.as_ref().map_or(0, |ids| repeated_ids_bytes(ids.len(), num_choices));
             let echoed = self.shown.logprobs.filter(|_| self.shown.echo);
@@ -305,9 +286,12 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
     Ok(())
 }
 
-fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
-    let mut raw = body.shared_params()?;
-    raw.timeout = body.timeout;
+fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
+    let mut raw = body.shared_params(defaults)?;
+    raw.names = FieldNames { top_logprobs: "logprobs", prompt: "prompt", ..FieldNames::OF_CHATS };
+    if body.max_tokens.is_none() && body.n_predict.is_some() {
+        raw.names.max_new_tokens = "n_predict";
+    }
     raw.max_new_tokens = body.max_tokens.or(body.n_predict.filter(|asked| *asked != -1));
     raw.default_max_new_tokens = Some(DEFAULT_MAX_TOKENS).filter(|_| body.n_predict != Some(-1));
     raw.logprobs = body.logprobs;

@@ -76,14 +76,14 @@ async fn render<C: Call>(
     let (scope, checked) = pipeline::read_body(scope, body, read).await?;
     let requests = pipeline::tokenize(&scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
-    let num_tokens: usize = requests.iter().map(|request| request.prompt_token_ids.len()).sum();
+    let num_tokens: usize = requests.iter().map(|request| request.sequence.token_ids.len()).sum();
     memory.grow_to(num_tokens * TOKEN_BYTES)?;
     let prompt = |token_ids| RenderedPrompt {
         request_id: scope.arrival.id.to_string(),
         model: app.served.model.served_name.clone(),
         token_ids,
     };
-    let prompts = requests.into_iter().map(|request| prompt(request.prompt_token_ids));
+    let prompts = requests.into_iter().map(|request| prompt(request.sequence.token_ids));
     let answer = memory.hold(write(prompts.collect())).await;
     drop(admitted.permit);
     answer

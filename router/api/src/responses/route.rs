@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use trunkline_text::ChatRequest;
+use trunkline_text::{ChatRequest, GenerationDefaults};
 
 use super::continued::Continued;
 use super::types::{
@@ -34,14 +34,6 @@ use trunkline_generation::request::raw::{FieldNames, RawParams};
 use trunkline_generation::request::retention::RawRetention;
 use trunkline_generation::request::service_tier::{Wanted, openai_name};
 use trunkline_http::{OtherFields, Refused, parse, parse_noting};
-
-const NAMES: FieldNames = FieldNames {
-    max_new_tokens: "max_output_tokens",
-    min_tokens: "min_tokens",
-    top_logprobs: "top_logprobs",
-    prompt: "input",
-    stop: "stop",
-};
 
 /// The value of `include` that is refused, because this route has no logprobs.
 const LOGPROBS: &str = "message.output_text.logprobs";
@@ -184,17 +176,16 @@ impl Call for Body {
             let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
             return Err(ApiError::UnsupportedField { field: "include".into(), hint });
         }
-        let params = raw_params(&mut self)?;
+        let params = raw_params(&mut self, app.served.model.text.generation_defaults.clone())?;
         let tools = tools(&self, &app.limits)?;
         let format = grammar(&self)?;
         let continued = Continued::find(&mut self, app, &scope.arrival.caller)?;
         let grammar = tools.constrain(app.served.model.reply, format);
         Ok(Asked {
             params,
-            names: NAMES,
             grammar,
-            defaults: app.served.model.text.generation_defaults.clone(),
             num_choices: NumChoices::ONE,
+            is_stream: self.stream == Some(true),
             prompts: Continuing {
                 conversation: Conversation {
                     chat: chat_request(&self),
@@ -204,7 +195,6 @@ impl Call for Body {
                     reasoning_budget: None,
                 },
                 continued,
-                is_stream: self.stream == Some(true),
                 is_stored: self.store.unwrap_or(true) && app.responses.is_on(),
                 shows_tier: self.service_tier.is_some(),
                 top_p: self.top_p,
@@ -218,7 +208,6 @@ pub(crate) struct Continuing {
     /// The conversation without its messages.
     conversation: Conversation,
     continued: Continued,
-    is_stream: bool,
     is_stored: bool,
     shows_tier: bool,
     top_p: Option<f64>,
@@ -235,7 +224,7 @@ impl Prompts for Continuing {
         grammar: Option<CompiledGrammar>,
         _num_choices: NumChoices,
     ) -> Result<Completed<ResponseAnswer>, ApiError> {
-        let Self { conversation, continued, is_stream, is_stored, shows_tier, top_p, response } = self;
+        let Self { conversation, continued, is_stored, shows_tier, top_p, response } = self;
         let num_bytes = continued.num_bytes();
         let add = move |chat: &mut ChatRequest| continued.add_to(chat);
         let (request, reply, mut added) =
@@ -243,28 +232,23 @@ impl Prompts for Continuing {
         added.shrink();
         let keeping = is_stored.then_some(added);
         let response = ResponseObject {
-            service_tier: shows_tier.then(|| openai_name(request.priority)),
+            service_tier: shows_tier.then(|| openai_name(request.sequence.priority)),
             store: is_stored,
-            temperature: f64::from(request.sampling.temperature),
-            top_p: top_p.unwrap_or(f64::from(request.sampling.top_p)),
+            temperature: f64::from(request.sequence.sampling.temperature),
+            top_p: top_p.unwrap_or(f64::from(request.sequence.sampling.top_p)),
             ..response
         };
-        let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping), is_stream };
+        let answer = ResponseAnswer { writer: ResponseWriter::new(response, &reply, keeping) };
         Ok(Completed { requests: vec![request], answer })
     }
 }
 
 pub(crate) struct ResponseAnswer {
     writer: ResponseWriter,
-    is_stream: bool,
 }
 
 impl pipeline::Answer for ResponseAnswer {
     type Render = ResponseWriter;
-
-    fn is_stream(&self) -> bool {
-        self.is_stream
-    }
 
     fn render(self) -> ResponseWriter {
         self.writer
@@ -341,15 +325,16 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
     })
 }
 
-fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
     Ok(RawParams {
+        names: FieldNames { max_new_tokens: "max_output_tokens", prompt: "input", ..FieldNames::OF_CHATS },
+        defaults,
         class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
         timeout: body.timeout,
         max_new_tokens: body.max_output_tokens,
         numbers: body.numbers(),
         seed: body.seed.map(|seed| seed.0),
         cache_salt: body.cache_salt.take(),
-        watermark: false,
         retention: RawRetention {
             prompt_cache_key: body.prompt_cache_key.take(),
             prompt_cache_retention: body.prompt_cache_retention.take(),

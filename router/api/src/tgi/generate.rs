@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use trunkline_contract::RequestNumbers;
 use trunkline_scheduler::TokenLogprob;
-use trunkline_text::{GenerationDefaults, StopText, Tokenizer};
+use trunkline_text::{StopText, Tokenizer};
 
 use super::ErrorResponse;
 use super::timings::Timings;
@@ -181,10 +181,9 @@ impl Call for Generate {
         let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
         Ok(Asked {
             params,
-            names: NAMES,
             grammar,
-            defaults: GenerationDefaults::default(),
             num_choices,
+            is_stream,
             prompts: Inputs {
                 inputs,
                 num_last: parameters.truncate,
@@ -230,7 +229,12 @@ impl Prompts for Inputs {
         let request = params.with_prompt(Prompt { token_ids, grammar, ..Prompt::default() })?;
         let prefix = shows_inputs.then(|| inputs.clone());
         let answer = GenerateAnswerer {
-            shown: Shown { details, top_tokens, seed: is_sampled.then_some(request.sampling.seed), prefix },
+            shown: Shown {
+                details,
+                top_tokens,
+                seed: is_sampled.then_some(request.sequence.sampling.seed),
+                prefix,
+            },
             form,
             timings: Timings::queued_now(scope.arrival.at, &inputs, &scope.shard.device),
             tokenizer: served.model.text.tokenizer.clone(),
@@ -261,10 +265,6 @@ impl GenerateAnswerer {
 impl pipeline::Answer for GenerateAnswerer {
     type Render = GenerateStream;
 
-    fn is_stream(&self) -> bool {
-        self.form == Form::Events
-    }
-
     fn keeps_tokens(&self) -> KeepTokens {
         if self.shown.details || self.num_choices.is_ranked() { KeepTokens::Yes } else { KeepTokens::No }
     }
@@ -272,9 +272,9 @@ impl pipeline::Answer for GenerateAnswerer {
     fn prompt_bytes(&self, requests: &[GenerationRequest]) -> usize {
         let num_shown = if self.shown.details { self.num_choices.computed } else { 1 };
         let scores = |request: &GenerationRequest| {
-            let is_shown = request.sampling.prompt_logprobs.is_some();
+            let is_shown = request.sequence.sampling.prompt_logprobs.is_some();
             let num_more = if is_shown { num_shown - 1 } else { 0 };
-            repeated_scores_bytes(request.prompt_token_ids.len(), 0, num_more)
+            repeated_scores_bytes(request.sequence.token_ids.len(), 0, num_more)
         };
         let scores = requests.iter().map(scores).fold(0, usize::saturating_add);
         scores.saturating_add(repeated_text_bytes(self.prefix(), num_shown))
@@ -347,6 +347,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         return Err(ApiError::value("temperature", problem));
     }
     Ok(RawParams {
+        names: NAMES,
         max_new_tokens: parameters.max_new_tokens,
         default_max_new_tokens: Some(DEFAULT_MAX_NEW_TOKENS),
         numbers: RequestNumbers {
@@ -357,7 +358,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         min_tokens: parameters.min_new_tokens,
         ignore_eos: parameters.ignore_eos_token.unwrap_or(false),
         stops: parameters.stop.take().unwrap_or_default().0,
-        stop_text: Some(StopText::Include),
+        stop_text: StopText::Include,
         logprobs: (logprobs || parameters.top_n_tokens.is_some())
             .then(|| parameters.top_n_tokens.unwrap_or(0)),
         tokens: TokenFields {

@@ -131,11 +131,11 @@ async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError>
     for instance in instances {
         match instance {
             CheckedInstance::Chat(chat) => {
-                requests.extend(complete(&scope, *chat).await?.0.requests);
+                requests.extend(complete(&scope, *chat).await?.requests);
                 prefixes.push(String::new());
             }
             CheckedInstance::Prompt(prompt) => {
-                let (prompt, _) = complete(&scope, *prompt).await?;
+                let prompt = complete(&scope, *prompt).await?;
                 requests.extend(prompt.requests);
                 prefixes.push(prompt.answer.prefix().to_owned());
             }

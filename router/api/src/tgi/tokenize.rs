@@ -175,7 +175,8 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     };
     let (caller, _place, (body, form, asked)) = app.read(request, read).await?;
     let with_texts = body.with_pieces.or(body.return_token_strs).unwrap_or(false);
-    let max_model_len = app.served.serving().ok().map(|shard| app.served.validator(&shard).max_total_tokens);
+    let max_model_len =
+        app.served.serving().ok().map(|shard| app.served.validator(&shard).prompt.max_total_tokens);
     let count = move |model: &ModelText, tokens: Vec<u32>| TokenCount {
         count: tokens.len(),
         max_model_len,

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trunkline_scheduler::{PooledPrompt, Pooling};
-use trunkline_text::{EncodeSpecial, Framed, Framing, GenerationDefaults, ModelText, TextError};
+use trunkline_text::{EncodeSpecial, Framed, Framing, ModelText, TextError};
 use utoipa::ToSchema;
 
 use super::app::App;
@@ -405,19 +405,12 @@ impl Call {
         let shown_bytes = if inputs.shows_texts { inputs.num_bytes() * REPEATED_BYTES } else { 0 };
         let answer_bytes = num_inputs * (INPUT_BYTES + info.size as usize * element_bytes) + shown_bytes;
         memory.grow_to(answer_bytes)?;
-        let names = FieldNames {
-            max_new_tokens: "max_tokens",
-            min_tokens: "min_tokens",
-            top_logprobs: "logprobs",
-            prompt: field,
-            stop: "stop",
-        };
-        let raw = RawParams::default();
-        let params =
-            scope.validator.check(&scope.arrival, raw, None, &GenerationDefaults::default(), names)?;
+        let names = FieldNames { prompt: field, ..FieldNames::default() };
+        let raw = RawParams { names, ..RawParams::default() };
+        let params = scope.validator.check(&scope.arrival, raw, None)?;
         let encoding = Encoding {
             asks_about_pairs: info.asks_about_pairs,
-            max_tokens: cut.max_tokens(scope.validator.max_input_tokens)?,
+            max_tokens: cut.max_tokens(scope.validator.prompt.max_input_tokens)?,
             params: params.clone(),
             memory,
             num_bytes: answer_bytes,
@@ -427,9 +420,9 @@ impl Call {
         let (pooling, framing) = (info.pooling, &app.served.model.text.framing);
         let request = |input: &Input| {
             let framed = encoded.framed(framing, *input);
-            let prompt = ready::Prompt { token_ids: framed.token_ids(), ..ready::Prompt::default() };
-            let pooled = PooledPrompt { pooling, second_text: framed.second_text };
-            Ok((params.with_prompt(prompt)?, pooled))
+            let pooling = Some(PooledPrompt { pooling, second_text: framed.second_text });
+            let token_ids = framed.token_ids();
+            params.with_prompt(ready::Prompt { token_ids, pooling, ..ready::Prompt::default() })
         };
         let requests = encoded.asked.iter().map(request);
         let vectors =

@@ -8,11 +8,10 @@ use std::time::Duration;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use trunkline_draft::Drafter;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, Pinned, PooledPrompt, Priority, RejectReason, Retention, Salt, SampledToken,
-    SamplingParams, Scheduler, SequenceId, TenantShare, TenantWeight, TokenScore,
+    EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
+    TenantShare, TenantWeight, TokenScore,
 };
 
 use trunkline_base::limits::MAX_WAITING_TOKENS;
@@ -64,37 +63,19 @@ pub(super) type Question = Box<dyn FnOnce(&mut Scheduler, Millis) + Send>;
 
 /// A sequence to compute.
 pub struct NewSequence {
+    /// The computation. The driver sets `id`, `deadline` and `constrained`.
+    pub request: SequenceRequest,
+    /// The constraint of the grammar that the output must follow, before the first token.
+    pub constraint: Option<Constraint>,
     /// The time at which the request arrived, from which the time to the first token is measured.
     pub arrived: Instant,
     /// The time at which the sequence is ended, even if it is still in the queue.
     pub deadline: Option<Instant>,
-    /// The tokens of the prompt, at least one.
-    pub token_ids: Vec<u32>,
-    /// The most tokens to generate.
-    pub max_new_tokens: u32,
-    pub sampling: SamplingParams,
-    /// Tokens that end the sequence. The sampled one is still reported.
-    pub end_token_ids: Vec<u32>,
-    /// If true, `end_token_ids` do not end the sequence.
-    pub ignore_eos: bool,
-    /// The priority class in the queue.
-    pub priority: Priority,
-    /// The namespace of the KV index.
-    pub salt: Salt,
-    /// The retention of the prompt in the KV cache.
-    pub retention: Retention,
-    /// The constraint of the grammar that the output must follow, before the first token.
-    pub constraint: Option<Constraint>,
-    /// Drafts its next tokens, if it may speculate.
-    pub drafter: Option<Drafter>,
-    /// Set if a vector is asked for instead of tokens.
-    pub pooling: Option<PooledPrompt>,
     /// The request's span, if it is sampled.
     pub span: Option<SpanIds>,
 }
 
 pub(super) struct Submission {
-    pub(super) id: SequenceId,
     pub(super) sequence: NewSequence,
     pub(super) client: Client,
 }
@@ -126,22 +107,22 @@ impl DriverHandle {
     }
 
     /// Submits a sequence to the driver under a new id.
-    pub async fn submit(&self, sequence: NewSequence) -> Result<Sequence, DriverGone> {
+    pub async fn submit(&self, mut sequence: NewSequence) -> Result<Sequence, DriverGone> {
         let id = SequenceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let arrived = sequence.arrived;
+        sequence.request.id = id;
         let (updates, received) = mpsc::channel(MAX_WAITING_TOKENS);
         let overflowed = Arc::new(AtomicBool::new(false));
         let client = Client {
             updates,
             overflowed: overflowed.clone(),
-            arrived,
+            arrived: sequence.arrived,
             last_token: None,
             span: sequence.span,
         };
         // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;
         let submit = self.commands.reserve().await.map_err(|_| DriverGone)?;
-        submit.send(Command::Submit(Box::new(Submission { id, sequence, client })));
+        submit.send(Command::Submit(Box::new(Submission { sequence, client })));
         Ok(Sequence { id, end: Some(end), updates: received, overflowed })
     }
 

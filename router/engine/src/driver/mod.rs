@@ -20,8 +20,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, Stats, StepWork,
-    TenantUsage, Update,
+    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepWork, TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
@@ -238,7 +237,13 @@ impl Driver {
     }
 
     fn now(&self) -> Millis {
-        Millis(u64::try_from((self.turn - self.begin).as_millis()).unwrap_or(u64::MAX))
+        self.millis(self.turn)
+    }
+
+    /// Returns a time as the scheduler has it.
+    fn millis(&self, at: Instant) -> Millis {
+        let since = at.saturating_duration_since(self.begin);
+        Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// Microseconds since the driver began, for traces of steps.
@@ -337,31 +342,16 @@ impl Driver {
         }
     }
 
-    fn on_submission(&mut self, Submission { id, sequence, client }: Submission) {
+    fn on_submission(&mut self, Submission { sequence, client }: Submission) {
+        let NewSequence { mut request, constraint, deadline, .. } = sequence;
+        let id = request.id;
         self.clients.insert(id, client);
-        let constrained = sequence.constraint.is_some();
-        if let Some(constraint) = sequence.constraint {
-            self.constraints.begin(id, constraint, sequence.sampling.logprobs);
+        request.constrained = constraint.is_some();
+        if let Some(constraint) = constraint {
+            self.constraints.begin(id, constraint, request.sampling.logprobs);
         }
-        let deadline = sequence.deadline.map(|at| {
-            let since = at.saturating_duration_since(self.begin);
-            Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-        });
-        self.handle(Event::Submit(Box::new(SequenceRequest {
-            id,
-            token_ids: sequence.token_ids,
-            max_new_tokens: sequence.max_new_tokens,
-            sampling: sequence.sampling,
-            end_token_ids: sequence.end_token_ids,
-            ignore_eos: sequence.ignore_eos,
-            priority: sequence.priority,
-            deadline,
-            salt: sequence.salt,
-            retention: sequence.retention,
-            constrained,
-            drafter: sequence.drafter,
-            pooling: sequence.pooling,
-        })));
+        request.deadline = deadline.map(|at| self.millis(at));
+        self.handle(Event::Submit(Box::new(request)));
         self.tell(id, SequenceUpdate::Accepted);
     }
 

@@ -4,23 +4,20 @@
 //! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
 //! the field, the value and the limit.
 
-use tokio::time::Instant;
 use trunkline_contract::RequestNumbers;
-use trunkline_scheduler::{Priority, Salt, SamplingParams, Watermark};
-use trunkline_text::{GenerationDefaults, StopText};
+use trunkline_scheduler::{SamplingParams, SequenceRequest, Watermark};
+use trunkline_text::GenerationDefaults;
 
 use super::arrival::Arrival;
 use super::avoid::CheckedAvoid;
-use super::deadline::Deadline;
 use super::number::{RequestNumber, count, too_small};
 use super::raw::{FieldNames, RawParams};
-use super::ready::{GenerationRequest, Prompt};
+use super::ready::{Delivery, GenerationRequest, Prompt};
 use super::retention::CheckedRetention;
 use super::tokens::{PromptLogprobsField, TokenFields};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use trunkline_base::random;
-use trunkline_base::request_id::RequestId;
 
 const MAX_SALT_BYTES: usize = 256;
 
@@ -42,9 +39,9 @@ impl NumChoices {
     }
 }
 
-/// The limits of requests, as flags, model and shard set them.
-#[derive(Debug, Clone)]
-pub struct Validator {
+/// The limits of a prompt and its output.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptLimits {
     /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
     pub max_input_tokens: u32,
@@ -52,6 +49,12 @@ pub struct Validator {
     pub prompt_flag: Option<&'static str>,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
+}
+
+/// The limits of requests, as flags, model and shard set them.
+#[derive(Debug, Clone)]
+pub struct Validator {
+    pub prompt: PromptLimits,
     pub max_best_of: u32,
     /// The most requests open at once; each output of a request counts as one.
     pub max_concurrent_requests: usize,
@@ -80,10 +83,7 @@ impl Validator {
             _ => Some("--max-total-tokens"),
         };
         Self {
-            max_total_tokens,
-            max_input_tokens,
-            prompt_flag,
-            vocab_size,
+            prompt: PromptLimits { max_total_tokens, max_input_tokens, prompt_flag, vocab_size },
             max_best_of: limits.max_best_of,
             max_concurrent_requests: limits.max_concurrent_requests,
             max_stop_sequences: limits.max_stop_sequences,
@@ -94,26 +94,23 @@ impl Validator {
 
     /// Allows prompts to fill the context, for requests that generate nothing. A prompt has at most `most` tokens.
     pub fn allow_whole_context(&mut self, most: u32) {
-        if self.max_input_tokens == self.max_total_tokens.saturating_sub(1) {
-            self.max_input_tokens = self.max_total_tokens;
+        let limits = &mut self.prompt;
+        if limits.max_input_tokens == limits.max_total_tokens.saturating_sub(1) {
+            limits.max_input_tokens = limits.max_total_tokens;
         }
-        if most < self.max_input_tokens {
-            self.max_input_tokens = most;
-            self.prompt_flag = Some("--max-batch-prefill-tokens");
+        if most < limits.max_input_tokens {
+            limits.max_input_tokens = most;
+            limits.prompt_flag = Some("--max-batch-prefill-tokens");
         }
     }
 
     /// Returns a line for each limit that is larger than what the model and the KV cache allow.
     pub fn useless_limits(&self, limits: &ServerLimits) -> Vec<String> {
-        let room = self.max_total_tokens.saturating_sub(1);
+        let PromptLimits { max_total_tokens, .. } = self.prompt;
+        let room = max_total_tokens.saturating_sub(1);
         [
             ("--max-input-tokens", limits.max_input_tokens, room, "tokens of a prompt"),
-            (
-                "--max-total-tokens",
-                limits.max_total_tokens,
-                self.max_total_tokens,
-                "tokens of prompt and output",
-            ),
+            ("--max-total-tokens", limits.max_total_tokens, max_total_tokens, "tokens of prompt and output"),
         ]
         .into_iter()
         .filter_map(|(flag, given, most, what)| {
@@ -123,24 +120,23 @@ impl Validator {
         .collect()
     }
 
-    /// Checks everything that does not depend on the prompt.
+    /// Checks everything that does not depend on the prompt. The pipeline calls it once for each body, as do vectors.
     ///
-    /// `grammar_field` is the field that asks for a grammar, if one does; `defaults` fill what the client did not send.
+    /// `grammar_field` is the field that asks for a grammar, if one does.
     pub fn check(
         &self,
         arrival: &Arrival,
         raw: RawParams,
         grammar_field: Option<&'static str>,
-        defaults: &GenerationDefaults,
-        names: FieldNames,
     ) -> Result<CheckedParams, ApiError> {
         let deadline = arrival.deadline(raw.timeout)?;
-        let mut sampling = sampling(&raw, defaults, names)?;
+        let names = raw.names;
+        let mut sampling = sampling(&raw, &raw.defaults, names)?;
         sampling.watermark = raw.watermark.then_some(self.watermark);
-        let stop_token_ids = raw.tokens.check(&mut sampling, self.vocab_size)?;
-        self.check_output_length(&raw, sampling.min_tokens, names)?;
+        let stop_token_ids = raw.tokens.check(&mut sampling, self.prompt.vocab_size)?;
+        self.check_output_length(&raw, sampling.min_tokens)?;
         self.check_stops(&raw.stops, names.stop)?;
-        check_end(&raw, grammar_field, names)?;
+        check_end(&raw, grammar_field)?;
         let avoid = raw.avoid.check()?;
         check_prompt_logprobs(raw.tokens.prompt_logprobs, avoid.as_ref().map(|avoid| avoid.field))?;
         let retention = raw.retention.check()?;
@@ -154,28 +150,35 @@ impl Validator {
         let is_own = |id: &u32| end_token_ids.contains(id);
         let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
         end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
+        sampling.end_token_ids = end_token_ids;
         Ok(CheckedParams {
             names,
-            id: arrival.id.clone(),
-            arrived: arrival.at,
-            deadline,
-            salt: arrival.caller.salt(raw.cache_salt.as_deref()),
-            priority: raw.class.granted(arrival.caller.max_priority()),
+            limits: self.prompt,
+            delivery: Delivery {
+                id: arrival.id.clone(),
+                arrived: arrival.at,
+                deadline,
+                max_new_tokens_field: names.max_new_tokens,
+                end_token_ids: if ignore_eos { Vec::new() } else { sampling.end_token_ids.clone() },
+                stop_token_ids,
+                shown_token_ids: Vec::new(),
+                special_tokens: raw.tokens.special_tokens(),
+                stops: raw.stops,
+                stop_text: raw.stop_text,
+                sections: None,
+            },
+            sequence: SequenceRequest {
+                sampling,
+                ignore_eos,
+                priority: raw.class.granted(arrival.caller.max_priority()),
+                salt: arrival.caller.salt(raw.cache_salt.as_deref()),
+                ..SequenceRequest::default()
+            },
             max_new_tokens: raw.max_new_tokens,
             default_max_new_tokens: raw.default_max_new_tokens,
-            max_total_tokens: self.max_total_tokens,
-            max_input_tokens: self.max_input_tokens,
-            prompt_flag: self.prompt_flag,
-            vocab_size: self.vocab_size,
-            sampling,
-            end_token_ids,
-            stop_token_ids,
-            ignore_eos,
             // The mask has them.
             tokens: TokenFields { allowed_token_ids: None, ..raw.tokens },
             avoid,
-            stops: raw.stops,
-            stop_text: raw.stop_text.unwrap_or(StopText::Omit),
             retention,
             speculates: raw.speculation != Some(false),
             prediction: raw.prediction,
@@ -183,12 +186,8 @@ impl Validator {
     }
 
     /// Checks `max_new_tokens`, as far as that is possible without the prompt, and `min_tokens`.
-    fn check_output_length(
-        &self,
-        raw: &RawParams,
-        min_tokens: u32,
-        names: FieldNames,
-    ) -> Result<(), ApiError> {
+    fn check_output_length(&self, raw: &RawParams, min_tokens: u32) -> Result<(), ApiError> {
+        let names = raw.names;
         if let Some(asked) = raw.max_new_tokens {
             let least = i64::from(!raw.shows_prompt);
             if asked < least {
@@ -199,8 +198,8 @@ impl Validator {
                 return Err(ApiError::value(names.min_tokens, problem));
             }
         }
-        if min_tokens > self.max_total_tokens {
-            let problem = format!("is {min_tokens}, the limit is {}", self.max_total_tokens);
+        if min_tokens > self.prompt.max_total_tokens {
+            let problem = format!("is {min_tokens}, the limit is {}", self.prompt.max_total_tokens);
             return Err(ApiError::value(names.min_tokens, problem));
         }
         Ok(())
@@ -267,29 +266,20 @@ impl Validator {
     }
 }
 
-/// The fields of a request after every check that needs no prompt. Requests with several prompts share one.
+/// A request after every check that needs no prompt. Requests with several prompts share one. [`Validator::check`]
+/// makes it.
 #[derive(Debug, Clone)]
 pub struct CheckedParams {
     names: FieldNames,
-    id: RequestId,
-    arrived: Instant,
-    deadline: Option<Deadline>,
-    salt: Salt,
-    priority: Priority,
+    limits: PromptLimits,
+    /// The computation, without what the prompt decides.
+    sequence: SequenceRequest,
+    /// The way to the client, without what the prompt decides.
+    delivery: Delivery,
     max_new_tokens: Option<i64>,
     default_max_new_tokens: Option<u32>,
-    max_total_tokens: u32,
-    max_input_tokens: u32,
-    prompt_flag: Option<&'static str>,
-    vocab_size: u32,
-    sampling: SamplingParams,
-    end_token_ids: Vec<u32>,
-    stop_token_ids: Vec<u32>,
-    ignore_eos: bool,
     tokens: TokenFields,
     avoid: Option<CheckedAvoid>,
-    stops: Vec<String>,
-    stop_text: StopText,
     retention: CheckedRetention,
     speculates: bool,
     prediction: Option<String>,
@@ -306,52 +296,51 @@ impl CheckedParams {
         self.avoid.as_ref()
     }
 
-    /// Checks a prompt against the limits, and completes the request with it.
+    /// Checks a prompt against the limits, and completes the request with it. Each dialect calls it once for each prompt
+    /// that it has tokenized.
     pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
-        let mut prompt_token_ids = prompt.token_ids;
-        self.tokens.truncate(&mut prompt_token_ids, self.prompt_room());
-        self.tokens.check_prompt(prompt_token_ids.len())?;
-        self.check_prompt(&prompt_token_ids)?;
-        let max_new_tokens = self.max_new_tokens(prompt_token_ids.len())?;
-        let min_tokens = self.sampling.min_tokens;
+        let mut token_ids = prompt.token_ids;
+        self.tokens.truncate(&mut token_ids, self.prompt_room());
+        self.tokens.check_prompt(token_ids.len())?;
+        self.check_length(token_ids.len())?;
+        self.check_ids(&token_ids)?;
+        let max_new_tokens = match prompt.pooling {
+            Some(_) => 1,
+            None => self.max_new_tokens(token_ids.len())?,
+        };
+        let min_tokens = self.sequence.sampling.min_tokens;
         if min_tokens > max_new_tokens {
             let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
             return Err(ApiError::value(self.names.min_tokens, problem));
         }
         let mut prediction_token_ids = prompt.prediction_token_ids;
         prediction_token_ids.truncate(max_new_tokens as usize);
+        let is_drafted = self.speculates && prompt.pooling.is_none();
         Ok(GenerationRequest {
-            id: self.id.clone(),
-            arrived: self.arrived,
-            deadline: self.deadline,
-            prompt_token_ids,
-            max_new_tokens,
-            max_new_tokens_field: self.names.max_new_tokens,
-            sampling: self.sampling.clone(),
-            end_token_ids: self.end_token_ids.clone(),
-            stop_token_ids: self.stop_token_ids.clone(),
-            ignore_eos: self.ignore_eos,
-            shown_token_ids: prompt.shown_token_ids,
-            special_tokens: self.tokens.special_tokens(),
-            stops: self.stops.clone(),
-            sections: prompt.sections,
-            stop_text: self.stop_text,
+            sequence: SequenceRequest {
+                token_ids,
+                max_new_tokens,
+                retention: self.retention.up_to(prompt.breakpoint),
+                pooling: prompt.pooling,
+                ..self.sequence.clone()
+            },
+            delivery: Delivery {
+                shown_token_ids: prompt.shown_token_ids,
+                sections: prompt.sections,
+                ..self.delivery.clone()
+            },
             grammar: prompt.grammar,
-            salt: self.salt.clone(),
-            priority: self.priority,
-            retention: self.retention.up_to(prompt.breakpoint),
-            speculates: self.speculates,
-            prediction_token_ids,
+            prediction_token_ids: is_drafted.then_some(prediction_token_ids),
         })
     }
 
     /// Returns how many tokens to generate behind a prompt, which fits the context.
     fn max_new_tokens(&self, num_prompt_tokens: usize) -> Result<u32, ApiError> {
-        let room = self.max_total_tokens - num_prompt_tokens as u32;
+        let room = self.limits.max_total_tokens - num_prompt_tokens as u32;
         let field = self.names.max_new_tokens;
         match self.max_new_tokens {
             Some(asked) if asked > i64::from(room) => Err(ApiError::ContextLength {
-                limit: self.max_total_tokens,
+                limit: self.limits.max_total_tokens,
                 prompt_tokens: num_prompt_tokens,
                 field,
                 max_new_tokens: asked.unsigned_abs(),
@@ -365,12 +354,7 @@ impl CheckedParams {
     /// Returns the length of the longest prompt that leaves room for the output that is asked for.
     fn prompt_room(&self) -> usize {
         let asked = self.max_new_tokens.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(1);
-        self.max_input_tokens.min(self.max_total_tokens.saturating_sub(asked)) as usize
-    }
-
-    fn check_prompt(&self, token_ids: &[u32]) -> Result<(), ApiError> {
-        self.check_length(token_ids.len())?;
-        self.check_ids(token_ids)
+        self.limits.max_input_tokens.min(self.limits.max_total_tokens.saturating_sub(asked)) as usize
     }
 
     /// Checks the number of tokens of a prompt.
@@ -378,12 +362,12 @@ impl CheckedParams {
         if num_tokens == 0 {
             return Err(ApiError::value(self.names.prompt, "is empty; hint: send at least one token"));
         }
-        if num_tokens > self.max_input_tokens as usize {
+        if num_tokens > self.limits.max_input_tokens as usize {
             return Err(ApiError::PromptTooLong {
                 prompt_tokens: num_tokens,
-                max_input_tokens: self.max_input_tokens,
-                context: self.max_total_tokens,
-                flag: self.prompt_flag,
+                max_input_tokens: self.limits.max_input_tokens,
+                context: self.limits.max_total_tokens,
+                flag: self.limits.prompt_flag,
             });
         }
         Ok(())
@@ -391,10 +375,11 @@ impl CheckedParams {
 
     /// Checks that the ids of a prompt are in the vocabulary.
     pub fn check_ids(&self, token_ids: &[u32]) -> Result<(), ApiError> {
-        match token_ids.iter().position(|&id| id >= self.vocab_size) {
+        match token_ids.iter().position(|&id| id >= self.limits.vocab_size) {
             None => Ok(()),
             Some(idx) => {
-                let problem = format!("is {}, token ids are below {}", token_ids[idx], self.vocab_size);
+                let problem =
+                    format!("is {}, token ids are below {}", token_ids[idx], self.limits.vocab_size);
                 Err(ApiError::value(format!("{}[{idx}]", self.names.prompt), problem))
             }
         }
@@ -413,17 +398,13 @@ fn check_prompt_logprobs(
 
 /// Refuses fields that contradict a grammar. A grammar decides where its output ends, so nothing else may postpone that
 /// end; and tokens that it forces may precede the prompt's logprobs.
-fn check_end(
-    raw: &RawParams,
-    grammar_field: Option<&'static str>,
-    names: FieldNames,
-) -> Result<(), ApiError> {
+fn check_end(raw: &RawParams, grammar_field: Option<&'static str>) -> Result<(), ApiError> {
     let Some(field) = grammar_field else { return Ok(()) };
     check_prompt_logprobs(raw.tokens.prompt_logprobs, Some(field))?;
     if let Some(asked) = raw.min_tokens.filter(|asked| *asked > 0) {
         let problem =
             format!("is {asked}, but `{field}` decides where the output ends; hint: leave one of them out");
-        return Err(ApiError::value(names.min_tokens, problem));
+        return Err(ApiError::value(raw.names.min_tokens, problem));
     }
     if raw.ignore_eos {
         let problem =

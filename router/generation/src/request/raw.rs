@@ -1,7 +1,7 @@
 //! The fields of a request before any check. Every field is optional.
 
 use trunkline_contract::RequestNumbers;
-use trunkline_text::StopText;
+use trunkline_text::{GenerationDefaults, StopText};
 
 use super::avoid::AvoidFields;
 use super::retention::RawRetention;
@@ -20,9 +20,29 @@ pub struct FieldNames {
     pub stop: &'static str,
 }
 
+impl FieldNames {
+    /// OpenAI's names for chats.
+    pub const OF_CHATS: Self = Self {
+        max_new_tokens: "max_tokens",
+        min_tokens: "min_tokens",
+        top_logprobs: "top_logprobs",
+        prompt: "messages",
+        stop: "stop",
+    };
+}
+
+impl Default for FieldNames {
+    fn default() -> Self {
+        Self::OF_CHATS
+    }
+}
+
 /// The fields that the client sent. `None` means that a field was not sent.
 #[derive(Debug, Clone, Default)]
 pub struct RawParams {
+    pub names: FieldNames,
+    /// Values for fields that the client did not send; none unless they are the model's.
+    pub defaults: GenerationDefaults,
     pub max_new_tokens: Option<i64>,
     /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
     pub default_max_new_tokens: Option<u32>,
@@ -33,7 +53,7 @@ pub struct RawParams {
     pub ignore_eos: bool,
     pub stops: Vec<String>,
     /// Says whether the output keeps the stop string that ends it.
-    pub stop_text: Option<StopText>,
+    pub stop_text: StopText,
     /// Reports logprobs, with this many of the likeliest tokens in each place.
     pub logprobs: Option<i64>,
     pub tokens: TokenFields,

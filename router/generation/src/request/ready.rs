@@ -1,51 +1,58 @@
 //! The complete request, which every dialect ends in.
 
 use tokio::time::Instant;
+use trunkline_draft::Drafter;
 use trunkline_reply::Sections;
-use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
+use trunkline_scheduler::{PooledPrompt, SequenceRequest};
 use trunkline_text::{DecodeSpecial, StopText};
 
 use super::deadline::Deadline;
 use super::retention::Breakpoint;
+use crate::failure::bug;
 use crate::grammars::CompiledGrammar;
+use trunkline_base::error::ApiError;
 use trunkline_base::request_id::RequestId;
+use trunkline_base::trace::RequestTrace;
+use trunkline_engine::driver::{DriverGone, DriverHandle, NewSequence, Sequence};
 
 /// A request that passed every check, for one sequence. Later stages check none of its fields again.
+/// [`CheckedParams::with_prompt`](super::checked::CheckedParams::with_prompt) makes it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationRequest {
+    /// The computation, which moves to the scheduler. Its prompt has 1 to `max_input_tokens` ids, each below the size
+    /// of the vocabulary; prompt and output fit the context. `max_new_tokens` is 0 only if the response shows the
+    /// prompt.
+    pub sequence: SequenceRequest,
+    /// What stays here while the sequence is computed.
+    pub delivery: Delivery,
+    pub grammar: Option<CompiledGrammar>,
+    /// The client's guess at much of the output, from which it is drafted as from the prompt. `None` if nothing may be
+    /// drafted.
+    pub prediction_token_ids: Option<Vec<u32>>,
+}
+
+/// The rules by which the tokens of a sequence become an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
     /// Names the HTTP request in the log and in internal errors.
     pub id: RequestId,
     pub arrived: Instant,
     pub deadline: Option<Deadline>,
-    /// The prompt: 1 to `max_input_tokens` ids, each below the size of the vocabulary.
-    pub prompt_token_ids: Vec<u32>,
-    /// The most tokens to generate; prompt and output fit the context. It is 0 only if the response shows the prompt.
-    pub max_new_tokens: u32,
     /// The client's name for `max_new_tokens`, for error messages.
     pub max_new_tokens_field: &'static str,
-    /// The rules by which tokens are chosen, with all defaults filled in.
-    pub sampling: SamplingParams,
-    /// Tokens that end the output unless `ignore_eos`: the model's, and those that the request adds.
+    /// Tokens that end the output: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
+    /// Those that only the request adds.
     pub stop_token_ids: Vec<u32>,
-    pub ignore_eos: bool,
     /// Control tokens whose names are text of the output, such as the one that begins a tool call.
     pub shown_token_ids: Vec<u32>,
     /// Says whether the output contains the text of control tokens.
     pub special_tokens: DecodeSpecial,
     /// Strings that end the output; none is empty.
     pub stops: Vec<String>,
+    pub stop_text: StopText,
     /// Tells reasoning from content, where only content is searched for stop strings. `None` if all is content.
     pub sections: Option<Sections>,
-    pub stop_text: StopText,
-    pub grammar: Option<CompiledGrammar>,
-    pub salt: Salt,
-    pub priority: Priority,
-    pub retention: Retention,
-    /// True if the output may be drafted.
-    pub speculates: bool,
-    /// The client's guess at much of the output.
-    pub prediction_token_ids: Vec<u32>,
 }
 
 /// A prompt, and everything else of a request that only its prompt decides.
@@ -61,6 +68,8 @@ pub struct Prompt {
     pub breakpoint: Option<Breakpoint>,
     /// The client's guess at much of the output.
     pub prediction_token_ids: Vec<u32>,
+    /// Set if a vector is asked for instead of tokens.
+    pub pooling: Option<PooledPrompt>,
 }
 
 impl GenerationRequest {
@@ -69,15 +78,31 @@ impl GenerationRequest {
     pub fn into_choices(self, num_choices: usize) -> Vec<Self> {
         let mut choices = vec![self; num_choices];
         for (idx, choice) in choices.iter_mut().enumerate() {
-            choice.sampling.choice = idx as u32;
+            choice.sequence.sampling.choice = idx as u32;
             if idx > 0 {
-                choice.sampling.prompt_logprobs = None;
+                choice.sequence.sampling.prompt_logprobs = None;
             }
         }
         choices
     }
 
-    pub fn is_end(&self, token_id: u32) -> bool {
-        !self.ignore_eos && self.end_token_ids.contains(&token_id)
+    /// Submits the sequence, unless its deadline has passed, and returns it with what stays.
+    pub(crate) async fn submit(self, driver: &DriverHandle) -> Result<(Sequence, Delivery), ApiError> {
+        let Self { sequence: mut request, delivery, grammar, prediction_token_ids } = self;
+        if let Some(deadline) = delivery.deadline.filter(|deadline| deadline.at <= Instant::now()) {
+            return Err(deadline.exceeded());
+        }
+        let constraint = grammar.map(|grammar| grammar.constraint(&request.token_ids));
+        request.drafter =
+            prediction_token_ids.map(|prediction| Drafter::new(&request.token_ids, &prediction));
+        let sequence = NewSequence {
+            request,
+            constraint,
+            arrived: delivery.arrived,
+            deadline: delivery.deadline.map(|deadline| deadline.at),
+            span: delivery.id.trace().and_then(RequestTrace::span_ids),
+        };
+        let submitted = driver.submit(sequence).await;
+        submitted.map_err(|DriverGone| bug(&delivery)).map(|sequence| (sequence, delivery))
     }
 }

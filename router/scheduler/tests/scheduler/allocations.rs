@@ -8,8 +8,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use trunkline_scheduler::{
-    Event, Millis, Outcome, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    Event, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
+    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
 struct Counting;
@@ -70,16 +70,9 @@ fn request(id: u64) -> SequenceRequest {
         id: SequenceId(id),
         token_ids: token_ids.map(|token| token % 50_000).collect(),
         max_new_tokens: 4096,
-        sampling: SamplingParams::default(),
-        end_token_ids: vec![1],
         ignore_eos: true,
-        constrained: false,
-        drafter: None,
-        pooling: None,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
+        sampling: SamplingParams { end_token_ids: vec![1], ..SamplingParams::default() },
+        ..SequenceRequest::default()
     }
 }
 

@@ -236,7 +236,7 @@ fn a_decode_is_planned_before_its_token_is_known_and_never_past_the_length() {
 fn a_token_past_the_end_is_dropped_and_its_blocks_wait_for_its_step() {
     let mut driver = driver();
     let mut asked = request(1, text(1, 5), 20);
-    asked.end_token_ids = (0..50).collect();
+    asked.sampling.end_token_ids = (0..50).collect();
     driver.submit(asked);
     driver.plan();
     driver.plan();
@@ -558,7 +558,7 @@ fn a_sequence_that_fails_fails_alone_and_leaves_nothing_to_hit() {
 fn end_tokens_go_to_the_shard_with_the_sampling_parameters() {
     let mut driver = driver();
     let mut asked = request(1, text(1, 3), 2);
-    asked.end_token_ids = vec![7, 9];
+    asked.sampling.end_token_ids = vec![7, 9];
     asked.ignore_eos = true;
     driver.submit(asked);
     let plan = driver.step().unwrap();

@@ -43,19 +43,12 @@ fn prompt(begin: u32) -> Vec<u32> {
 
 fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
     SequenceRequest {
-        constrained: false,
-        drafter: None,
-        pooling: None,
         id: SequenceId(id),
         token_ids,
         max_new_tokens: 3,
-        sampling: SamplingParams::default(),
-        end_token_ids: Vec::new(),
         ignore_eos: true,
-        priority: Priority::Normal,
-        deadline: None,
         salt: Salt::of_tenant(tenant),
-        retention: Retention::default(),
+        ..SequenceRequest::default()
     }
 }
 

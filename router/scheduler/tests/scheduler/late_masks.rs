@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LateMask, Millis, NextTokens, Outcome, Priority, Retention, Salt, SampledToken,
-    SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits,
-    StepPlan, StepResult, TokenMask, Update,
+    Allowed, Event, LateMask, Millis, NextTokens, Outcome, SampledToken, SamplingParams, Scheduler,
+    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
+    TokenMask, Update,
 };
 
 const END: u32 = 7;
@@ -21,16 +21,9 @@ fn request(id: u64, constrained: bool) -> SequenceRequest {
         id: SequenceId(id),
         token_ids: vec![1, 2, 3],
         max_new_tokens: 20,
-        sampling: SamplingParams::default(),
-        end_token_ids: vec![END],
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
         constrained,
-        drafter: None,
-        pooling: None,
+        sampling: SamplingParams { end_token_ids: vec![END], ..SamplingParams::default() },
+        ..SequenceRequest::default()
     }
 }
 

@@ -1,9 +1,8 @@
 //! Pins of prompts, from the request to the end of their time.
 
 use trunkline_scheduler::{
-    Event, Millis, Outcome, Pinned, Priority, Retention, Salt, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
-    StoreContents, Update,
+    Event, Millis, Outcome, Pinned, Retention, SampledToken, Scheduler, SchedulerConfig, SequenceId,
+    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, StoreContents, Update,
 };
 
 fn limits() -> ShardLimits {
@@ -26,16 +25,8 @@ fn request(id: u64, retention: Retention) -> SequenceRequest {
         id: SequenceId(id),
         token_ids: (0..13).collect(),
         max_new_tokens: 1,
-        sampling: SamplingParams::default(),
-        end_token_ids: Vec::new(),
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
         retention,
-        constrained: false,
-        drafter: None,
-        pooling: None,
+        ..SequenceRequest::default()
     }
 }
 

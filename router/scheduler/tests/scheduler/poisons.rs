@@ -61,7 +61,7 @@ fn a_convicted_request_is_refused_for_ten_minutes() {
         ("seed and choice", |asked| (asked.sampling.seed, asked.sampling.choice) = (99, 3)),
         ("length", |asked| asked.max_new_tokens = 10),
         ("cache salt", |asked| asked.salt = asked.salt.clone().with_cache_salt("another")),
-        ("end tokens", |asked| asked.end_token_ids = vec![3]),
+        ("end tokens", |asked| asked.sampling.end_token_ids = vec![3]),
         ("priority", |asked| asked.priority = Priority::Low),
         ("deadline", |asked| asked.deadline = Some(Millis(500_000))),
         ("retention", |asked| asked.retention.pinned_ms = Some(9)),

@@ -24,7 +24,7 @@ use trunkline_generation::model::{Choice, Model, ReplyStyle};
 use trunkline_object::Remote;
 use trunkline_reply::ReasoningMarks;
 use trunkline_router::server::{DriverEnded, Front, Server};
-use trunkline_scheduler::{Priority, Retention, Salt, SamplingParams};
+use trunkline_scheduler::SequenceRequest;
 
 pub use crate::mock::{END, MockShard, PAD, START, ShardPlan, bytes, prompt_of, write_model};
 pub use client::{Answer, Connection, sse_data};
@@ -51,19 +51,10 @@ pub fn user(content: impl Into<Value>) -> Value {
 /// Returns a greedy sequence for the driver.
 pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
     NewSequence {
-        arrived: Instant::now(),
-        token_ids,
-        max_new_tokens,
-        sampling: SamplingParams::default(),
-        end_token_ids: Vec::new(),
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
+        request: SequenceRequest { token_ids, max_new_tokens, ..SequenceRequest::default() },
         constraint: None,
-        drafter: None,
-        pooling: None,
+        arrived: Instant::now(),
+        deadline: None,
         span: None,
     }
 }

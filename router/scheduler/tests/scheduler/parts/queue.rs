@@ -4,7 +4,7 @@ use trunkline_scheduler::fairness::{Fairness, TenantKey};
 use trunkline_scheduler::queue::Queue;
 use trunkline_scheduler::sequence::{Place, Rank, Sequence, SequenceKey};
 use trunkline_scheduler::sequence_map::SequenceMap;
-use trunkline_scheduler::{Millis, Priority, Retention, Salt, SamplingParams, SequenceId, SequenceRequest};
+use trunkline_scheduler::{Millis, Priority, SequenceId, SequenceRequest};
 
 fn keys(count: u64) -> Vec<SequenceKey> {
     let mut map = SequenceMap::default();
@@ -12,16 +12,7 @@ fn keys(count: u64) -> Vec<SequenceKey> {
         id: SequenceId(id),
         token_ids: vec![1],
         max_new_tokens: 1,
-        sampling: SamplingParams::default(),
-        end_token_ids: Vec::new(),
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
-        salt: Salt::default(),
-        retention: Retention::default(),
-        constrained: false,
-        drafter: None,
-        pooling: None,
+        ..SequenceRequest::default()
     };
     let tenant = Fairness::new(&[], 0).enter(None);
     (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()

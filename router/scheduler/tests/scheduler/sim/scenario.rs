@@ -88,16 +88,9 @@ pub fn request(index: u64, token_ids: Vec<u32>, max_new_tokens: u32) -> Sequence
         id: SequenceId(index),
         token_ids,
         max_new_tokens,
-        sampling: SamplingParams { seed: index, ..SamplingParams::default() },
-        end_token_ids: Vec::new(),
-        ignore_eos: false,
-        priority: Priority::Normal,
-        deadline: None,
         salt: salt(0),
-        retention: Retention::default(),
-        constrained: false,
-        drafter: None,
-        pooling: None,
+        sampling: SamplingParams { seed: index, ..SamplingParams::default() },
+        ..SequenceRequest::default()
     }
 }
 
@@ -265,7 +258,7 @@ impl Scenario {
             };
             request.pooling = Some(PooledPrompt { pooling, second_text: rng.range_u32(0, 3) });
             request.max_new_tokens = 1;
-            request.end_token_ids.clear();
+            request.sampling.end_token_ids.clear();
             request.drafter = None;
             request.retention = Retention::default();
             if matches!(client, Client::StopsAfterTokens(_) | Client::AbortsAfterTokens(_)) {
@@ -332,7 +325,7 @@ impl Scenario {
             let mut asked = request(index, token_ids, rng.range_u32(0, 20));
             let at = Millis(rng.range(0, span_ms));
             if rng.once_in(2) {
-                asked.end_token_ids = vec![rng.range_u32(0, vocab_size - 1)];
+                asked.sampling.end_token_ids = vec![rng.range_u32(0, vocab_size - 1)];
                 asked.ignore_eos = rng.once_in(4);
             }
             asked.priority = match rng.range(0, 5) {

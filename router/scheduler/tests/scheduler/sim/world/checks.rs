@@ -51,7 +51,7 @@ impl World<'_> {
             assert!(has_none, "sequence {} ends with {reason:?} but without a token", id.0);
             return;
         }
-        let ends: &[u32] = if request.ignore_eos { &[] } else { &request.end_token_ids };
+        let ends: &[u32] = if request.ignore_eos { &[] } else { &request.sampling.end_token_ids };
         let model = Model { vocab_size: self.scenario.limits.vocab_size };
         let seed = request.sampling.seed;
         let (alone, is_complete) = if request.constrained {
@@ -149,7 +149,8 @@ impl World<'_> {
     pub(super) fn is_same_request(&self, one: u64, other: SequenceId) -> bool {
         let of = |id: SequenceId| {
             let request = self.arrivals[&id].request.clone();
-            let sampling = SamplingParams { seed: 0, choice: 0, ..request.sampling };
+            let sampling =
+                SamplingParams { seed: 0, choice: 0, end_token_ids: Vec::new(), ..request.sampling };
             (request.salt.tenant, request.token_ids, sampling, request.constrained, request.pooling)
         };
         of(SequenceId(one)) == of(other)
