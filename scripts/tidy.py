@@ -28,7 +28,7 @@ PYTHON_LAYERS = {
     "errors": "",
     "models": "models errors",
     "weights": "weights models errors _kernels",
-    "sampling": "sampling backends.interface errors",
+    "sampling": "_proto sampling errors",
     "backends.interface": "_proto",
     "backends.host_memory": "",
     "backends.sequences": "_proto backends.interface sampling errors",
@@ -42,7 +42,7 @@ PYTHON_LAYERS = {
     "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
     "backends.cpu": "_proto backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
     "models weights errors _kernels",
-    "engine": "_proto backends.interface errors plan",
+    "engine": "_proto backends.interface errors plan plan_checks",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")
 PURE_CRATES = ("contract", "router/draft", "router/kv", "router/scheduler")

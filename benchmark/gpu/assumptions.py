@@ -16,12 +16,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from tests.plans import changed
+from trunkline_server._proto.shard_pb2 import SamplingParams
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
@@ -30,7 +32,7 @@ from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.lines import Lines
@@ -41,11 +43,11 @@ from gpu.steps import Outcomes, Sequences
 # The products of Llama-3-8B for query, key and value, for gate and up, and for down. The last one has many splits.
 PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
 ROWS = (1, 2, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 100, 128, 129, 256, 300)
-SAMPLED = SamplingParams(
+SAMPLED = sampling_params(
     temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1, frequency_penalty=0.2, logprobs=True,
     num_top_logprobs=3,
 )  # fmt: skip
-GREEDY = SamplingParams(logprobs=True, num_top_logprobs=3)
+GREEDY = sampling_params(logprobs=True, num_top_logprobs=3)
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def generate(
     """Generates for several sequences. Each prefills in its own steps, then all decode in the same steps."""
     sequences = Sequences(backend, in_flight)
     for number in numbers:
-        sequences.start(number, model.prompt(number), replace(params, seed=number))
+        sequences.start(number, model.prompt(number), changed(params, seed=number))
     for number in sequences.lengths:
         sequences.prefill(number)
     sequences.decode(model.num_decodes)

@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from trunkline_server._proto.shard_pb2 import Chunk
+from tests.plans import new_start
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 
 from gpu.shapes import Shape
 
@@ -35,7 +36,7 @@ class Sequences:
         self.outcomes: defaultdict[int, Outcomes] = defaultdict(list)
 
     def start(self, sequence_id: int, tokens: list[int], params: SamplingParams | None = None) -> None:
-        self._backend.start(sequence_id, tokens, len(tokens), params or SamplingParams())
+        self._backend.start(new_start(sequence_id, tokens, len(tokens), params or sampling_params()))
         self.lengths[sequence_id], self._num_blocks[sequence_id] = len(tokens), 0
 
     def start_random(

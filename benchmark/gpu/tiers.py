@@ -16,7 +16,7 @@ from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import SamplingParams, Transfers
+from trunkline_server.backends.interface import Transfers, sampling_params
 from trunkline_server.backends.sequences import RunningSequence
 
 from gpu.probes import best_seconds
@@ -57,7 +57,7 @@ def measure(
     )  # fmt: skip
     tiers = TieredStore(device, pool, host)
     tiers.start(1, bytes(16))
-    sequence = RunningSequence([0] * count * block_size, 0, SamplingParams(), list(range(count)))
+    sequence = RunningSequence([0] * count * block_size, 0, sampling_params(), list(range(count)))
     figures = {"tokens": float(count * block_size), "bytes": float(num_bytes)}
     for _ in range(REPEATS):
         pool.pieces.random_(0, 256)

@@ -3,9 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from trunkline_server._proto.shard_pb2 import BlockCopy, BlockRestore, BlockStore, Chunk, Restore
+from google.protobuf.message import Message
+from trunkline_server._proto.shard_pb2 import (
+    BlockCopy,
+    BlockRestore,
+    BlockStore,
+    Chunk,
+    PooledPrompt,
+    Restore,
+    SamplingParams,
+    SequenceStart,
+    TokenBias,
+)
+
+AnyMessage = TypeVar("AnyMessage", bound=Message)
+
+
+def new_start(
+    sequence_id: int,
+    token_ids: Iterable[int],
+    num_prompt_tokens: int,
+    sampling: SamplingParams,
+    root_key: bytes = b"",
+    *,
+    pool: int | None = None,
+) -> SequenceStart:
+    """pool: the position of the second of two texts, or 0, if the sequence gets a vector."""
+    return SequenceStart(
+        sequence_id=sequence_id,
+        token_ids=token_ids,
+        num_prompt_tokens=num_prompt_tokens,
+        sampling=sampling,
+        root_key=root_key,
+        pooled=None if pool is None else PooledPrompt(second_text=pool),
+    )
+
+
+def new_biases(*pairs: tuple[int, float]) -> list[TokenBias]:
+    return [TokenBias(token_id=token_id, bias=bias) for token_id, bias in pairs]
 
 
 def new_chunk(
@@ -28,13 +65,13 @@ def new_chunk(
     )
 
 
-def changed(chunk: Chunk, **changes: Any) -> Chunk:
+def changed(message: AnyMessage, **changes: Any) -> AnyMessage:
     """Returns a copy with other values in some fields."""
-    copy = Chunk()
-    copy.CopyFrom(chunk)
+    copy = type(message)()
+    copy.CopyFrom(message)
     for name in changes:
         copy.ClearField(name)
-    copy.MergeFrom(Chunk(**changes))
+    copy.MergeFrom(type(message)(**changes))
     return copy
 
 

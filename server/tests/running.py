@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import Backend, Sampled, SamplingParams, SequenceFailure, Store, Transfers
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, StepPlan
+from trunkline_server.backends.interface import Backend, Sampled, SequenceFailure, Store, Transfers
 from trunkline_server.engine import Engine
-from trunkline_server.plan import StepPlan
 
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 
 ROOT_KEY = bytes(range(16))
 # The sizes of a store's header and records with blocks of 16 tokens, as in store/src/layout.rs.
@@ -54,7 +53,7 @@ def run_alone(
 ) -> list[Sampled]:  # fmt: skip
     """Prefills the prompt in chunks of these sizes, then decodes."""
     assert sum(cuts) == len(prompt)
-    backend.start(1, prompt, len(prompt), params)
+    backend.start(new_start(1, prompt, len(prompt), params))
     runner = Runner(1, iter(blocks), len(prompt))
     for num_tokens in [*cuts, *[1] * num_decodes]:
         for outcome in backend.step([runner.chunk(num_tokens)]):
@@ -115,7 +114,7 @@ class Shard:
 
     def step(self, **parts: Any) -> list[Sampled]:
         self._step_id += 1
-        return all_sampled(self.engine.step(StepPlan(self._step_id, **parts)).sequences)
+        return all_sampled(self.engine.step(StepPlan(step_id=self._step_id, **parts)).sequences)
 
     def reset(self) -> None:
         self.engine.reset()

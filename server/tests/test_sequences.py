@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import BackendInfo, SamplingParams
+from trunkline_server.backends.interface import BackendInfo, sampling_params
 from trunkline_server.backends.sequences import RunningSequence, SequenceTable, StepChunks
 from trunkline_server.errors import InvalidArgument
 
@@ -28,7 +28,7 @@ CHUNK = new_chunk(1, 0, 6, [0, 1], sample=True)
 def table_of(*sequence_ids: int, num_tokens: int = 6) -> SequenceTable[RunningSequence]:
     table: SequenceTable[RunningSequence] = SequenceTable(INFO, VOCAB_SIZE)
     for sequence_id in sequence_ids:
-        table.start(sequence_id, RunningSequence(list(range(num_tokens)), num_tokens - 1, SamplingParams()))
+        table.start(sequence_id, RunningSequence(list(range(num_tokens)), num_tokens - 1, sampling_params()))
     return table
 
 

@@ -21,12 +21,13 @@ from trunkline_server.backends.interface import (
     Transfers,
 )
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import SequenceStart, StepPlan, StepResult
+from trunkline_server.plan import StepResult
+from trunkline_server.plan_checks import start_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server._proto.shard_pb2 import Chunk
+    from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan
     from trunkline_server.backends.interface import Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class _Begun:
     outcomes: None until the backend has returned them; failures: of chunks that could not run, by sequence id.
     """
 
-    plan: StepPlan
+    step_id: int
+    chunks: Sequence[Chunk]
     began_ns: int
     failures: dict[int, SequenceFailure]
     outcomes: list[Sampled | SequenceFailure] | None = None
@@ -86,9 +88,12 @@ class Engine:
         """Number of plans that have begun and are not finished."""
         return len(self._begun)
 
-    def step(self, plan: StepPlan) -> StepResult:
-        """Runs one plan to its end. Raises PlanError if the plan does not follow from those before it."""
-        self.begin(plan)
+    def step(self, plan: StepPlan, late_masks: LateMasks | None = None) -> StepResult:
+        """Runs one plan to its end. Raises PlanError if the plan does not follow from those before it.
+
+        late_masks: where chunks with `awaits_mask` find their masks.
+        """
+        self.begin(plan, late_masks)
         return self.finish()
 
     def is_ready(self) -> bool:
@@ -106,16 +111,16 @@ class Engine:
         outcomes = begun.outcomes
         if outcomes is None:
             assert self._run_ahead_backend is not None, "only a run-ahead backend leaves outcomes open"
-            outcomes = self._merged(begun.plan.chunks, self._run_ahead_backend.finish(), begun.failures)
+            outcomes = self._merged(begun.chunks, self._run_ahead_backend.finish(), begun.failures)
         if begun.failures:
-            failed = (chunk for chunk in begun.plan.chunks if chunk.sequence_id in begun.failures)
+            failed = (chunk for chunk in begun.chunks if chunk.sequence_id in begun.failures)
             self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
         free_ns, self._last_finished_ns = max(begun.began_ns, self._last_finished_ns), time.perf_counter_ns()
         device_time_us = self._backend.step_time_us(elapsed_us=(self._last_finished_ns - free_ns) // 1000)
         draft_time_us = 0 if self._drafting_backend is None else self._drafting_backend.draft_time_us
-        return StepResult(begun.plan.step_id, outcomes, device_time_us, min(draft_time_us, device_time_us))
+        return StepResult(begun.step_id, outcomes, device_time_us, min(draft_time_us, device_time_us))
 
-    def begin(self, plan: StepPlan) -> None:
+    def begin(self, plan: StepPlan, late_masks: LateMasks | None = None) -> None:
         """Begins a plan. At most one earlier plan may be unfinished. Raises PlanError as `step` does."""
         if plan.step_id != self._last_step_id + 1:
             raise PlanError(f"step id is {plan.step_id}, expected {self._last_step_id + 1}")
@@ -132,7 +137,10 @@ class Engine:
             self._store(plan.step_id).discard(plan.discards)
         for restore in plan.restores:
             self._store(plan.step_id).restore(restore)
-        self._begun.append(self._run(plan, began_ns))
+        # As a list, because the messages stay the same objects while it holds them.
+        begun = _Begun(plan.step_id, list(plan.chunks), began_ns, {})
+        self._run(begun, late_masks)
+        self._begun.append(begun)
         self._last_step_id = plan.step_id
 
     def make_late_masks(self) -> LateMasks:
@@ -166,57 +174,35 @@ class Engine:
     def _start(self, step_id: int, start: SequenceStart) -> None:
         if start.sequence_id in self._sequences:
             raise PlanError(f"step {step_id} starts sequence {start.sequence_id}, which is started already")
-        problem = start.problem or self._start_problem(start)
+        problem = start_problem(start, self._vocab_size)
         if problem is None:
             try:
-                self._backend.start(
-                    start.sequence_id,
-                    start.token_ids,
-                    start.num_prompt_tokens,
-                    start.sampling,
-                    start.root_key,
-                    pool=start.pool,
-                )
+                self._backend.start(start)
             # Whatever a backend refuses concerns this sequence only. A panic of the kernels is no `Exception`.
             except Exception as error:
                 logger.exception("the backend refused to start sequence %d", start.sequence_id)
                 problem = f"the backend refused the sequence: {error}"
         self._sequences[start.sequence_id] = problem
 
-    def _start_problem(self, start: SequenceStart) -> str | None:
-        """Returns what is beyond the vocabulary in a start, or None."""
-        num_mask_bytes, mask = -(-self._vocab_size // 8), start.sampling.allowed_tokens
-        if max(start.token_ids) >= self._vocab_size:
-            return f"a token id is not below the vocabulary size {self._vocab_size}"
-        if max(start.sampling.end_token_ids, default=0) >= self._vocab_size:
-            return f"an end token id is not below the vocabulary size {self._vocab_size}"
-        if mask and len(mask) != num_mask_bytes:
-            return f"a mask of {len(mask)} bytes, expected {num_mask_bytes}"
-        if max((token_id for token_id, _ in start.sampling.logit_bias), default=0) >= self._vocab_size:
-            return f"a biased token id is not below the vocabulary size {self._vocab_size}"
-        return None
-
-    def _run(self, plan: StepPlan, began_ns: int) -> _Begun:
+    def _run(self, begun: _Begun, late_masks: LateMasks | None) -> None:
         """Fails the chunks that cannot run and starts the others; results keep the order of the chunks."""
-        sequences, runnable = self._sequences, plan.chunks
-        failures: dict[int, SequenceFailure] = {}
-        if any(sequences.get(chunk.sequence_id, "") is not None for chunk in plan.chunks):
+        sequences, chunks, failures = self._sequences, begun.chunks, begun.failures
+        runnable = chunks
+        if any(sequences.get(chunk.sequence_id, "") is not None for chunk in chunks):
             runnable = []
-            for chunk in plan.chunks:
+            for chunk in chunks:
                 problem = sequences.get(chunk.sequence_id, "the sequence is not started")
                 if problem is None:
                     runnable.append(chunk)
                 else:
                     failures[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
-        begun = _Begun(plan, began_ns, failures)
         if not runnable:
-            begun.outcomes = [failures[chunk.sequence_id] for chunk in plan.chunks]
+            begun.outcomes = [failures[chunk.sequence_id] for chunk in chunks]
         elif self._run_ahead_backend is not None:
-            self._run_ahead_backend.begin(runnable, plan.late_masks)
+            self._run_ahead_backend.begin(runnable, late_masks)
         else:
-            ran = self._backend.step(runnable, plan.late_masks)
-            begun.outcomes = ran if not failures else self._merged(plan.chunks, ran, failures)
-        return begun
+            ran = self._backend.step(runnable, late_masks)
+            begun.outcomes = ran if not failures else self._merged(chunks, ran, failures)
 
     @staticmethod
     def _merged(

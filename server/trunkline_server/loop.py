@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trunkline_server._proto.shard_pb2 import StepPlan
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepPlan, StepResponse
+from trunkline_server.plan import StepResponse
 from trunkline_server.stream import StepStream, StreamEnd
 
 # Longest single wait for a transfer's outcome; the wait is then repeated, so no outcome is missed.
@@ -150,7 +151,7 @@ class EngineLoop:
         with self._turn:
             failed = None
             try:
-                self._engine.begin(plan)
+                self._engine.begin(plan, stream.late_masks)
             except PlanError as error:
                 failed = error
             else:

@@ -22,8 +22,8 @@ from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
+from trunkline_server.plan_checks import PlanLimits, encode_response, encode_stored_blocks, read_request
 from trunkline_server.stream import StepStream, StreamEnd
-from trunkline_server.wire import PlanLimits, decode_request, encode_response, encode_stored_blocks
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class ShardService:
         try:
             for request in requests:
                 try:
-                    plan = decode_request(request, self._limits, stream.late_masks, named_masks)
+                    plan = read_request(request, self._limits, stream.late_masks, named_masks)
                 except PlanError as error:
                     # No further message is read, so the running step would wait for its masks forever.
                     stream.late_masks.close()

@@ -14,7 +14,6 @@ mod failure;
 mod late_masks;
 mod machine;
 mod messages;
-mod sampling;
 mod settings;
 mod store;
 mod weight_cache;
@@ -22,16 +21,15 @@ mod weight_cache;
 use prost::Message;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
-use trunkline_contract::{BlockKey, KEY_BYTES, proto};
+use pyo3::types::PyBytes;
+use trunkline_contract::proto;
 
 use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
 use crate::machine::{cpu_features, isa, max_parallel_threads};
-use crate::messages::decode;
-use crate::sampling::{check_sampling, sampling_params};
+use crate::messages::{block_key, check_sampling, decode};
 use crate::settings::read_settings;
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
@@ -50,27 +48,29 @@ struct PyExecutor {
 
 #[pymethods]
 impl PyExecutor {
-    #[pyo3(signature = (sequence_id, token_ids, num_prompt_tokens, sampling, root_key=None, *, pool=None))]
-    fn start(
-        &mut self,
-        sequence_id: u64,
-        token_ids: Vec<u32>,
-        num_prompt_tokens: usize,
-        sampling: &Bound<'_, PyDict>,
-        root_key: Option<[u8; KEY_BYTES]>,
-        pool: Option<u32>,
-    ) -> Result<(), Failure> {
-        self.executor.start(sequence_id, token_ids, num_prompt_tokens, sampling_params(sampling)?)?;
+    /// Starts the sequence of a `SequenceStart` of shard.proto, given as its bytes.
+    fn start(&mut self, start: &[u8]) -> Result<(), Failure> {
+        let start: proto::SequenceStart = decode(start)?;
+        let sequence_id = start.sequence_id;
+        let sampling =
+            start.sampling.ok_or_else(|| PyValueError::new_err("the sequence has no `sampling`"))?;
+        let root_key = (!start.root_key.is_empty()).then(|| block_key(&start.root_key)).transpose()?;
+        self.executor.start(
+            sequence_id,
+            start.token_ids,
+            start.num_prompt_tokens as usize,
+            sampling.into(),
+        )?;
         // 0: there is no second text.
         let second_text = |at: u32| (at > 0).then_some(at as usize);
-        if let Some(at) = pool
-            && let Err(error) = self.executor.set_pooled(sequence_id, second_text(at))
+        if let Some(pooled) = start.pooled
+            && let Err(error) = self.executor.set_pooled(sequence_id, second_text(pooled.second_text))
         {
             self.executor.end(sequence_id)?;
             return Err(error.into());
         }
         if let Some(root_key) = root_key {
-            self.executor.set_root_key(sequence_id, BlockKey::from_bytes(root_key))?;
+            self.executor.set_root_key(sequence_id, root_key)?;
         }
         Ok(())
     }
@@ -83,10 +83,7 @@ impl PyExecutor {
     fn restore(&mut self, restore: &[u8]) -> Result<(), Failure> {
         let proto::Restore { restore_id, blocks } = decode(restore)?;
         let block = |block: proto::BlockRestore| {
-            let key = <[u8; KEY_BYTES]>::try_from(&block.key[..]).map_err(|_| {
-                PyValueError::new_err(format!("a key has {} bytes, expected {KEY_BYTES}", block.key.len()))
-            })?;
-            Ok((block.slot, block.block_id, BlockKey::from_bytes(key), block.base_only))
+            Ok((block.slot, block.block_id, block_key(&block.key)?, block.base_only))
         };
         let blocks = blocks.into_iter().map(block).collect::<PyResult<Vec<_>>>()?;
         Ok(self.executor.begin_restore(restore_id, &blocks)?)

@@ -1,8 +1,11 @@
 //! Converts between the messages of `shard.proto` and what the executor takes and returns.
 
 use prost::{DecodeError, Message};
+use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
+use pyo3::prelude::pyfunction;
 use trunkline_contract::proto::{self, sequence_result::Outcome};
+use trunkline_contract::{BlockKey, KEY_BYTES, SamplingParams};
 use trunkline_kernels::executor::{Chunk, Executor, SequenceFailure, SequenceResult};
 
 use crate::failure::Failure;
@@ -11,6 +14,21 @@ use crate::failure::Failure;
 pub(super) fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, Failure> {
     let invalid = |error: DecodeError| PyValueError::new_err(format!("no message of shard.proto: {error}"));
     Ok(M::decode(bytes).map_err(invalid)?)
+}
+
+/// Reads a block's key. Fails with `ValueError`.
+pub(super) fn block_key(bytes: &[u8]) -> PyResult<BlockKey> {
+    let key = <[u8; KEY_BYTES]>::try_from(bytes).map_err(|_| {
+        PyValueError::new_err(format!("a key has {} bytes, expected {KEY_BYTES}", bytes.len()))
+    })?;
+    Ok(BlockKey::from_bytes(key))
+}
+
+/// Fails with `ValueError` if a parameter of `SamplingParams`, given as its bytes, is outside its range.
+#[pyfunction]
+pub(super) fn check_sampling(sampling: &[u8]) -> PyResult<()> {
+    let params = SamplingParams::from(decode::<proto::SamplingParams>(sampling)?);
+    params.check().map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
 pub(super) fn chunk(message: &proto::Chunk) -> Chunk {

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, Sequences, build_tiny, log_softmax
 from tests.models.tiny import CASES, VOCAB_SIZE, TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.tiers import matrix
 from trunkline_server import _kernels
-from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -26,8 +26,8 @@ LOGPROB_BOUND = 0.016
 GPT_OSS_BOUND = 0.05
 GENERATION_BOUNDS = {"f16": 0.0006, "int8": 0.011, "int4": 0.17}
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
-GREEDY = SamplingParams(logprobs=True, num_top_logprobs=5)
-RANDOM = SamplingParams(
+GREEDY = sampling_params(logprobs=True, num_top_logprobs=5)
+RANDOM = sampling_params(
     temperature=0.9, top_p=0.95, top_k=50, seed=7, logprobs=True, presence_penalty=0.3, repetition_penalty=1.1
 )
 
@@ -98,13 +98,13 @@ def test_more_threads_than_cpus_are_a_warning(checkpoint: Checkpoint, caplog: py
 def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
     alone = Sequences(backend, seed=0).run(PROMPT, [], 4, RANDOM)
     sequences = Sequences(backend, seed=1)
-    backend.start(1, PROMPT, len(PROMPT), RANDOM)
+    backend.start(new_start(1, PROMPT, len(PROMPT), RANDOM))
     output: list[Sampled] = []
     position, blocks = 0, sequences.blocks(len(PROMPT) + 4)
     for step in range(4):
         # A new neighbour joins in every step; earlier ones decode.
         neighbour = step + 2
-        backend.start(neighbour, PROMPT[: 10 + step], 10 + step, GREEDY)
+        backend.start(new_start(neighbour, PROMPT[: 10 + step], 10 + step, GREEDY))
         end = len(PROMPT) + step
         chunks = [new_chunk(1, position, end - position, blocks if step == 0 else [], sample=True)]
         # Each began one token longer and one step later than the one before it, so all are at the same position.
@@ -123,13 +123,13 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
     cold = Sequences(backend, seed=0).run(PROMPT, [], 3, GREEDY)
     sequences = Sequences(backend, seed=2)
     holder = sequences.blocks(len(PROMPT))
-    backend.start(8, PROMPT, len(PROMPT), GREEDY)
+    backend.start(new_start(8, PROMPT, len(PROMPT), GREEDY))
     backend.step([new_chunk(8, 0, len(PROMPT), holder, sample=False)])
     backend.end(8)
     blocks = holder[: num_hit // BLOCK_SIZE] + sequences.blocks(len(PROMPT) + 3 - num_hit // BLOCK_SIZE * BLOCK_SIZE)
     if num_hit % BLOCK_SIZE:
         backend.copy_block(holder[num_hit // BLOCK_SIZE], blocks[num_hit // BLOCK_SIZE], num_hit % BLOCK_SIZE)
-    backend.start(9, PROMPT, len(PROMPT), GREEDY)
+    backend.start(new_start(9, PROMPT, len(PROMPT), GREEDY))
     output = [*backend.step([new_chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)])]
     for end in (len(PROMPT) + 1, len(PROMPT) + 2):
         output += backend.step([new_chunk(9, end - 1, 1, [], sample=True)])
@@ -149,8 +149,8 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
     ids=["token not known", "no block", "block not in the pool", "past the end"],
 )
 def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None:
-    backend.start(1, PROMPT, len(PROMPT), GREEDY)
-    backend.start(2, PROMPT, len(PROMPT), GREEDY)
+    backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
+    backend.start(new_start(2, PROMPT, len(PROMPT), GREEDY))
     good = new_chunk(2, 0, 30, [20, 21], sample=False)
     outcomes = backend.step([chunk, good])
     assert len(outcomes) == 1

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
+from trunkline_server._proto.shard_pb2 import SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 PROMPT = np.random.default_rng(13).integers(0, VOCAB_SIZE, 2 * BLOCK_SIZE + 5).tolist()
-GREEDY = SamplingParams(logprobs=True, num_top_logprobs=3)
-RANDOM = SamplingParams(
+GREEDY = sampling_params(logprobs=True, num_top_logprobs=3)
+RANDOM = sampling_params(
     temperature=1.1, top_p=0.95, seed=7, logprobs=True, frequency_penalty=0.3, repetition_penalty=1.2, min_tokens=9,
     end_token_ids=(3, 4),
 )  # fmt: skip
@@ -30,7 +31,7 @@ def decode(
     """Returns the tokens, and the numbers of steps and of drafts. hit: prompt tokens that an earlier sequence computed
     in the same blocks.
     """
-    backend.start(sequence_id, PROMPT, len(PROMPT), params)
+    backend.start(new_start(sequence_id, PROMPT, len(PROMPT), params))
     output: list[Sampled] = []
     first, end, steps, drafted = hit, len(PROMPT), 0, 0
     while len(output) < NUM_OUTPUT:
@@ -82,7 +83,7 @@ def test_sequences_with_and_without_own_drafts_share_steps(tiny_model: TinyModel
     backend = build_tiny(checkpoint, draft=checkpoint)
     expected, _, _ = decode(build_tiny(checkpoint), 0, GREEDY)
     for sequence_id in (1, 2):
-        backend.start(sequence_id, PROMPT, len(PROMPT), GREEDY)
+        backend.start(new_start(sequence_id, PROMPT, len(PROMPT), GREEDY))
     known = {1: len(PROMPT), 2: len(PROMPT)}
     computed = {1: 0, 2: 0}
     outputs: dict[int, list[Sampled]] = {1: [], 2: []}

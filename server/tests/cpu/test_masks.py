@@ -6,26 +6,25 @@ import struct
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from threading import Timer
 
 import numpy as np
 import pytest
 from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_chunk
+from tests.plans import changed, new_chunk, new_start
 from tests.tiers import IS_FULL
+from trunkline_server._proto.shard_pb2 import SamplingParams, StepPlan
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.engine import Engine
-from trunkline_server.plan import SequenceStart, StepPlan
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 Backend = CpuBackend | ReferenceBackend
 
 PROMPT = np.random.default_rng(23).integers(0, VOCAB_SIZE, 20).tolist()
-GREEDY = SamplingParams(logprobs=True, num_top_logprobs=20)
+GREEDY = sampling_params(logprobs=True, num_top_logprobs=20)
 NUM_MASK_BYTES = -(-VOCAB_SIZE // 8)
 
 
@@ -45,7 +44,7 @@ def sample(
     backend: Backend, allowed: bytes, sampling: SamplingParams = GREEDY, prompt: Sequence[int] = PROMPT
 ) -> Sampled | SequenceFailure:
     """Samples the token after a prompt."""
-    backend.start(1, prompt, len(prompt), sampling)
+    backend.start(new_start(1, prompt, len(prompt), sampling))
     (outcome,) = backend.step([new_chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
     backend.end(1)
     return outcome
@@ -83,7 +82,7 @@ def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
     allowed = [3, 8, VOCAB_SIZE - 1]
     seen = set()
     for seed in range(60 if IS_FULL else 20):
-        sampling = SamplingParams(temperature=2.0, seed=seed, repetition_penalty=1.2, min_p=0.01)
+        sampling = sampling_params(temperature=2.0, seed=seed, repetition_penalty=1.2, min_p=0.01)
         outcome = sample(backend, mask_of(allowed), sampling)
         assert isinstance(outcome, Sampled)
         seen.add(outcome.token_id)
@@ -92,15 +91,15 @@ def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
 
 def test_a_mask_of_all_changes_nothing(backend: Backend) -> None:
     for seed in range(10 if IS_FULL else 4):
-        sampling = replace(GREEDY, temperature=1.0, seed=seed, top_p=0.9)
+        sampling = changed(GREEDY, temperature=1.0, seed=seed, top_p=0.9)
         assert sample(backend, mask_of(range(VOCAB_SIZE)), sampling) == sample(backend, b"", sampling)
 
 
 def test_a_wrong_mask_fails_only_its_sequence(backend: Backend) -> None:
     free = sample(backend, b"")
     for allowed, code in [(b"\xff" * (NUM_MASK_BYTES + 1), "invalid_plan"), (bytes(NUM_MASK_BYTES), None)]:
-        backend.start(1, PROMPT, len(PROMPT), GREEDY)
-        backend.start(2, PROMPT, len(PROMPT), GREEDY)
+        backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
+        backend.start(new_start(2, PROMPT, len(PROMPT), GREEDY))
         chunks = [
             new_chunk(1, 0, len(PROMPT), [0, 1], True),
             new_chunk(2, 0, len(PROMPT), [2, 3], True, allowed_tokens=allowed),
@@ -115,11 +114,11 @@ def test_a_wrong_mask_fails_only_its_sequence(backend: Backend) -> None:
 
 
 def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
-    sampling = replace(GREEDY, temperature=1.0, seed=4)
+    sampling = changed(GREEDY, temperature=1.0, seed=4)
     allowed = mask_of([3, 8, 21, 40])
     expected = sample(backend, allowed, sampling)
     masks = backend.make_late_masks()
-    backend.start(1, PROMPT, len(PROMPT), sampling)
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling))
     with ThreadPoolExecutor(1) as other:
         other.submit(masks.tell, 1, allowed)
         (outcome,) = backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks)
@@ -137,7 +136,7 @@ def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
     backend.end(1)
     # No masks will come.
     masks.close()
-    backend.start(1, PROMPT, len(PROMPT), sampling)
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling))
     assert backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks) == []
     backend.end(1)
 
@@ -146,30 +145,30 @@ def test_waiting_for_a_mask_is_no_work(backend: Backend) -> None:
     """Only the wait is long, so that the time of the step is short without it."""
     engine = Engine(backend, vocab_size=VOCAB_SIZE)
     masks, wait_s = engine.make_late_masks(), 0.5
-    starts = [SequenceStart(number, PROMPT, len(PROMPT), GREEDY) for number in (1, 2)]
+    starts = [new_start(number, PROMPT, len(PROMPT), GREEDY) for number in (1, 2)]
     chunks = [new_chunk(number, 0, len(PROMPT), [2 * number, 2 * number + 1], True) for number in (1, 2)]
-    engine.step(StepPlan(1, starts=starts, chunks=chunks))
+    engine.step(StepPlan(step_id=1, starts=starts, chunks=chunks))
     teller = Timer(wait_s, masks.tell, (2, mask_of([3])))
     teller.start()
     began = time.perf_counter()
     awaits = new_chunk(2, len(PROMPT), 1, [], True, awaits_mask=True)
-    result = engine.step(StepPlan(2, chunks=[new_chunk(1, len(PROMPT), 1, [], True), awaits], late_masks=masks))
+    result = engine.step(StepPlan(step_id=2, chunks=[new_chunk(1, len(PROMPT), 1, [], True), awaits]), masks)
     elapsed_us = (time.perf_counter() - began) * 1e6
     teller.join()
     assert 0 < result.device_time_us < elapsed_us - wait_s * 1e6 / 4
     # The next step does not wait.
     began = time.perf_counter()
-    result = engine.step(StepPlan(3, chunks=[new_chunk(1, len(PROMPT) + 1, 1, [], True)]))
+    result = engine.step(StepPlan(step_id=3, chunks=[new_chunk(1, len(PROMPT) + 1, 1, [], True)]))
     elapsed_us = (time.perf_counter() - began) * 1e6
     assert 0 < result.device_time_us <= elapsed_us
 
 
 def test_allowed_tokens_of_a_request_act_like_a_mask_of_each_sample(backend: Backend) -> None:
-    sampling = replace(GREEDY, temperature=1.5, seed=9, repetition_penalty=1.3)
+    sampling = changed(GREEDY, temperature=1.5, seed=9, repetition_penalty=1.3)
     allowed = mask_of(range(5, VOCAB_SIZE, 3))
     expected = sample(backend, allowed, sampling)
-    assert sample(backend, b"", replace(sampling, allowed_tokens=allowed)) == expected
-    both = sample(backend, mask_of([*range(8), 11]), replace(sampling, allowed_tokens=allowed))
+    assert sample(backend, b"", changed(sampling, allowed_tokens=allowed)) == expected
+    both = sample(backend, mask_of([*range(8), 11]), changed(sampling, allowed_tokens=allowed))
     assert isinstance(both, Sampled) and both.token_id in (5, 11)
 
 
@@ -178,7 +177,7 @@ def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:
     appended = [7, 11]
     expected = sample(backend, b"", prompt=[*PROMPT, *appended])
     assert isinstance(expected, Sampled)
-    backend.start(1, PROMPT, len(PROMPT), GREEDY)
+    backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
     assert backend.step([new_chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]) == []
     first = len(PROMPT) - 1
     (outcome,) = backend.step([new_chunk(1, first, 3, [], True, appended_token_ids=appended)])

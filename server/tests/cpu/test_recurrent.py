@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, Sequences, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.states import num_states
 from trunkline_server.backends.store_files import StoreOptions
@@ -20,7 +20,7 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 CASES = ["lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next"]
 PROMPT = np.random.default_rng(11).integers(0, VOCAB_SIZE, 90).tolist()
-SAMPLING = SamplingParams(temperature=0.9, seed=7, logprobs=True)
+SAMPLING = sampling_params(temperature=0.9, seed=7, logprobs=True)
 # K and V in f16; 0.00025 was measured.
 LOGPROB_BOUND = 0.0006
 
@@ -83,7 +83,7 @@ def test_the_reference_cuts_prompts_as_well(checkpoint: Checkpoint) -> None:
 
 def sampled(backend: CpuBackend | ReferenceBackend, ends: list[int], first: int = 0) -> list[Sampled]:
     """Computes `PROMPT` from `first` on in chunks with these ends, then three tokens, in blocks 0 to 6."""
-    backend.start(1, PROMPT, len(PROMPT), SAMPLING)
+    backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
     blocks, output = list(range(7)), []
     for end in [*ends, 91, 92, 93]:
         (*found,) = backend.step([new_chunk(1, first, end - first, blocks, sample=end >= len(PROMPT))])
@@ -100,7 +100,7 @@ def test_a_prefix_hit_begins_with_the_state_of_a_whole_block(backend: CpuBackend
     cold = sampled(backend, [70, 90])
     for hit in (64, 80):
         assert sampled(backend, [90], first=hit) == cold
-    backend.start(1, PROMPT, len(PROMPT), SAMPLING)
+    backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
     (failure,) = backend.step([new_chunk(1, 32, 58, list(range(7)), sample=True)])
     assert isinstance(failure, SequenceFailure)
     assert "block 1 has no window part, but position 32 needs it" in failure.message
@@ -117,7 +117,7 @@ def test_a_whole_block_is_copied_with_its_state(backend: CpuBackend) -> None:
     cold = sampled(backend, [64, 90])
     backend.copy_block(3, 20, BLOCK_SIZE)
     backend.drop_window_parts([3])
-    backend.start(1, PROMPT, len(PROMPT), SAMPLING)
+    backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
     (outcome,) = backend.step([new_chunk(1, 64, 26, [0, 1, 2, 20, 21, 22], sample=True)])
     assert outcome == cold[0]
     with pytest.raises(ValueError, match="cannot copy 5 tokens"):

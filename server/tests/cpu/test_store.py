@@ -18,20 +18,19 @@ import pytest
 from tests import running
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_block_restore, new_chunk, new_restore, new_store
+from tests.plans import new_block_restore, new_chunk, new_restore, new_start, new_store
 from tests.running import HEADER_BYTES, RECORD_BYTES, ROOT_KEY, keys_on_disk
 from trunkline_server._proto.shard_pb2 import BlockStore
 from trunkline_server.backends import registry, store_files
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import InvalidArgument, PlanError
-from trunkline_server.plan import SequenceStart
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 NUM_STORED = 5
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 7).tolist()
-SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
+SAMPLING = sampling_params(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ class Shard(running.Shard):
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on."""
-        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        start = new_start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         return self.step(starts=[start], chunks=[chunk])[0]
 
@@ -156,7 +155,7 @@ def test_another_model_starts_with_an_empty_store(tiny_model: TinyModels, tmp_pa
 
 def test_contract_errors_that_only_the_kernels_detect(checkpoint: Checkpoint, tmp_path: Path) -> None:
     shard = Shard(open_backend(checkpoint, tmp_path))
-    start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING)
+    start = new_start(1, PROMPT, len(PROMPT), SAMPLING)
     chunk = new_chunk(1, 0, len(PROMPT), BLOCK_IDS, True, STORES[:1])
     with pytest.raises(PlanError, match="sequence 1 was started without a root key"):
         shard.step(starts=[start], chunks=[chunk])

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_block_restore, new_chunk, new_restore, new_store
+from tests.plans import new_block_restore, new_chunk, new_restore, new_start, new_store
 from tests.running import ROOT_KEY, all_sampled, keys_on_disk, wait_for_transfers
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -23,7 +23,7 @@ PROMPT = np.random.default_rng(3).integers(0, VOCAB_SIZE, 50).tolist()
 # Longer than any window, and than several blocks.
 LONG_PROMPT = np.random.default_rng(4).integers(0, VOCAB_SIZE, 120).tolist()
 # Random, so that the tokens do not repeat.
-SAMPLING = SamplingParams(temperature=1.0, seed=5, logprobs=True)
+SAMPLING = sampling_params(temperature=1.0, seed=5, logprobs=True)
 # K and V in f16; 0.00041 was measured.
 LOGPROB_BOUND = 0.0006
 NUM_LONG = 20_000
@@ -36,7 +36,7 @@ def open_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes
 
 def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
     """Yields samples after `PROMPT` in chunks of a block, then token by token; drops parts that the window has left."""
-    backend.start(1, PROMPT, len(PROMPT), SAMPLING)
+    backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
     known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
     while known < len(PROMPT) + num_output:
         end = min(first + BLOCK_SIZE, known)
@@ -114,7 +114,7 @@ def test_window_parts_change_no_bit(tiny_model: TinyModels, case: str) -> None:
 
 def stored_prompt(backend: CpuBackend) -> list[Sampled]:
     """Runs `LONG_PROMPT` a block at a time, storing each block as it fills, and then 41 tokens."""
-    backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
+    backend.start(new_start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY))
     outcomes: list[Sampled] = []
     for index, first in enumerate(range(0, len(LONG_PROMPT), BLOCK_SIZE)):
         end = min(first + BLOCK_SIZE, len(LONG_PROMPT))
@@ -166,7 +166,7 @@ def test_stored_blocks_are_whole_and_restored_without_parts_outside_the_window(
         backend.store.restore(new_restore(1, blocks))
         (restored,) = wait_for_transfers(backend.store.take_outcomes, backend.store, num_restores=1).restores
         assert restored.num_blocks == num_stored
-        backend.start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY)
+        backend.start(new_start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY))
         first = num_stored * BLOCK_SIZE
         outcomes = all_sampled(
             backend.step([new_chunk(1, first, len(LONG_PROMPT) - first, range(num_stored + 1), True)])

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
+from trunkline_server._proto.shard_pb2 import SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -60,7 +61,7 @@ class Sequences:
 
     def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
         """Runs one sequence: its prompt cut at the given positions, then one token per step."""
-        self.backend.start(1, token_ids, len(token_ids), sampling)
+        self.backend.start(new_start(1, token_ids, len(token_ids), sampling))
         blocks = self.blocks(len(token_ids) + num_output)
         output: list[Sampled] = []
         edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]

@@ -13,19 +13,20 @@ import torch
 from tests import running
 from tests.models.compared import CUDA_CASES
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import changed, new_chunk
+from tests.plans import changed, new_biases, new_chunk, new_start
 from tests.running import Runner, all_sampled
 from tests.tiers import IS_FULL, first, full
+from trunkline_server._proto.shard_pb2 import SamplingParams, Watermark
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device, Event, Stream
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure, Watermark
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 24).tolist()
-WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
+WITH_LOGPROBS = sampling_params(logprobs=True, num_top_logprobs=3)
 BLOCK_SIZE = 16
 NUM_BLOCKS = 32
 
@@ -108,10 +109,10 @@ def test_latents_in_chunks_then_decodes(tiny_model: TinyModels, device: str) -> 
 
 
 def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: ReferenceBackend) -> None:
-    params = replace(
+    params = changed(
         WITH_LOGPROBS, temperature=1.0, top_p=0.9, top_k=50, seed=77, repetition_penalty=1.2, presence_penalty=0.5,
-        frequency_penalty=0.2, logit_bias=((5, 1.0),), min_tokens=3, end_token_ids=(1, 2),
-        watermark=Watermark(0.4, 3.0, 2**63 + 5),
+        frequency_penalty=0.2, logit_bias=new_biases((5, 1.0)), min_tokens=3, end_token_ids=(1, 2),
+        watermark=Watermark(gamma=0.4, delta=3.0, key=2**63 + 5),
     )  # fmt: skip
     num_decodes = 6 if IS_FULL else 4
     expected = run_alone(reference, [24], [0, 1, 2], params, num_decodes=num_decodes)
@@ -124,7 +125,7 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
     for name, one in (("reference", reference), ("cuda", backend)):
         runners = [Runner(number, iter(range(4 * number, 4 * number + 4)), 3 + 7 * number) for number in (1, 2, 3)]
         for runner in runners:
-            one.start(runner.sequence_id, PROMPT[: runner.num_known], runner.num_known, WITH_LOGPROBS)
+            one.start(new_start(runner.sequence_id, PROMPT[: runner.num_known], runner.num_known, WITH_LOGPROBS))
         for cuts in ((10, 0, 5), (1, 17, 10), (1, 1, 9), (1, 1, 1)):
             chunks = [runner.chunk(cut) for runner, cut in zip(runners, cuts, strict=True) if cut]
             for outcome in one.step(chunks):
@@ -138,12 +139,12 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
 
 def test_two_steps_in_flight_equal_consecutive_steps(backend: CudaBackend) -> None:
     """The token of a step in flight stays on the device, even if penalties count it and a watermark depends on it."""
-    params = replace(
+    params = changed(
         WITH_LOGPROBS, temperature=0.8, seed=3, repetition_penalty=1.3, frequency_penalty=0.4,
-        watermark=Watermark(0.5, 4.0, 7),
+        watermark=Watermark(gamma=0.5, delta=4.0, key=7),
     )  # fmt: skip
     expected = run_alone(backend, [24], [0, 1, 2], params, num_decodes=3)
-    backend.start(2, PROMPT, len(PROMPT), params)
+    backend.start(new_start(2, PROMPT, len(PROMPT), params))
     runner = Runner(2, iter([5, 6, 7]), len(PROMPT))
     backend.begin([runner.chunk(24)])
     for _ in range(3):
@@ -167,8 +168,8 @@ def decode_with_drafts(
     backend: CudaBackend, params: SamplingParams, drafts: list[list[int]], is_masked: bool
 ) -> list[Sampled]:
     """Decodes with the drafts of each step, beside another sequence. Checks that as many samples come as are right."""
-    backend.start(1, PROMPT, len(PROMPT), params)
-    backend.start(2, PROMPT[:9], 9, params)
+    backend.start(new_start(1, PROMPT, len(PROMPT), params))
+    backend.start(new_start(2, PROMPT[:9], 9, params))
     mine, other = Runner(1, iter(range(8)), len(PROMPT)), Runner(2, iter(range(8, 16)), 9)
     for step, drafted in enumerate(drafts):
         chunk = mine.chunk(mine.num_known - mine.num_computed, draft_token_ids=drafted)
@@ -191,9 +192,9 @@ def decode_with_drafts(
 
 @pytest.mark.parametrize("is_masked", [full(False), True])
 def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
-    params = replace(
+    params = changed(
         WITH_LOGPROBS, temperature=1.2, top_p=0.95, seed=7, repetition_penalty=1.3, presence_penalty=0.4,
-        frequency_penalty=0.3, min_tokens=5, end_token_ids=(3, 5), watermark=Watermark(0.4, 3.0, 9),
+        frequency_penalty=0.3, min_tokens=5, end_token_ids=(3, 5), watermark=Watermark(gamma=0.4, delta=3.0, key=9),
     )  # fmt: skip
     expected = decode_with_drafts(backend, params, [[]] * 8, is_masked)
     tokens = [token.token_id or 0 for token in expected]
@@ -208,7 +209,7 @@ def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
 def test_drafts_are_read_behind_a_token_that_is_on_the_device(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1], num_decodes=3)
     tokens = [token.token_id or 0 for token in expected]
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     backend.begin([new_chunk(1, 0, 24, [0, 1], True)])
     backend.begin([new_chunk(1, 24, 1, [], True, draft_token_ids=tokens[1:3])])
     (first,), (second,) = backend.finish(), backend.finish()
@@ -219,8 +220,8 @@ def test_drafts_are_read_behind_a_token_that_is_on_the_device(backend: CudaBacke
 
 def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1, 2], num_decodes=0)
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
+    backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
     good = new_chunk(1, 0, 24, [0, 1, 2], True)
     outcomes = backend.step([new_chunk(2, 0, 20, [NUM_BLOCKS], False), new_chunk(9, 0, 1, [3], True), good])
     assert [type(outcome) for outcome in outcomes] == [SequenceFailure, SequenceFailure, Sampled]
@@ -230,7 +231,7 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
 
 def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:
     mask = mask_of(77)
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     (outcome,) = backend.step([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)])
     assert outcome == Sampled(1, 77, scores=[])
     late = backend.make_late_masks()
@@ -288,7 +289,7 @@ def held(checkpoint: Checkpoint, device: str) -> CudaBackend:
         pytest.skip("the device is a fake")
     backend = build_cuda(checkpoint, HeldDevice())
     for number in (1, 2):
-        backend.start(number, PROMPT, len(PROMPT), SamplingParams())
+        backend.start(new_start(number, PROMPT, len(PROMPT), sampling_params()))
         backend.step([new_chunk(number, 0, 24, [4 * number, 4 * number + 1], True)])
     return backend
 
@@ -391,10 +392,10 @@ def test_equal_cards_share_a_fingerprint_whatever_memory_they_report(
 
 
 def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -> None:
-    params = SamplingParams(num_top_prompt_logprobs=2)
+    params = sampling_params(num_top_prompt_logprobs=2)
     found = {}
     for name, one in (("cuda", backend), ("reference", reference)):
-        one.start(1, PROMPT[:9], 9, params)
+        one.start(new_start(1, PROMPT[:9], 9, params))
         outcomes = [
             *one.step([new_chunk(1, 0, 4, [0], False, score=True)]),
             *one.step([new_chunk(1, 4, 5, [], True, score=True)]),
@@ -413,7 +414,7 @@ def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -
 def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1, 2])
     backend.copy_block(0, 9, BLOCK_SIZE)
-    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
     # A prefix hit: the first block has been computed already.
     runner = Runner(2, iter([9, 10, 11]), len(PROMPT), num_computed=BLOCK_SIZE)
     for num_tokens in (8, 1, 1, 1, 1):
@@ -423,7 +424,7 @@ def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> Non
 
 
 def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> None:
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True)])
     backend.reset()
     assert backend.num_steps_in_flight == 0
@@ -433,7 +434,7 @@ def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> No
 
 def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
     """The sequence also fails in the step that began before the failure was known."""
-    backend.start(1, PROMPT, len(PROMPT), replace(WITH_LOGPROBS, allowed_tokens=mask_of(4)))
+    backend.start(new_start(1, PROMPT, len(PROMPT), changed(WITH_LOGPROBS, allowed_tokens=mask_of(4))))
     nothing = bytearray(-(-VOCAB_SIZE // 8))
     nothing[0] = 1
     backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])

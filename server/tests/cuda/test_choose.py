@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.plans import new_biases
 from tests.tiers import matrix
+from trunkline_server._proto.shard_pb2 import SamplingParams, Watermark
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels import choose
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
 from trunkline_server.backends.cuda.packed_rows import send_arrays
 from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_from_bytes
-from trunkline_server.backends.interface import SamplingParams, Watermark
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.sampling import processors
 from trunkline_server.sampling.masks import penalties_of
 from trunkline_server.sampling.sampler import choose_token, log_softmax, top_logprobs
@@ -59,7 +61,7 @@ def random_params(rng: np.random.Generator, kinds: tuple[str, ...]) -> SamplingP
         # rounds to 0.
         "xtc_threshold": 0.1,
     }
-    return SamplingParams(**fields | {kind: given[kind]() for kind in kinds if rng.random() < 0.7})
+    return sampling_params(**fields | {kind: given[kind]() for kind in kinds if rng.random() < 0.7})
 
 
 def run(device: str, logits: np.ndarray, requests: list[RowRequest], one: DeviceSampler | None = None) -> list[Any]:
@@ -108,7 +110,7 @@ def test_draws_match_the_reference(
 def test_draws_among_many_tokens_are_found_in_lists(params: dict[str, Any], device: str) -> None:
     vocab_size, num_rows = 128_256, 16
     logits = (np.random.default_rng(1).standard_normal((num_rows, vocab_size)) * 2.3).astype(np.float32)
-    all_params = [SamplingParams(seed=7919 * row + 1, **params) for row in range(num_rows)]
+    all_params = [sampling_params(seed=7919 * row + 1, **params) for row in range(num_rows)]
     one = sampler(device, vocab_size, num_rows)
     one._scratch.ids.fill_(-1)
     rows = run(
@@ -132,14 +134,15 @@ def test_edited_logits_match_the_reference(device: str) -> None:
     previous = rng.integers(0, VOCAB, ROWS).astype(np.int32)
     for number in range(ROWS):
         tokens = rng.integers(0, VOCAB, 30).tolist()
-        params = SamplingParams(
+        params = sampling_params(
             temperature=float(number % 2), seed=number,
             repetition_penalty=1.5 if number % 3 == 0 else 1.0,
             presence_penalty=0.7 if number % 4 == 0 else 0.0, frequency_penalty=0.3 if number % 5 == 0 else 0.0,
             min_tokens=25 if number % 2 else 5, end_token_ids=(1, 7, int(np.argmax(logits[number]))),
-            logit_bias=((3, 2.5), (9, -4.0), (3, 1.25)) if number % 3 == 1 else (),
+            logit_bias=new_biases((3, 2.5), (9, -4.0), (3, 1.25)) if number % 3 == 1 else (),
             allowed_tokens=every_third if number % 7 == 0 else b"",
-            watermark=Watermark(0.25 + number / 512, 1.5, int(rng.integers(0, 2**63)) * 2) if number % 4 < 2 else None,
+            watermark=Watermark(gamma=0.25 + number / 512, delta=1.5, key=int(rng.integers(0, 2**63)) * 2)
+            if number % 4 < 2 else None,
         )  # fmt: skip
         mask = rng.bytes(mask_bytes) if number % 6 == 0 else b""
         if number % 12 == 0:
@@ -173,7 +176,10 @@ def test_lifted_logits_match_the_reference_bit_for_bit(vocab_size: int, device: 
     logits = random_logits(rng, 6, vocab_size)
     previous = rng.integers(0, vocab_size, 6).astype(np.int32)
     contexts = rng.integers(0, vocab_size, 6).astype(np.int32)
-    marks = [None if row == 3 else Watermark(0.05 + row / 6, 1.7 * row + 0.1, 2**64 - 1 - row) for row in range(6)]
+    marks = [
+        None if row == 3 else Watermark(gamma=0.05 + row / 6, delta=1.7 * row + 0.1, key=2**64 - 1 - row)
+        for row in range(6)
+    ]
     pending = np.array([-1, 1, -1, 3, 0, 5], dtype=np.int32)
     arrays = {
         "green_below": np.array([0 if mark is None else green_below(mark.gamma) for mark in marks], dtype=np.uint32),
@@ -199,7 +205,7 @@ def test_logprobs_ranks_and_likeliest_tokens_match(device: str) -> None:
     logits = random_logits(rng)
     targets = rng.integers(0, VOCAB, ROWS).tolist()
     tops = rng.integers(0, MAX_TOP + 1, ROWS).tolist()
-    greedy = SamplingRules(SamplingParams(), [], 0, VOCAB)
+    greedy = SamplingRules(sampling_params(), [], 0, VOCAB)
     requests = [
         RowRequest(target=target, num_top=top)
         if number % 2
@@ -222,7 +228,7 @@ def test_rows_without_a_distribution_are_reported(device: str) -> None:
     logits[2, 71] = np.inf
     logits[3] = -np.inf
     mask = np.zeros(-(-VOCAB // 32), dtype=np.uint32)
-    rules = SamplingRules(SamplingParams(temperature=1.0), [], 0, VOCAB)
+    rules = SamplingRules(sampling_params(temperature=1.0), [], 0, VOCAB)
     plain = RowRequest(rules=rules)
     rows = run(device, logits, [plain, plain, plain, plain, RowRequest(rules=rules, mask=mask)])
     tokens = [row.token_id for row in rows]
@@ -240,13 +246,13 @@ def test_warming_up_leaves_nothing_behind(device: str) -> None:
     one, logits = sampler(device), random_logits(rng, 3)
     with torch.inference_mode():
         one.warm_up(torch.zeros(1, VOCAB, device=device))
-    rows = run(device, logits, [RowRequest(rules=SamplingRules(SamplingParams(), [], 0, VOCAB))] * 3, one)
+    rows = run(device, logits, [RowRequest(rules=SamplingRules(sampling_params(), [], 0, VOCAB))] * 3, one)
     assert [row.token_id for row in rows] == logits.argmax(1).tolist()
 
 
 def test_two_launches_have_results_of_their_own(device: str) -> None:
     rng = np.random.default_rng(6)
-    one, rules = sampler(device), SamplingRules(SamplingParams(), [], 0, VOCAB)
+    one, rules = sampler(device), SamplingRules(sampling_params(), [], 0, VOCAB)
     first, second = random_logits(rng, 4), random_logits(rng, 4)
     with torch.inference_mode():
         pending = [one.launch(torch.tensor(x, device=device), [RowRequest(rules=rules)] * 4) for x in (first, second)]
@@ -265,7 +271,7 @@ def test_tables_of_likeliest_tokens_are_copied_only_if_wanted() -> None:
             super().copy(source, destination)
 
     one = DeviceSampler(Counting(), VOCAB, ROWS, MAX_TOP, rows_per_program=ROWS)
-    logits, rules = random_logits(np.random.default_rng(8), 3), SamplingRules(SamplingParams(), [], 0, VOCAB)
+    logits, rules = random_logits(np.random.default_rng(8), 3), SamplingRules(sampling_params(), [], 0, VOCAB)
     plain = RowRequest(rules=rules)
     for request, expected in (
         (plain, 3),

@@ -14,7 +14,7 @@ import torch
 from tests.cuda.kv_oracle import make_scene, softmax_attention
 from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.tiers import full
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
@@ -24,7 +24,7 @@ from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry, StepShape
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 LAYOUT = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.BF16)
@@ -113,9 +113,9 @@ def backend_of(path: Path, device: str, numerics: str, *, captures: bool = False
 def two_sequences(backend: CudaBackend) -> list[Sampled]:
     """One sequence decodes while a long and a short chunk of the other are computed."""
     tokens = np.random.default_rng(3).integers(0, VOCAB_SIZE, 60).tolist()
-    params = SamplingParams(logprobs=True)
-    backend.start(1, tokens[:8], 8, params)
-    backend.start(2, tokens, 60, params)
+    params = sampling_params(logprobs=True)
+    backend.start(new_start(1, tokens[:8], 8, params))
+    backend.start(new_start(2, tokens, 60, params))
     plans = [
         [new_chunk(1, 0, 8, [0], True)],
         [new_chunk(1, 8, 1, [], True), new_chunk(2, 0, 40, [1, 2, 3], False)],

@@ -12,25 +12,24 @@ import torch
 from tests import running
 from tests.cuda.lazy_device import LazyDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import new_block_restore, new_chunk, new_copy, new_restore, new_store
+from tests.plans import new_block_restore, new_chunk, new_copy, new_restore, new_start, new_store
 from tests.running import ROOT_KEY, keys_on_disk
-from trunkline_server._proto.shard_pb2 import BlockStore
+from trunkline_server._proto.shard_pb2 import BlockStore, StepPlan
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.tier_build import TierOptions
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument, PlanError
-from trunkline_server.plan import SequenceStart, StepPlan
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 12
 NUM_STORED = 2
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, NUM_STORED * BLOCK_SIZE + 3).tolist()
-SAMPLING = SamplingParams(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
+SAMPLING = sampling_params(temperature=0.8, seed=3, logprobs=True, num_top_logprobs=5)
 STORES = [new_store(index, 9 - index) for index in range(NUM_STORED)]
 BLOCK_IDS = [9, 4, 11]
 RESTORED_IDS = [2, 5]
@@ -68,7 +67,7 @@ class Shard(running.Shard):
 
     def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
         """Computes the prompt from position `first` on, with a sequence that ends before the next one."""
-        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+        start = new_start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         (sampled,) = self.step(starts=[start], chunks=[chunk])
         self.step(ends=[1])
@@ -85,7 +84,7 @@ class Shard(running.Shard):
         """Overwrites the blocks of the prompt, and those to which they are restored, with a step."""
         block_ids = [*BLOCK_IDS[:NUM_STORED], *RESTORED_IDS]
         tokens = [token % 7 for token in range(len(block_ids) * BLOCK_SIZE)]
-        start = SequenceStart(2, tokens, len(tokens), SAMPLING, ROOT_KEY)
+        start = new_start(2, tokens, len(tokens), SAMPLING, ROOT_KEY)
         self.step(starts=[start], chunks=[new_chunk(2, 0, len(tokens), block_ids, False)])
         self.step(ends=[2])
 
@@ -178,7 +177,7 @@ def test_invalid_stores_are_refused_before_anything_is_done(checkpoint: Checkpoi
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
 
     def prefill(stores: Sequence[BlockStore], root_key: bytes = ROOT_KEY) -> None:
-        start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, root_key)
+        start = new_start(1, PROMPT, len(PROMPT), SAMPLING, root_key)
         shard.step(starts=[start], chunks=[new_chunk(1, 0, len(PROMPT), BLOCK_IDS, True, stores)])
 
     for stores, root_key, problem in (
@@ -196,9 +195,9 @@ def test_invalid_stores_are_refused_before_anything_is_done(checkpoint: Checkpoi
 
 def test_a_chunk_that_fails_stores_nothing(checkpoint: Checkpoint, device: str) -> None:
     shard = Shard(open_backend(checkpoint, device, HOST_BYTES))
-    start = SequenceStart(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
+    start = new_start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
     bad = new_chunk(1, 0, len(PROMPT), [NUM_BLOCKS, *BLOCK_IDS[1:]], True, STORES)
-    shard.engine.step(StepPlan(1, starts=[start], chunks=[bad]))
+    shard.engine.step(StepPlan(step_id=1, starts=[start], chunks=[bad]))
     stores = shard.outcomes(num_stores=NUM_STORED).stores
     assert [one.is_stored for one in stores] == [False] * NUM_STORED
 

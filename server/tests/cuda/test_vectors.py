@@ -15,10 +15,10 @@ import safetensors.numpy
 import torch
 from tests.cuda.test_backend import PROMPT, build_cuda
 from tests.models.tiny import TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.tiers import first
 from trunkline_server.backends.cuda.kernels.mean import mean
-from trunkline_server.backends.interface import Backend, Sampled, SamplingParams
+from trunkline_server.backends.interface import Backend, Sampled, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models.config_json import config_from_json
@@ -71,7 +71,7 @@ def vectors(backend: Backend, texts: Sequence[tuple[Sequence[int], int]]) -> lis
     """Computes the vectors of texts, each with the position of its second text, in one step."""
     block, chunks = 0, []
     for number, (tokens, second_text) in enumerate(texts, start=1):
-        backend.start(number, tokens, len(tokens), SamplingParams(), pool=second_text)
+        backend.start(new_start(number, tokens, len(tokens), sampling_params(), pool=second_text))
         blocks = range(block, block := block + -(-len(tokens) // backend.info.block_size))
         chunks.append(new_chunk(number, 0, len(tokens), list(blocks), sample=True))
     found = []
@@ -123,7 +123,7 @@ def pooled_checkpoint(tiny_model: TinyModels, pooling: str) -> Checkpoint:
 
 def vector(backend: Backend, cuts: list[int], blocks: list[int]) -> np.ndarray:
     """Computes the vector of the prompt in chunks of these sizes."""
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams(), pool=0)
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params(), pool=0))
     first, outcomes = 0, []
     for size in cuts:
         last = first + size == len(PROMPT)
@@ -157,8 +157,8 @@ def test_two_steps_in_flight_keep_their_vectors_beside_a_chat(
     alone = vector(backend, [24], [9, 4])
     texts = {2: PROMPT, 3: PROMPT[:7]}
     for sequence_id, tokens in texts.items():
-        backend.start(sequence_id, tokens, len(tokens), SamplingParams(), pool=0)
-    backend.start(4, PROMPT[:5], 5, SamplingParams())
+        backend.start(new_start(sequence_id, tokens, len(tokens), sampling_params(), pool=0))
+    backend.start(new_start(4, PROMPT[:5], 5, sampling_params()))
     backend.begin([new_chunk(4, 0, 5, [7], sample=True), new_chunk(2, 0, 24, [1, 2], sample=True)])
     backend.begin([new_chunk(3, 0, 7, [3], sample=True), new_chunk(4, 5, 1, [], sample=True)])
     chat, first = backend.finish()

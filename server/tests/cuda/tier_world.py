@@ -19,7 +19,7 @@ from trunkline_server.backends.cuda.device import Event
 from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
-from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.sequences import RunningSequence
 
 BLOCK_SIZE = 16
@@ -216,7 +216,7 @@ class World:
         self.tiers.check([chunk])
         self._read, self._written = read, written
         self.tiers.run(self, [Entry(token_ids[first:], first, blocks, [])])  # type: ignore[arg-type]
-        stores = self.tiers.begin_stores([(chunk, RunningSequence(token_ids, 0, SamplingParams(), blocks))])
+        stores = self.tiers.begin_stores([(chunk, RunningSequence(token_ids, 0, sampling_params(), blocks))])
         self.steps.append(Step(written, read, self.device.steps.mark(), stores, stored, self.chance.random() < 0.1))
 
     def finish_step(self) -> None:

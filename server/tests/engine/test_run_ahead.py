@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
-from tests.plans import new_chunk, new_store
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import LateMasks, Sampled, SamplingParams, SequenceFailure, StoreOutcome
+from tests.plans import new_chunk, new_start, new_store
+from trunkline_server._proto.shard_pb2 import Chunk, StepPlan
+from trunkline_server.backends.interface import LateMasks, Sampled, SequenceFailure, StoreOutcome, sampling_params
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
 from trunkline_server.loop import EngineLoop
-from trunkline_server.plan import SequenceStart, StepPlan, StepResult
+from trunkline_server.plan import StepResult
 
 DEADLINE_S = 30.0
 
@@ -44,11 +44,14 @@ class DeviceBackend(FakeBackend):
 
 
 def plans(count: int) -> list[StepPlan]:
-    start = SequenceStart(1, [3, 1, 4], 3, SamplingParams())
-    first = StepPlan(1, starts=[start], chunks=[new_chunk(1, 0, 3, [0, 1, 2], True)])
+    start = new_start(1, [3, 1, 4], 3, sampling_params())
+    first = StepPlan(step_id=1, starts=[start], chunks=[new_chunk(1, 0, 3, [0, 1, 2], True)])
     return [
         first,
-        *(StepPlan(step_id, chunks=[new_chunk(1, step_id + 1, 1, [], True)]) for step_id in range(2, count + 1)),
+        *(
+            StepPlan(step_id=step_id, chunks=[new_chunk(1, step_id + 1, 1, [], True)])
+            for step_id in range(2, count + 1)
+        ),
     ]
 
 
@@ -100,11 +103,11 @@ def test_the_device_says_how_long_it_worked() -> None:
 def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
     engine = Engine(DeviceBackend(), vocab_size=VOCAB_SIZE)
     plan = plans(1)[0]
-    engine.begin(StepPlan(1, starts=plan.starts, chunks=[new_chunk(7, 0, 1, [9], True), *plan.chunks]))
+    engine.begin(StepPlan(step_id=1, starts=plan.starts, chunks=[new_chunk(7, 0, 1, [9], True), *plan.chunks]))
     failed, sampled = engine.finish().sequences
     assert isinstance(failed, SequenceFailure)
     assert isinstance(sampled, Sampled)
-    engine.begin(StepPlan(2, chunks=[new_chunk(7, 0, 1, [], True)]))
+    engine.begin(StepPlan(step_id=2, chunks=[new_chunk(7, 0, 1, [], True)]))
     assert engine.is_ready()
     (failed,) = engine.finish().sequences
     assert isinstance(failed, SequenceFailure)
@@ -185,9 +188,9 @@ def test_a_result_is_sent_before_outcomes_that_the_next_step_ends() -> None:
     loop.start()
     stream = loop.make_stream()
     loop.open(stream)
-    start = SequenceStart(1, [3, 1, 4, 1, 5], 5, SamplingParams(), bytes(16))
-    stream.put_plan(StepPlan(1, starts=[start], chunks=[new_chunk(1, 0, 5, [0, 1], True, [new_store(0, 2)])]))
-    stream.put_plan(StepPlan(2, chunks=[new_chunk(1, 5, 1, [], True)]))
+    start = new_start(1, [3, 1, 4, 1, 5], 5, sampling_params(), bytes(16))
+    stream.put_plan(StepPlan(step_id=1, starts=[start], chunks=[new_chunk(1, 0, 5, [0, 1], True, [new_store(0, 2)])]))
+    stream.put_plan(StepPlan(step_id=2, chunks=[new_chunk(1, 5, 1, [], True)]))
     stream.end_plans()
     responses = list(stream.responses())
     loop.stop()

@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from trunkline_server._proto.shard_pb2 import StepPlan
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepPlan, StepResponse, StepResult
+from trunkline_server.plan import StepResponse, StepResult
 from trunkline_server.stream import MAX_QUEUED_PLANS, MAX_QUEUED_RESPONSES, StepStream, StreamEnd
 
 DEADLINE_S = 20.0
@@ -39,13 +40,13 @@ class Background:
 def full_of_plans() -> StepStream:
     stream = StepStream(LateMasks())
     for step_id in range(1, MAX_QUEUED_PLANS + 1):
-        assert stream.put_plan(StepPlan(step_id))
+        assert stream.put_plan(StepPlan(step_id=step_id))
     return stream
 
 
 def test_a_full_queue_takes_the_next_plan_once_there_is_room() -> None:
     stream = full_of_plans()
-    waiting = Background(lambda: stream.put_plan(StepPlan(MAX_QUEUED_PLANS + 1)))
+    waiting = Background(lambda: stream.put_plan(StepPlan(step_id=MAX_QUEUED_PLANS + 1)))
     assert waiting.is_waiting
     taken = [stream.take_plan() for _ in range(MAX_QUEUED_PLANS + 1)]
     assert waiting.join() is True
@@ -57,7 +58,7 @@ def test_a_full_queue_takes_the_next_plan_once_there_is_room() -> None:
 )
 def test_every_end_wakes_a_reader_that_waits_for_room(end: Callable[[StepStream], None]) -> None:
     stream = full_of_plans()
-    waiting = Background(lambda: stream.put_plan(StepPlan(99)))
+    waiting = Background(lambda: stream.put_plan(StepPlan(step_id=99)))
     end(stream)
     assert waiting.join() is False
 
@@ -88,7 +89,7 @@ def test_cancel_drops_plans_and_results() -> None:
     stream.cancel(StreamEnd.SUPERSEDED)
     assert list(stream.responses()) == []
     assert stream.take_plan() is None
-    assert stream.put_plan(StepPlan(1)) is False
+    assert stream.put_plan(StepPlan(step_id=1)) is False
 
 
 def test_the_first_end_wins() -> None:

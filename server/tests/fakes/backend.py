@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
 from tests.plans import changed
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import BackendInfo, Sampled, SamplingParams, SequenceFailure, Store, TokenScore
+from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart
+from trunkline_server.backends.interface import BackendInfo, Sampled, SequenceFailure, Store, TokenScore
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 
@@ -38,12 +38,9 @@ def mix(digest: int, number: int) -> int:
 
 @dataclass
 class _Sequence:
+    start: SequenceStart
     token_ids: list[int]
-    sampling: SamplingParams
-    root_key: bytes
-    num_prompt_tokens: int
     block_ids: list[int] = field(default_factory=list)
-    pool: int | None = None
 
 
 # The tokens that the draft model of the fake always drafts.
@@ -104,20 +101,11 @@ class FakeBackend:
     def after_start(self) -> None:
         pass
 
-    def start(
-        self,
-        sequence_id: int,
-        token_ids: Sequence[int],
-        num_prompt_tokens: int,
-        sampling: SamplingParams,
-        root_key: bytes = b"",
-        *,
-        pool: int | None = None,
-    ) -> None:
+    def start(self, start: SequenceStart) -> None:
         self._check_thread()
-        assert sequence_id not in self._sequences
-        assert 1 <= num_prompt_tokens <= len(token_ids)
-        self._sequences[sequence_id] = _Sequence(list(token_ids), sampling, root_key, num_prompt_tokens, pool=pool)
+        assert start.sequence_id not in self._sequences
+        assert 1 <= start.num_prompt_tokens <= len(start.token_ids)
+        self._sequences[start.sequence_id] = _Sequence(start, list(start.token_ids))
 
     def end(self, sequence_id: int) -> None:
         self._check_thread()
@@ -195,10 +183,10 @@ class FakeBackend:
             assert late_masks is not None, "a chunk awaits its mask somewhere"
             mask = late_masks.wait(chunk.sequence_id)
             chunk = changed(chunk, allowed_tokens=mask, sample=bool(mask), awaits_mask=False)
-        if chunk.sample and sequence.pool is not None:
+        if chunk.sample and sequence.start.HasField("pooled"):
             # Exact in f32 and in JSON.
             assert digest is not None, "a chunk has tokens"
-            return Sampled(chunk.sequence_id, None, vector=[digest % 64 / 8, float(sequence.pool)])
+            return Sampled(chunk.sequence_id, None, vector=[digest % 64 / 8, float(sequence.start.pooled.second_text)])
         if chunk.sample:
             own = OWN_DRAFTS[: chunk.num_own_drafts]
             chunk = changed(chunk, draft_token_ids=own or chunk.draft_token_ids)
@@ -223,8 +211,8 @@ class FakeBackend:
 
     def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
         """Returns scores derived from the tokens, in eighths, which are exact in f32 and in JSON."""
-        end = min(chunk.first_position + chunk.num_tokens, sequence.num_prompt_tokens - 1)
-        count = sequence.sampling.num_top_prompt_logprobs
+        end = min(chunk.first_position + chunk.num_tokens, sequence.start.num_prompt_tokens - 1)
+        count = sequence.start.sampling.num_top_prompt_logprobs
         scores = []
         for token_id in sequence.token_ids[chunk.first_position + 1 : end + 1]:
             logprob = -(1 + token_id % 64) / 8
@@ -237,7 +225,7 @@ class FakeBackend:
         for store in chunk.stores:
             assert self.fake_store is not None
             tokens = sequence.token_ids[: (store.block_index + 1) * block_size]
-            key = block_key(sequence.root_key, tokens, block_size)
+            key = block_key(sequence.start.root_key, tokens, block_size)
             self.fake_store.store(store.slot, key, sequence.block_ids[store.block_index])
 
     def _fail_stores(self, chunk: Chunk) -> None:
@@ -273,7 +261,7 @@ class FakeBackend:
 
     def _sample(self, chunk: Chunk, sequence: _Sequence, digest: int | None) -> Sampled:
         assert digest is not None
-        sampling = sequence.sampling
+        sampling = sequence.start.sampling
         key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
         # Never the poison token, so that a sequence fails only if the test intends it.
         token_id = key % (VOCAB_SIZE - 1)

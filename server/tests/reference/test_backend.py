@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
-from tests.plans import changed, new_chunk
+from tests.plans import changed, new_chunk, new_start
 from tests.running import Runner
 from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import Sampled, SamplingParams, SequenceFailure
+from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax, top_logprobs
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 70).tolist()
-WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
+WITH_LOGPROBS = sampling_params(logprobs=True, num_top_logprobs=3)
 NUM_BLOCKS = 64
 
 
@@ -65,7 +65,7 @@ def test_score_equals_steps(backend: ReferenceBackend, checkpoint: Checkpoint) -
 @pytest.mark.parametrize("cuts", [[70], [1, 69], [16, 20, 34], [69, 1]])
 def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts: list[int]) -> None:
     rows = backend.score(PROMPT)
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams(num_top_prompt_logprobs=3, logprobs=True))
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params(num_top_prompt_logprobs=3, logprobs=True)))
     runner = Runner(1, iter(range(10)), len(PROMPT))
     scores, sampled = [], []
     for num_tokens in cuts:
@@ -85,12 +85,12 @@ def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts
 
 def test_a_batch_does_not_change_results(backend: ReferenceBackend) -> None:
     alone = run_alone(backend, [70], list(range(10)))
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     free = iter(np.random.default_rng(2).permutation(NUM_BLOCKS).tolist())
     runners = [Runner(1, free, len(PROMPT))]
     for sequence_id in (2, 3):
         prompt = PROMPT[::-1][: 11 * sequence_id]
-        backend.start(sequence_id, prompt, len(prompt), SamplingParams(temperature=1.0, seed=sequence_id))
+        backend.start(new_start(sequence_id, prompt, len(prompt), sampling_params(temperature=1.0, seed=sequence_id)))
         runners.append(Runner(sequence_id, free, len(prompt)))
     for _ in range(6):
         outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
@@ -104,21 +104,21 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_results(backend: Referenc
     cold = run_alone(backend, [70], list(range(10)))
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
-    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
     (hot,) = backend.step([new_chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
     assert isinstance(hot, Sampled)
     assert_same([hot], cold[:1])
 
 
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBackend) -> None:
-    params = SamplingParams(temperature=1.0, seed=11, frequency_penalty=0.5, repetition_penalty=1.3)
-    backend.start(1, PROMPT, len(PROMPT), params)
+    params = sampling_params(temperature=1.0, seed=11, frequency_penalty=0.5, repetition_penalty=1.3)
+    backend.start(new_start(1, PROMPT, len(PROMPT), params))
     straight = Runner(1, iter(range(10)), len(PROMPT))
     for num_tokens in [70, *[1] * 7]:
         straight.take(backend.step([straight.chunk(num_tokens)])[0])
     known = PROMPT + [token.token_id for token in straight.output[:4]]
     backend.end(1)
-    backend.start(2, known, len(PROMPT), params)
+    backend.start(new_start(2, known, len(PROMPT), params))
     resumed = Runner(2, iter(range(20, 30)), len(known))
     for num_tokens in [len(known), 1, 1, 1]:
         resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
@@ -126,7 +126,7 @@ def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBa
 
 
 def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -> None:
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     assert backend.step([new_chunk(1, 0, 40, [0, 1, 2], False)]) == []
     (plain,) = backend.step([new_chunk(1, 40, 30, [3, 4], True)])
     assert isinstance(plain, Sampled)
@@ -149,7 +149,7 @@ def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -
 )
 def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chunk: Chunk, says: str) -> None:
     for sequence_id in (1, 2):
-        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+        backend.start(new_start(sequence_id, PROMPT, len(PROMPT), sampling_params()))
     good = new_chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
     failed, sampled = backend.step([chunk, good])
     assert isinstance(failed, SequenceFailure)
@@ -160,7 +160,7 @@ def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chu
 
 
 def test_a_gap_between_chunks_is_an_invalid_plan(backend: ReferenceBackend) -> None:
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     backend.step([new_chunk(1, 0, 10, [0, 1, 2, 3, 4], False)])
     (failed,) = backend.step([new_chunk(1, 12, 58, [], True)])
     assert isinstance(failed, SequenceFailure)
@@ -170,7 +170,7 @@ def test_a_gap_between_chunks_is_an_invalid_plan(backend: ReferenceBackend) -> N
 def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> None:
     backend = ReferenceBackend(checkpoint, max_step_tokens=80, max_step_sequences=2)
     for sequence_id in (1, 2, 3):
-        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+        backend.start(new_start(sequence_id, PROMPT, len(PROMPT), sampling_params()))
     blocks = iter(range(100))
     chunks = [
         new_chunk(1, 0, 70, [next(blocks) for _ in range(5)], True),
@@ -183,15 +183,15 @@ def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> No
     assert "81 tokens" in outcomes[1].message
     backend.reset()
     for sequence_id in (1, 2, 3):
-        backend.start(sequence_id, PROMPT, len(PROMPT), SamplingParams())
+        backend.start(new_start(sequence_id, PROMPT, len(PROMPT), sampling_params()))
     outcomes = backend.step([chunks[0], chunks[2], chunks[3]])
     assert [type(outcome) for outcome in outcomes] == [Sampled, SequenceFailure]
     assert "more than 2 chunks" in outcomes[1].message  # type: ignore[union-attr]
 
 
 def test_non_finite_logits_fail_only_their_sequence(backend: ReferenceBackend) -> None:
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
-    backend.start(2, PROMPT[:16], 16, SamplingParams())
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
+    backend.start(new_start(2, PROMPT[:16], 16, sampling_params()))
     backend._pool.values[0, :16] = float("nan")
     failed, sampled = backend.step([new_chunk(1, 16, 54, [0, 1, 2, 3, 4], True), new_chunk(2, 0, 16, [9], True)])
     assert failed == SequenceFailure(1, "not_finite", "a logit is not a number")
@@ -203,7 +203,7 @@ def test_score_refuses_long_texts_and_running_sequences(backend: ReferenceBacken
         backend.score([1] * 1025)
     with pytest.raises(InvalidArgument):
         backend.score([])
-    backend.start(1, PROMPT, len(PROMPT), SamplingParams())
+    backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     with pytest.raises(InvalidArgument, match="1 sequences are started"):
         backend.score(PROMPT)
     backend.reset()

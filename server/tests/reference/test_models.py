@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tests.models.compared import GGUF_CASES
 from tests.models.tiny import CASES, RECORDED, TinyModel, TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.tiers import IS_FULL
 from tests.weights.gguf_files import write_model
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -30,7 +30,7 @@ def recorded() -> dict[str, NDArray[Any]]:
 def generate_greedily(backend: ReferenceBackend, prompt: list[int], num_tokens: int) -> list[int]:
     """Generates with one sequence, whole prompt first, through the paged path."""
     block_size = backend.info.block_size
-    backend.start(1, prompt, len(prompt), SamplingParams())
+    backend.start(new_start(1, prompt, len(prompt), sampling_params()))
     output: list[int] = []
     first, num_blocks = 0, 0
     while len(output) < num_tokens:

@@ -20,8 +20,8 @@ from tests.fakes.shard import MODEL
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
 from trunkline_server.named_masks import NamedMasks
+from trunkline_server.plan_checks import PlanLimits, encode_result, read_request
 from trunkline_server.service import describe
-from trunkline_server.wire import PlanLimits, decode_request, encode_result
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
 
@@ -36,10 +36,6 @@ def backend() -> FakeBackend:
 def windowed_backend() -> FakeBackend:
     """Returns the backend of a model whose layers have a window, with three window parts of four positions."""
     return FakeBackend(window_size=5, num_window_parts=3)
-
-
-def sampling(**fields: Any) -> pb.SamplingParams:
-    return pb.SamplingParams(**{"top_p": 1.0, "repetition_penalty": 1.0, "typical_p": 1.0, **fields})
 
 
 def record() -> list[dict[str, Any]]:
@@ -64,9 +60,10 @@ def _record(fake: FakeBackend, stream: list[dict[str, Any]]) -> list[dict[str, A
                 start.token_ids.extend(output)
         late = [json_format.ParseDict(each, pb.LateMask()) for name, each in following.items() if name == "late_mask"]
         request = pb.StepRequest(plan=plan, late_masks=late)
-        decoded = decode_request(request, PlanLimits.of(fake.info), engine.make_late_masks(), named_masks)
-        assert decoded is not None
-        response = encode_result(engine.step(decoded))
+        masks = engine.make_late_masks()
+        checked = read_request(request, PlanLimits.of(fake.info), masks, named_masks)
+        assert checked is not None
+        response = encode_result(engine.step(checked, masks))
         response.result.device_time_us = 0
         output.extend(s.token.token_id for s in response.result.sequences if s.sequence_id == 1 and s.HasField("token"))
         lines.append({"plan": to_json(plan)})

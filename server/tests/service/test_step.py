@@ -11,15 +11,14 @@ import grpc
 import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import DEADLINE_S, Client, Shard, serve
-from tests.service.conversation import sampling
+from tests.plans import new_start
 from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES
 from trunkline_server._proto import shard_pb2 as pb
+from trunkline_server.backends.interface import sampling_params
 
 
 def start(sequence_id: int, token_ids: list[int], **fields: object) -> pb.SequenceStart:
-    return pb.SequenceStart(
-        sequence_id=sequence_id, token_ids=token_ids, num_prompt_tokens=len(token_ids), sampling=sampling(**fields)
-    )
+    return new_start(sequence_id, token_ids, len(token_ids), sampling_params(**fields))
 
 
 def first_plan(sequence_id: int = 1) -> pb.StepPlan:
@@ -148,12 +147,12 @@ def _plan(**fields: object) -> pb.StepPlan:
 
 
 def _start(**fields: object) -> pb.StepPlan:
-    whole = {"sequence_id": 9, "token_ids": [1], "num_prompt_tokens": 1, "sampling": sampling()}
+    whole = {"sequence_id": 9, "token_ids": [1], "num_prompt_tokens": 1, "sampling": sampling_params()}
     return _plan(starts=[pb.SequenceStart(**{**whole, **fields})])
 
 
 def _sampling(**fields: object) -> pb.StepPlan:
-    return _start(sampling=sampling(**fields))
+    return _start(sampling=sampling_params(**fields))
 
 
 def _copy(source: int, destination: int, num_tokens: int) -> pb.StepPlan:
@@ -265,7 +264,7 @@ def test_a_request_without_a_plan_is_an_invalid_argument(client: Client) -> None
 )  # fmt: skip
 def test_sampling_values_at_their_bounds_are_accepted(client: Client, values: dict[str, object]) -> None:
     plan = first_plan()
-    plan.starts[0].sampling.CopyFrom(sampling(**values))
+    plan.starts[0].sampling.CopyFrom(sampling_params(**values))
     assert client.open().step(plan).sequences[0].HasField("token")
 
 

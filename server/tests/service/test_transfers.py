@@ -10,8 +10,8 @@ import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import Client, serve
 from tests.fakes.store import FakeStore, block_key
-from tests.service.conversation import sampling
 from trunkline_server._proto import shard_pb2 as pb
+from trunkline_server.backends.interface import sampling_params
 
 ROOT_KEY = b"0123456789abcdef"
 PROMPT = [1, 2, 3, 4, 5]
@@ -32,7 +32,7 @@ def store(backend: FakeBackend) -> FakeStore:
 def first_plan(slot: int = 2) -> pb.StepPlan:
     """Computes a whole block and one token, and stores the block."""
     start = pb.SequenceStart(
-        sequence_id=1, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling(), root_key=ROOT_KEY
+        sequence_id=1, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling_params(), root_key=ROOT_KEY
     )
     stores = [pb.BlockStore(block_index=0, slot=slot)]
     chunk = pb.Chunk(sequence_id=1, num_tokens=5, new_block_ids=[0, 1], sample=True, stores=stores)
@@ -93,7 +93,7 @@ def test_a_restored_block_is_the_one_that_was_stored(client: Client) -> None:
     stream.send(restore_plan(2, 2, 3))
     restored = stream.response().transfers.restores
     assert [(outcome.restore_id, outcome.num_blocks) for outcome in restored] == [(7, 1)]
-    again = pb.SequenceStart(sequence_id=2, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling())
+    again = pb.SequenceStart(sequence_id=2, token_ids=PROMPT, num_prompt_tokens=5, sampling=sampling_params())
     chunk = pb.Chunk(sequence_id=2, first_position=4, num_tokens=1, new_block_ids=[8, 3], sample=True)
     result = stream.step(pb.StepPlan(step_id=3, starts=[again], chunks=[chunk]))
     assert result.sequences[0].token == token

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.plans import changed, new_chunk
+from tests.plans import changed, new_chunk, new_start
 from tests.running import Runner, run_alone
 from tests.transformers import tiny
 from trunkline_server.backends import registry
-from trunkline_server.backends.interface import Sampled, SamplingParams
+from trunkline_server.backends.interface import Sampled, sampling_params
 from trunkline_server.backends.transformers.backend import TransformersBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax
 
 PROMPT = np.random.default_rng(5).integers(3, tiny.VOCAB_SIZE, 70).tolist()
-WITH_LOGPROBS = SamplingParams(logprobs=True, num_top_logprobs=3)
+WITH_LOGPROBS = sampling_params(logprobs=True, num_top_logprobs=3)
 NUM_BLOCKS = 64
 
 
@@ -56,8 +56,8 @@ def test_neighbours_do_not_change_bits(backend: TransformersBackend) -> None:
     runners = []
     # Prompts that share a batch with the first one, before and after it.
     for sequence_id, prompt in ((2, PROMPT[::-1][:13]), (1, PROMPT), (3, PROMPT[:1]), (4, PROMPT[5:40])):
-        params = WITH_LOGPROBS if sequence_id == 1 else SamplingParams(temperature=1.0, seed=sequence_id)
-        backend.start(sequence_id, prompt, len(prompt), params)
+        params = WITH_LOGPROBS if sequence_id == 1 else sampling_params(temperature=1.0, seed=sequence_id)
+        backend.start(new_start(sequence_id, prompt, len(prompt), params))
         runners.append(Runner(sequence_id, free, len(prompt)))
     for _ in range(6):
         outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
@@ -70,14 +70,14 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_bits(backend: Transformer
     cold = run(backend, [70], list(range(10)))
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     assert backend.step([new_chunk(1, 67, 3, [0, 1, 2, 3, 20], True)]) == cold[:1]
 
 
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: TransformersBackend) -> None:
     straight = run(backend, [70], list(range(10)))
     known = PROMPT + [sampled.token_id for sampled in straight[:3] if sampled.token_id is not None]
-    backend.start(1, known, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, known, len(PROMPT), WITH_LOGPROBS))
     resumed = Runner(1, iter(range(20, 30)), len(known))
     for num_tokens in [len(known), 1, 1]:
         resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
@@ -86,7 +86,7 @@ def test_a_resumed_sequence_continues_as_if_never_preempted(backend: Transformer
 
 def test_scores_are_those_of_the_logits(backend: TransformersBackend) -> None:
     rows = backend.score(PROMPT)
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     runner, scores = Runner(1, iter(range(30, 40)), len(PROMPT)), []
     for num_tokens in (20, 50):
         for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]):

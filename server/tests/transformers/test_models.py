@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests import running
 from tests.transformers import tiny
-from trunkline_server.backends.interface import SamplingParams
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.transformers.backend import TransformersBackend
 from trunkline_server.backends.transformers.trial import try_model
 
@@ -27,7 +27,7 @@ def test_greedy_tokens_and_logprobs_are_those_of_generate(case: str, tmp_path: P
             output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
     backend = TransformersBackend(tmp_path, max_batch_total_tokens=512)
-    params = SamplingParams(logprobs=True, min_tokens=NUM_TOKENS, end_token_ids=(2,))
+    params = sampling_params(logprobs=True, min_tokens=NUM_TOKENS, end_token_ids=(2,))
     output = running.run_alone(backend, PROMPT, [17, 28], range(20, 10, -1), params, num_decodes=NUM_TOKENS - 1)
     tokens = [sampled.token_id for sampled in output]
     assert tokens == expected.sequences[0, len(PROMPT) :].tolist()

@@ -13,12 +13,12 @@ import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
 from tests.models.tiny import TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.vectors.gguf_encoders import write_encoder
 from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.cpu.weight_cache import PackedWeights
-from trunkline_server.backends.interface import Backend, Sampled, SamplingParams
+from trunkline_server.backends.interface import Backend, Sampled, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -151,7 +151,9 @@ class Vectors:
         firsts = []
         for token_ids, second_text in prompts:
             self.num_started += 1
-            self.backend.start(self.num_started, token_ids, len(token_ids), SamplingParams(), pool=second_text)
+            self.backend.start(
+                new_start(self.num_started, token_ids, len(token_ids), sampling_params(), pool=second_text)
+            )
             firsts.append((self.num_started, len(token_ids)))
         if cut:
             ((sequence_id, count),) = firsts

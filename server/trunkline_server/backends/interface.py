@@ -6,52 +6,21 @@ Plans come as the messages of shard.proto. The data classes mirror other message
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trunkline_server._proto.shard_pb2 import Chunk, Restore
+from trunkline_server._proto.shard_pb2 import Chunk, Restore, SamplingParams, SequenceStart
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
-    gamma: float
-    delta: float
-    # Excluded from `repr`, so that it never appears in a log.
-    key: int = field(repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SamplingParams:
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int = 0
-    choice: int = 0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    min_tokens: int = 0
-    end_token_ids: tuple[int, ...] = ()
-    num_top_logprobs: int = 0
-    logprobs: bool = False
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    # A mask without penalties; empty allows all tokens.
-    allowed_tokens: bytes = field(default=b"", repr=False)
-    typical_p: float = 1.0
-    num_top_prompt_logprobs: int = 0
-    watermark: Watermark | None = None
-    top_n_sigma: float = 0.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.0
-
-    def for_kernels(self) -> dict[str, object]:
-        """Returns the fields as `_kernels` takes them."""
-        return {**vars(self), "watermark": self.watermark and asdict(self.watermark)}
+def sampling_params(**fields: Any) -> SamplingParams:
+    """Returns parameters with these fields. The others have the values that choose the likeliest token and change no
+    logit, which are not all 0.
+    """
+    return SamplingParams(**{"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, **fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,20 +224,8 @@ class Backend(Protocol):
     def after_start(self) -> None:
         """Does work that can wait until the shard is ready. Called once, from a thread of its own."""
 
-    def start(
-        self,
-        sequence_id: int,
-        token_ids: Sequence[int],
-        num_prompt_tokens: int,
-        sampling: SamplingParams,
-        root_key: bytes = b"",
-        *,
-        pool: int | None = None,
-    ) -> None:
-        """Begins a sequence whose known tokens are `token_ids`. root_key: 16 bytes, or empty if there is no store.
-
-        pool: if not None, the chunk that samples returns a vector instead of a token (`ModelConfig.pooling`). The
-        number is the position at which the second of two texts begins, or 0.
+    def start(self, start: SequenceStart) -> None:
+        """Begins a sequence. A mask in its parameters is there as a whole, not only by its name.
 
         An exception fails only this sequence, which the backend then does not know.
         """

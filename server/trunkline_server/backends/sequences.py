@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import BackendInfo, Sampled, SamplingParams, SequenceFailure, num_rows
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceStart
+from trunkline_server.backends.interface import BackendInfo, Sampled, SequenceFailure, num_rows
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.masks import mask_problem
 
@@ -53,6 +53,14 @@ class RunningSequence:
     pool: int | None = None
     # The sum of the outputs so far, if the vector is their mean.
     output_sum: Any = 0.0
+
+    @classmethod
+    def of(cls, start: SequenceStart) -> Self:
+        # A copy, because a part of a plan keeps all of the plan in memory.
+        sampling = SamplingParams()
+        sampling.CopyFrom(start.sampling)
+        pool = start.pooled.second_text if start.HasField("pooled") else None
+        return cls(list(start.token_ids), start.num_prompt_tokens, sampling, pool=pool)
 
     @property
     def num_tokens(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ from trunkline_server.sampling.watermark import is_green
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trunkline_server.backends.interface import Watermark
+    from trunkline_server._proto.shard_pb2 import TokenBias, Watermark
 
     Floats = NDArray[np.float32]
 
@@ -24,10 +24,10 @@ def lift_green(logits: Floats, previous: int, watermark: Watermark) -> None:
     logits[green] += np.float32(watermark.delta)
 
 
-def add_bias(logits: Floats, bias: Sequence[tuple[int, float]]) -> None:
+def add_bias(logits: Floats, biases: Iterable[TokenBias]) -> None:
     """Adds biases to the logits of their tokens, in place and one after the other."""
-    for token_id, value in bias:
-        logits[token_id] += np.float32(value)
+    for bias in biases:
+        logits[bias.token_id] += np.float32(bias.bias)
 
 
 def repetition_penalty(logits: Floats, token_ids: Sequence[int], penalty: float) -> None:

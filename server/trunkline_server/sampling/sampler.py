@@ -14,7 +14,7 @@ from trunkline_server.sampling.philox import uniforms
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from trunkline_server.backends.interface import SamplingParams
+    from trunkline_server._proto.shard_pb2 import SamplingParams
 
 
 class NotFiniteError(ValueError):
@@ -46,7 +46,7 @@ def choose_token(
     """
     logits = logits.astype(np.float32, copy=True)
     output_ids = token_ids[num_prompt_tokens:]
-    if params.watermark is not None:
+    if params.HasField("watermark"):
         processors.lift_green(logits, token_ids[-1], params.watermark)
     processors.add_bias(logits, params.logit_bias)
     for token_id, addend in zip(*penalties_of(allowed_tokens, logits.shape[0]), strict=True):

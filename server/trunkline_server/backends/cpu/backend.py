@@ -14,13 +14,13 @@ from trunkline_server._proto.shard_pb2 import (
     PromptTokenLogprob,
     SampledToken,
     SequenceResult,
+    SequenceStart,
     StepPlan,
     StepResult,
 )
 from trunkline_server.backends.interface import (
     BackendInfo,
     Sampled,
-    SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
@@ -66,20 +66,10 @@ class CpuBackend:
         if self._after_start is not None:
             self._after_start()
 
-    def start(
-        self,
-        sequence_id: int,
-        token_ids: Sequence[int],
-        num_prompt_tokens: int,
-        sampling: SamplingParams,
-        root_key: bytes = b"",
-        *,
-        pool: int | None = None,
-    ) -> None:
-        fields = sampling.for_kernels()
-        self._executor.start(sequence_id, token_ids, num_prompt_tokens, fields, root_key or None, pool=pool)
+    def start(self, start: SequenceStart) -> None:
+        self._executor.start(start.SerializeToString())
         if self._draft_model is not None:
-            self._draft_model.start(sequence_id, token_ids, num_prompt_tokens)
+            self._draft_model.start(start)
 
     def end(self, sequence_id: int) -> None:
         self._executor.end(sequence_id)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server._proto.shard_pb2 import Chunk, StepPlan, StepResult
+from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan, StepResult
+from trunkline_server.backends.interface import sampling_params
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
@@ -42,9 +43,16 @@ class DraftModel:
     def weight_bytes(self) -> int:
         return self._executor.weight_bytes
 
-    def start(self, sequence_id: int, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        self._executor.start(sequence_id, token_ids, num_prompt_tokens, {}, None)
-        self._sequences[sequence_id] = _Sequence(len(token_ids))
+    def start(self, start: SequenceStart) -> None:
+        """Starts a sequence of the main model."""
+        greedy = SequenceStart(
+            sequence_id=start.sequence_id,
+            token_ids=start.token_ids,
+            num_prompt_tokens=start.num_prompt_tokens,
+            sampling=sampling_params(),
+        )
+        self._executor.start(greedy.SerializeToString())
+        self._sequences[start.sequence_id] = _Sequence(len(start.token_ids))
 
     def end(self, sequence_id: int) -> None:
         if self._sequences.pop(sequence_id, None) is not None:

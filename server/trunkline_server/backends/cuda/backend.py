@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceStart
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
@@ -26,7 +26,6 @@ from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.interface import (
     BackendInfo,
     Sampled,
-    SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
@@ -125,21 +124,14 @@ class CudaBackend:
     def after_start(self) -> None:
         pass
 
-    def start(
-        self,
-        sequence_id: int,
-        token_ids: Sequence[int],
-        num_prompt_tokens: int,
-        sampling: SamplingParams,
-        root_key: bytes = b"",
-        *,
-        pool: int | None = None,
-    ) -> None:
-        rules = SamplingRules(sampling, token_ids, num_prompt_tokens, self.vocab_size)
-        sequence = RunningSequence(list(token_ids), num_prompt_tokens, sampling, rules=rules, pool=pool)
-        self._sequences.start(sequence_id, sequence)
+    def start(self, start: SequenceStart) -> None:
+        sequence = RunningSequence.of(start)
+        sequence.rules = SamplingRules(
+            sequence.sampling, sequence.token_ids, sequence.num_prompt_tokens, self.vocab_size
+        )
+        self._sequences.start(start.sequence_id, sequence)
         if self.tiers is not None:
-            self.tiers.start(sequence_id, root_key)
+            self.tiers.start(start.sequence_id, start.root_key)
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
@@ -352,10 +344,10 @@ class CudaBackend:
 
     def _requests(self, work: _ChunkWork) -> list[RowRequest]:
         """Returns requests for the rows of logits of a chunk, in order, including rows whose sample is skipped."""
-        chunk, sequence, params = work.chunk, work.sequence, work.sequence.sampling
+        chunk, sequence, rules = work.chunk, work.sequence, work.sequence.rules
         requests = [
             RowRequest(
-                target=sequence.token_ids[chunk.first_position + index + 1], num_top=params.num_top_prompt_logprobs
+                target=sequence.token_ids[chunk.first_position + index + 1], num_top=rules.num_top_prompt_logprobs
             )
             for index in range(work.rows.num_scored)
         ]
@@ -366,9 +358,9 @@ class CudaBackend:
             position = work.num_tokens + index
             requests.append(
                 RowRequest(
-                    rules=sequence.rules,
-                    num_top=params.num_top_logprobs,
-                    wants_logprob=params.logprobs,
+                    rules=rules,
+                    num_top=rules.num_top_logprobs,
+                    wants_logprob=rules.wants_logprob,
                     position=position,
                     num_output=position - sequence.num_prompt_tokens,
                     last_token=drafts[-1] if drafts else sequence.token_ids[-1],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from trunkline_server._proto.shard_pb2 import TokenBias, Watermark
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.kernels.choose import (
     ChoiceScratch,
@@ -33,7 +34,7 @@ from trunkline_server.backends.cuda.kernels.logprobs import Logprobs, find_logpr
 from trunkline_server.backends.cuda.kernels.watermark import WatermarkEdits, lift_green
 from trunkline_server.backends.cuda.packed_rows import send_arrays
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules, mask_words
-from trunkline_server.backends.interface import SamplingParams, Watermark
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.sampling.masks import NO_PENALTIES, num_mask_bytes
 from trunkline_server.sampling.watermark import green_below
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     Words = NDArray[np.uint32]
     Penalties = tuple[NDArray[np.int32], NDArray[np.float32]]
 
-_GREEDY = SamplingParams()
+_GREEDY = SamplingRules(sampling_params(), (), 0, 0)
 _SCORED = -2
 _UNWANTED = -1
 _BIAS_NAMES = ("bias_begin", "bias_rounds", "bias_tokens", "bias_values", "bias_numbers")
@@ -160,12 +161,12 @@ class DeviceSampler:
 
     def warm_up(self, logits: torch.Tensor) -> None:
         """Launches every kernel once, so that none is compiled while a request waits. logits: [1, V], finite."""
-        everything = SamplingParams(
-            temperature=1.0, typical_p=0.9, top_n_sigma=1.0, logit_bias=((0, 1.0),), repetition_penalty=1.1,
+        everything = sampling_params(
+            temperature=1.0, typical_p=0.9, top_n_sigma=1.0, logit_bias=[TokenBias(bias=1.0)], repetition_penalty=1.1,
             logprobs=True, num_top_logprobs=1, allowed_tokens=b"\xff" * num_mask_bytes(self._vocab_size),
-            watermark=Watermark(0.5, 2.0, 1),
+            watermark=Watermark(gamma=0.5, delta=2.0, key=1),
         )  # fmt: skip
-        for params in (SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, top_p=0.9), everything):
+        for params in (sampling_params(temperature=1.0), sampling_params(temperature=1.0, top_p=0.9), everything):
             rules = SamplingRules(params, [0], 1, self._vocab_size)
             self.launch(logits, [RowRequest(rules=rules, num_top=params.num_top_logprobs, mask=rules.allowed)])
             self._device.wait()
@@ -184,9 +185,10 @@ class DeviceSampler:
         peaks = find_peaks(logits, self._scratch, self._raw_peaks)
         edited, edited_peaks = self._edit(logits, peaks, requests, parts)
         is_raw = edited is logits
-        params = [_GREEDY if request.rules is None else request.rules.params for request in requests]
-        if any(one.temperature != 0.0 for one in params):
-            filters, rare = _filters(params)
+        rules = _rules_of(requests)
+        if any(rule.temperature != 0.0 for rule in rules):
+            # Three combinations of filters, so that few kernels are compiled.
+            filters, rare = any(rule.has_filters for rule in rules), any(rule.has_rare for rule in rules)
             choose_tokens(edited, edited_peaks, parts["draws"], self._scratch, sampled, filters=filters, rare=rare)
         else:
             choose_largest(num_rows, edited_peaks, self._scratch, sampled)
@@ -247,11 +249,10 @@ class DeviceSampler:
 
     def _upload(self, requests: Sequence[RowRequest]) -> dict[str, torch.Tensor]:
         """Copies the requests' numbers to the device as tensors, by name."""
-        rules = [request.rules for request in requests]
-        params = [_GREEDY if rule is None else rule.params for rule in rules]
+        rules = _rules_of(requests)
         mask_rows = np.cumsum([request.mask is not None for request in requests]) - 1
         arrays: dict[str, NDArray[np.generic]] = {
-            "draws": _draw_table(params, requests),
+            "draws": _draw_table(rules, requests),
             "targets": np.array([_target(request) for request in requests], dtype=np.int32),
             "scored": np.array([request.target for request in requests], dtype=np.int32),
             "num_top": np.array([request.num_top for request in requests], dtype=np.int32),
@@ -259,12 +260,12 @@ class DeviceSampler:
         }
         if any(request.has_biases for request in requests):
             arrays |= _bias_arrays(requests)
-        if edits := _edit_arrays(requests, params):
+        if edits := _edit_arrays(requests, rules):
             arrays |= edits
-        if any(one.top_n_sigma > 0.0 for one in params):
-            arrays["top_n_sigma"] = np.array([one.top_n_sigma for one in params], dtype=np.float32)
-        if any(one.watermark is not None for one in params):
-            arrays |= _mark_arrays(requests, [one.watermark for one in params])
+        if any(rule.top_n_sigma > 0.0 for rule in rules):
+            arrays["top_n_sigma"] = np.array([rule.top_n_sigma for rule in rules], dtype=np.float32)
+        if any(rule.watermark is not None for rule in rules):
+            arrays |= _mark_arrays(requests, [rule.watermark for rule in rules])
         return send_arrays(self._device, arrays)
 
 
@@ -274,23 +275,15 @@ def _target(request: RowRequest) -> int:
     return 0 if request.wants_numbers else _UNWANTED
 
 
-def _filters(params: Sequence[SamplingParams]) -> tuple[bool, bool]:
-    """Returns whether any row has a filter, and a rare one: three combinations, so that few kernels are compiled."""
-    is_rare = any(one.typical_p < 1.0 or one.xtc_probability > 0.0 for one in params)
-    return is_rare or any(one.top_k > 0 or one.top_p < 1.0 or one.min_p > 0.0 for one in params), is_rare
+def _rules_of(requests: Sequence[RowRequest]) -> list[SamplingRules]:
+    return [request.rules or _GREEDY for request in requests]
 
 
-def _draw_table(params: Sequence[SamplingParams], requests: Sequence[RowRequest]) -> NDArray[np.int64]:
+def _draw_table(rules: Sequence[SamplingRules], requests: Sequence[RowRequest]) -> NDArray[np.int64]:
     """Returns the parameters of draws in the columns of draw_range.py."""
-    reals = np.array(
-        [
-            (one.temperature, one.top_p, one.min_p, one.typical_p, one.xtc_probability, one.xtc_threshold)
-            for one in params
-        ],
-        dtype=np.float64,
-    )
-    seeds = np.array([one.seed for one in params], dtype=np.uint64).view(np.int64)
-    top_ks, choices = ([getattr(one, name) for one in params] for name in ("top_k", "choice"))
+    reals = np.array([rule.reals for rule in rules], dtype=np.float64)
+    seeds = np.array([rule.seed for rule in rules], dtype=np.uint64).view(np.int64)
+    top_ks, choices = [rule.top_k for rule in rules], [rule.choice for rule in rules]
     positions = [request.position for request in requests]
     return np.column_stack([reals.view(np.int64), top_ks, seeds, choices, positions])
 
@@ -332,7 +325,7 @@ def _mark_arrays(
     }
 
 
-def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams]) -> dict[str, NDArray[np.generic]]:
+def _edit_arrays(requests: Sequence[RowRequest], rules: Sequence[SamplingRules]) -> dict[str, NDArray[np.generic]]:
     """Returns the arrays of token edits; empty if no row has any."""
     none = np.zeros(0, dtype=np.int32)
     edits = [
@@ -350,8 +343,8 @@ def _edit_arrays(requests: Sequence[RowRequest], params: Sequence[SamplingParams
         "edit_tokens": np.concatenate([tokens for tokens, _, _ in edits]),
         "edit_counts": np.concatenate([counts for _, counts, _ in edits]),
         "edit_flags": np.concatenate([flags for _, _, flags in edits]),
-        "repetition": np.array([one.repetition_penalty for one in params], dtype=np.float32),
-        "presence": np.array([one.presence_penalty for one in params], dtype=np.float32),
-        "frequency": np.array([one.frequency_penalty for one in params], dtype=np.float32),
+        "repetition": np.array([rule.repetition for rule in rules], dtype=np.float32),
+        "presence": np.array([rule.presence for rule in rules], dtype=np.float32),
+        "frequency": np.array([rule.frequency for rule in rules], dtype=np.float32),
         "pending": np.array(pending, dtype=np.int32),
     }

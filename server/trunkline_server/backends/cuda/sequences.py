@@ -16,7 +16,7 @@ class RunningSequence(sequences.RunningSequence):
     step's samples.
     """
 
-    rules: SamplingRules = field(kw_only=True)
+    rules: SamplingRules = field(init=False)
     num_pending: int = 0
     pending_row: int = -1
 

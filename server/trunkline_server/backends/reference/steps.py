@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart
 from trunkline_server.backends.interface import (
     BackendInfo,
     Sampled,
-    SamplingParams,
     SequenceFailure,
     Store,
     TokenScore,
@@ -61,17 +60,8 @@ class StepBackend:
     def after_start(self) -> None:
         pass
 
-    def start(
-        self,
-        sequence_id: int,
-        token_ids: Sequence[int],
-        num_prompt_tokens: int,
-        sampling: SamplingParams,
-        root_key: bytes = b"",
-        *,
-        pool: int | None = None,
-    ) -> None:
-        self._sequences.start(sequence_id, RunningSequence(list(token_ids), num_prompt_tokens, sampling, pool=pool))
+    def start(self, start: SequenceStart) -> None:
+        self._sequences.start(start.sequence_id, RunningSequence.of(start))
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)

@@ -1,8 +1,9 @@
-"""Converts between the generated messages of shard.proto and plain data.
+"""Checks of the messages of shard.proto.
 
-Decoding checks everything that follows from one plan and the shard's limits. The engine checks what depends on earlier
-plans (known sequences, consecutive step ids). A violation found here is a `PlanError`: the router is wrong, and no part
-of the plan has run. A start that is wrong by itself is no such violation: only its sequence fails.
+`read_request` checks everything that follows from one plan and the shard's limits. The engine checks what depends on
+earlier plans (known sequences, consecutive step ids). A violation found here is a `PlanError`: the router is wrong, and
+no part of the plan has run. A start that is wrong by itself is no such violation: only its sequence fails, and
+`start_problem` says why.
 """
 
 from __future__ import annotations
@@ -16,14 +17,12 @@ from trunkline_server.backends.interface import (
     BackendInfo,
     LateMasks,
     Sampled,
-    SamplingParams,
     StoredBlocks,
-    Watermark,
     num_rows,
 )
 from trunkline_server.errors import PlanError
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan import SequenceStart, StepPlan, StepResponse, StepResult
+from trunkline_server.plan import StepResponse, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,27 +65,52 @@ class PlanLimits:
         )
 
 
-def decode_request(
+def read_request(
     request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
-) -> StepPlan | None:
-    """Puts late masks into `late_masks`, then reads and checks the plan, if there is one.
+) -> shard_pb2.StepPlan | None:
+    """Puts late masks into `late_masks`, then checks the plan and returns it, if there is one.
 
-    named_masks: the named masks of the stream. Returns None if the request holds only late masks. Raises PlanError.
+    named_masks: the named masks of the stream, which the plan's starts then hold as a whole. Returns None if the
+    request holds only late masks. Raises PlanError.
     """
     for late in request.late_masks:
         late_masks.tell(late.sequence_id, named_masks.read(late, late.sequence_id))
     if request.HasField("plan"):
-        return decode_plan(request.plan, limits, late_masks, named_masks)
+        _check_plan(request.plan, limits, named_masks)
+        return request.plan
     if not request.late_masks:
         raise PlanError("step request has neither `plan` nor `late_masks`")
     return None
 
 
-def decode_plan(
-    plan: shard_pb2.StepPlan, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
-) -> StepPlan:
-    """Reads and checks one plan. late_masks: where chunks with `awaits_mask` find their masks. Raises PlanError."""
-    # As a list, because the messages stay the same objects while it holds them.
+def start_problem(start: shard_pb2.SequenceStart, vocab_size: int) -> str | None:
+    """Returns why the sequence cannot start, or None."""
+    token_ids, sampling = start.token_ids, start.sampling
+    if not token_ids:
+        return "the sequence has no tokens"
+    if not 1 <= start.num_prompt_tokens <= len(token_ids):
+        return f"`num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {len(token_ids)}"
+    if not start.HasField("sampling"):
+        return "the sequence has no `sampling`"
+    if len(start.root_key) not in (0, KEY_BYTES):
+        return f"`root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none"
+    try:
+        _kernels.check_sampling(sampling.SerializeToString())
+    except ValueError as error:
+        return str(error)
+    num_mask_bytes, mask = -(-vocab_size // 8), sampling.allowed_tokens
+    if max(token_ids) >= vocab_size:
+        return f"a token id is not below the vocabulary size {vocab_size}"
+    if max(sampling.end_token_ids, default=0) >= vocab_size:
+        return f"an end token id is not below the vocabulary size {vocab_size}"
+    if mask and len(mask) != num_mask_bytes:
+        return f"a mask of {len(mask)} bytes, expected {num_mask_bytes}"
+    if max((bias.token_id for bias in sampling.logit_bias), default=0) >= vocab_size:
+        return f"a biased token id is not below the vocabulary size {vocab_size}"
+    return None
+
+
+def _check_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, named_masks: NamedMasks) -> None:
     chunks = list(plan.chunks)
     _check_chunks(plan.step_id, chunks, limits)
     for restore in plan.restores:
@@ -96,17 +120,12 @@ def decode_plan(
     _check_slots(plan.step_id, chunks, plan.restores, plan.discards, limits)
     if plan.window_drops:
         _check_window_drops(plan.step_id, plan.window_drops, limits)
-    return StepPlan(
-        plan.step_id,
-        plan.ends,
-        [_decode_start(plan.step_id, start, named_masks) for start in plan.starts] if plan.starts else (),
-        plan.copies,
-        chunks,
-        plan.restores,
-        plan.discards,
-        plan.window_drops,
-        late_masks,
-    )
+    for start in plan.starts:
+        if start.sequence_id == 0:
+            raise PlanError(f"step {plan.step_id} starts a sequence with id 0")
+        if start.sampling.mask_id:
+            # A mask takes its name even if the sequence cannot start.
+            start.sampling.allowed_tokens = named_masks.read(start.sampling, start.sequence_id)
 
 
 def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
@@ -275,60 +294,3 @@ def _check_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> 
         raise PlanError(f"step {step_id} copies block {copy.source_block_id} onto itself")
     if not 1 <= copy.num_tokens <= limits.block_size:
         raise PlanError(f"step {step_id} copies {copy.num_tokens} tokens of a block, expected 1 to {limits.block_size}")
-
-
-def _decode_start(step_id: int, start: shard_pb2.SequenceStart, named_masks: NamedMasks) -> SequenceStart:
-    """Reads a start. Its mask takes its name even if the sequence cannot start."""
-    if start.sequence_id == 0:
-        raise PlanError(f"step {step_id} starts a sequence with id 0")
-    token_ids = list(start.token_ids)
-    sampling = _decode_sampling(start.sampling, named_masks.read(start.sampling, start.sequence_id))
-    pool = start.pooled.second_text if start.HasField("pooled") else None
-    problem = _start_problem(start, sampling)
-    return SequenceStart(start.sequence_id, token_ids, start.num_prompt_tokens, sampling, start.root_key, pool, problem)
-
-
-def _start_problem(start: shard_pb2.SequenceStart, sampling: SamplingParams) -> str | None:
-    """Returns why the sequence cannot start, as far as its start alone says, or None."""
-    num_tokens = len(start.token_ids)
-    if not num_tokens:
-        return "the sequence has no tokens"
-    if not 1 <= start.num_prompt_tokens <= num_tokens:
-        return f"`num_prompt_tokens` is {start.num_prompt_tokens}, expected 1 to {num_tokens}"
-    if not start.HasField("sampling"):
-        return "the sequence has no `sampling`"
-    if len(start.root_key) not in (0, KEY_BYTES):
-        return f"`root_key` has {len(start.root_key)} bytes, expected {KEY_BYTES} or none"
-    try:
-        _kernels.check_sampling(sampling.for_kernels())
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _decode_sampling(sampling: shard_pb2.SamplingParams, allowed_tokens: bytes) -> SamplingParams:
-    s = sampling
-    watermark = Watermark(s.watermark.gamma, s.watermark.delta, s.watermark.key) if s.HasField("watermark") else None
-    return SamplingParams(
-        temperature=s.temperature,
-        top_p=s.top_p,
-        top_k=s.top_k,
-        min_p=s.min_p,
-        seed=s.seed,
-        choice=s.choice,
-        presence_penalty=s.presence_penalty,
-        frequency_penalty=s.frequency_penalty,
-        repetition_penalty=s.repetition_penalty,
-        min_tokens=s.min_tokens,
-        end_token_ids=tuple(s.end_token_ids),
-        num_top_logprobs=s.num_top_logprobs,
-        logprobs=s.logprobs,
-        logit_bias=tuple((bias.token_id, bias.bias) for bias in s.logit_bias),
-        allowed_tokens=allowed_tokens,
-        typical_p=s.typical_p,
-        num_top_prompt_logprobs=s.num_top_prompt_logprobs,
-        watermark=watermark,
-        top_n_sigma=s.top_n_sigma,
-        xtc_probability=s.xtc_probability,
-        xtc_threshold=s.xtc_threshold,
-    )
