@@ -13,7 +13,7 @@ use trunkline_kv::{BlockTable, RestoredBlock};
 
 use crate::constraint::Constraint;
 use crate::estimate::OwnAcceptance;
-use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceId, SequenceRequest, Usage};
+use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
 
 /// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is removed.
