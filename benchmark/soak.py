@@ -185,14 +185,8 @@ def main() -> int:
     seconds = args.hours * 3600
     window_s = FIRST_S if args.hours >= 0.5 else seconds / 6
     # Several threads wait for each other at every step, so that other load on the machine would count several times.
-    flags = [
-        "--threads",
-        "1",
-        "--max-batch-total-tokens",
-        str(POOL_TOKENS),
-        "--max-response-store-bytes",
-        str(RESPONSE_BYTES),
-    ]
+    flags = ["--threads", "1", "--max-batch-total-tokens", str(POOL_TOKENS)]
+    flags += ["--max-response-store-bytes", str(RESPONSE_BYTES)]
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         flags += ["--kv-disk-path", folder, "--kv-disk-size", STORE]
         with serving(*flags) as server, ThreadPoolExecutor(args.clients) as pool:

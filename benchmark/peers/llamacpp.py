@@ -12,8 +12,8 @@ import tarfile
 from pathlib import Path
 
 from .environment import Environment, InstallError, clean_environ, run
-from .peer import HttpEndpoint, Peer, Setting, start_http
-from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
+from .peer import Peer, Setting
+from .workload import CONTEXT_TOKENS, MAX_SEQUENCES
 
 ENVIRONMENT = Environment("llamacpp")
 SOURCE = ENVIRONMENT.folder / "src"
@@ -77,22 +77,14 @@ class Server(Peer):
     def install(self, setting: Setting) -> None:
         install()
 
-    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+    def command(self, setting: Setting, port: int) -> list[str | Path]:
         # Each sequence has a slot with its own full context, so that none waits or moves.
         slots = ["--parallel", str(MAX_SEQUENCES), "--ctx-size", str(MAX_SEQUENCES * CONTEXT_TOKENS)]
         # Prompts stay in their slots, so additional copies in host memory would only cost time.
         slots += ["--cache-ram", "0", "--no-kv-unified"]
         threads = ["--threads", str(setting.threads), "--threads-batch", str(setting.threads), "--threads-http", "4"]
-        return start_http(
-            self,
-            setting,
-            first,
-            lambda port: [
-                *(BUILD / "bin/llama-server", "--model", setting.gguf, "--offline", "--jinja"),
-                *("--host", "127.0.0.1", "--port", str(port), *slots, *threads),
-            ],
-            clean_environ(),
-        )
+        command = [BUILD / "bin/llama-server", "--model", setting.gguf, "--offline", "--jinja"]
+        return [*command, "--host", "127.0.0.1", "--port", str(port), *slots, *threads]
 
 
 NOTE = "llama-server, 32 slots; clears their 6 GB at start"

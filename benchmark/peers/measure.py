@@ -51,7 +51,8 @@ class Measurer:
         """
         self.vocabulary = Vocabulary(self.words, f"{workload.name}/{self.seed}")
         try:
-            measured: Metrics = self._by_kind[type(workload)](self, endpoint, workload)
+            # The method of a workload has the name of its class.
+            measured: Metrics = getattr(self, type(workload).__name__.lower())(endpoint, workload)
             return measured
         except TimeoutError:
             return {"over_s": workload.limit_s}
@@ -182,21 +183,6 @@ class Measurer:
         by_turn = [latencies(turn) | {"answers": len(turn)} for turn in turns]
         last_prompt = max(int(s.usage.get("prompt_tokens", 0)) for s in done)
         return over | served(done, self.slo) | latencies(done) | {"last_prompt_tokens": last_prompt, "turns": by_turn}
-
-    _by_kind: Any = field(
-        init=False,
-        repr=False,
-        default_factory=lambda: {
-            Start: Measurer.start,
-            Decode: Measurer.decode,
-            Prefill: Measurer.prefill,
-            History: Measurer.history,
-            Overhead: Measurer.overhead,
-            Interruption: Measurer.interruption,
-            Arrivals: Measurer.arrivals,
-            Chat: Measurer.chat,
-        },
-    )
 
 
 def must_be_cold(done: Stream) -> None:

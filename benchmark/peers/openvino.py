@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from .environment import INSIDE, Environment, clean_environ
-from .peer import HttpEndpoint, Peer, Setting, start_http
-from .workload import MAX_SEQUENCES, Prompt
+from pathlib import Path
+
+from .environment import INSIDE, Environment
+from .peer import Peer, Setting
+from .workload import MAX_SEQUENCES
 
 ENVIRONMENT = Environment("openvino")
 # K and V of 32 conversations of 6,000 tokens fit even with 16 bits per element; the default is 8 bits.
@@ -17,10 +19,9 @@ class Server(Peer):
             ENVIRONMENT.install()
             ENVIRONMENT.done()
 
-    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
-        command = [ENVIRONMENT.python, INSIDE / "openvino_server.py", setting.gguf]
-        options = [str(CACHE_GB), str(MAX_SEQUENCES), str(setting.threads)]
-        return start_http(self, setting, first, lambda port: [*command, *options, str(port)], clean_environ())
+    def command(self, setting: Setting, port: int) -> list[str | Path]:
+        options = (CACHE_GB, MAX_SEQUENCES, setting.threads, port)
+        return [ENVIRONMENT.python, INSIDE / "openvino_server.py", setting.gguf, *map(str, options)]
 
 
 PEERS = [Server("openvino", "OpenVINO GenAI", "Q4_1", ENVIRONMENT, note="thin loop, inside/openvino_server.py")]

@@ -16,7 +16,7 @@ from client import HttpError, Stream, fields_of, post
 from harness import free_port
 
 from .child import Child, Died
-from .environment import PEERS, Environment
+from .environment import PEERS, Environment, clean_environ
 from .workload import Prompt
 
 Watch = Callable[[int], None]
@@ -39,7 +39,7 @@ class HttpEndpoint:
     not as token ids.
     """
 
-    def __init__(self, child: Child, port: int, model: str | None, *, text_only: bool) -> None:
+    def __init__(self, child: Child, port: int, model: str | None = None, *, text_only: bool = False) -> None:
         self.child = child
         self.port = port
         self.start_s = 0.0
@@ -113,11 +113,29 @@ class Peer(ABC):
 
     @abstractmethod
     def install(self, setting: Setting) -> None:
-        """Installs everything that `start` needs, if it is not installed yet. Raises InstallError."""
+        """Installs everything that `command` needs, if it is not installed yet. Raises InstallError."""
 
     @abstractmethod
+    def command(self, setting: Setting, port: int) -> Sequence[str | Path]:
+        """Returns the command line of the server."""
+
+    def environ(self, setting: Setting) -> dict[str, str]:
+        return clean_environ()
+
+    def endpoint(self, child: Child, port: int, setting: Setting) -> HttpEndpoint:
+        return HttpEndpoint(child, port)
+
     def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
-        """Starts the peer and waits for its first token. Raises Died if it exits or takes too long."""
+        """Starts the server on a free port and waits for its first token. Raises Died if it exits or takes too long."""
+        port = free_port()
+        child = Child(self.command(setting, port), self.log(), env=self.environ(setting))
+        endpoint = self.endpoint(child, port, setting)
+        try:
+            endpoint.await_first_token(first, setting.start_limit_s)
+        except BaseException:
+            child.stop()
+            raise
+        return endpoint
 
     def log(self) -> Path:
         return PEERS / "logs" / f"{self.name}.log"
@@ -130,26 +148,3 @@ def started(peer: Peer, setting: Setting, first: Prompt) -> Iterator[HttpEndpoin
         yield endpoint
     finally:
         endpoint.child.stop()
-
-
-def start_http(
-    peer: Peer,
-    setting: Setting,
-    first: Prompt,
-    command: Callable[[int], Sequence[str | Path]],
-    env: dict[str, str],
-    *,
-    kind: type[HttpEndpoint] = HttpEndpoint,
-    model: str | None = None,
-    text_only: bool = False,
-) -> HttpEndpoint:
-    """Starts an HTTP server on a free port. `command` returns its command line; `model` is sent with each request."""
-    port = free_port()
-    child = Child(command(port), peer.log(), env=env)
-    endpoint = kind(child, port, model, text_only=text_only)
-    try:
-        endpoint.await_first_token(first, setting.start_limit_s)
-    except BaseException:
-        child.stop()
-        raise
-    return endpoint

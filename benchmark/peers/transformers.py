@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from .child import Child
 from .environment import Environment, clean_environ
-from .peer import HttpEndpoint, Peer, Setting, start_http
+from .peer import HttpEndpoint, Peer, Setting
 from .safetensors import convert, folder_of
-from .workload import KV_TOKENS, Prompt
+from .workload import KV_TOKENS
 
 ENVIRONMENT = Environment("transformers")
 BLOCK_TOKENS = 256
@@ -35,22 +37,18 @@ class Server(Peer):
     def install(self, setting: Setting) -> None:
         install(setting)
 
-    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
-        program, folder = ENVIRONMENT.python.parent / "transformers", folder_of(setting.gguf)
+    def command(self, setting: Setting, port: int) -> list[str | Path]:
+        program = ENVIRONMENT.python.parent / "transformers"
         options = ["--device", "cpu", "--dtype", "bfloat16", "--continuous-batching"]
         # By default it uses a share of all memory and steps of 8,192 tokens.
         options += ["--cb-num-blocks", str(KV_TOKENS // BLOCK_TOKENS), "--cb-max-batch-tokens", str(STEP_TOKENS)]
-        env = clean_environ() | {"OMP_NUM_THREADS": str(setting.threads)}
-        return start_http(
-            self,
-            setting,
-            first,
-            lambda port: [program, "serve", folder, "--host", "127.0.0.1", "--port", str(port), *options],
-            env,
-            kind=Endpoint,
-            model=str(folder),
-            text_only=True,
-        )
+        return [program, "serve", folder_of(setting.gguf), "--host", "127.0.0.1", "--port", str(port), *options]
+
+    def environ(self, setting: Setting) -> dict[str, str]:
+        return clean_environ() | {"OMP_NUM_THREADS": str(setting.threads)}
+
+    def endpoint(self, child: Child, port: int, setting: Setting) -> HttpEndpoint:
+        return Endpoint(child, port, str(folder_of(setting.gguf)), text_only=True)
 
 
 PEERS = [Server("transformers", "transformers", "bf16", ENVIRONMENT, note="transformers serve")]

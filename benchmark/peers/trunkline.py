@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness import TRUNKLINE
 
 from . import transformers
-from .environment import InstallError, clean_environ
-from .peer import HttpEndpoint, Peer, Setting, start_http
+from .environment import InstallError
+from .peer import Peer, Setting
 from .safetensors import convert, folder_of
-from .workload import KV_TOKENS, Prompt
+from .workload import KV_TOKENS
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,12 @@ class Trunkline(Peer):
         if self.weights == "bf16":
             convert(setting.gguf, transformers.ENVIRONMENT)
 
-    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
+    def command(self, setting: Setting, port: int) -> list[str | Path]:
         model = folder_of(setting.gguf) if self.weights == "bf16" else setting.gguf
         options = ["--threads", str(setting.threads), "--max-batch-total-tokens", str(KV_TOKENS), *self.flags]
         # The replies repeat words, so drafts would measure the text. No other peer drafts here.
         options += ["--speculate", "off"]
-        return start_http(
-            self,
-            setting,
-            first,
-            lambda port: [TRUNKLINE, "serve", model, "--port", str(port), *options],
-            clean_environ(),
-        )
+        return [TRUNKLINE, "serve", model, "--port", str(port), *options]
 
 
 PEERS = [

@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 from . import transformers
+from .child import Child
 from .environment import Environment, InstallError, clean_environ
 from .machine import first_of_each_core
-from .peer import HttpEndpoint, Peer, Setting, start_http
+from .peer import HttpEndpoint, Peer, Setting
 from .safetensors import convert, folder_of
-from .workload import CONTEXT_TOKENS, MAX_SEQUENCES, Prompt
+from .workload import CONTEXT_TOKENS, MAX_SEQUENCES
 
 ENVIRONMENT = Environment("vllm")
 # K and V of 32 conversations of 6,000 tokens fit in bf16.
@@ -45,36 +46,31 @@ def name_it_vllm(env: Path) -> None:
     fresh.replace(copy / "METADATA")
 
 
-def environ(setting: Setting) -> dict[str, str]:
-    """Returns variables that give vLLM all cores, as the other peers have. By default it reserves one of them."""
-    cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
-    own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
-    own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
-    # vLLM cannot load its ahead-of-time compilation again, and so would compile at every start.
-    own["VLLM_USE_AOT_COMPILE"] = "0"
-    environ = clean_environ()
-    # The OpenMP library that its manual recommends.
-    openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
-    if openmp.is_file():
-        own["LD_PRELOAD"] = str(openmp)
-    return environ | own | {"PATH": f"{ENVIRONMENT.python.parent}:{environ['PATH']}"}
-
-
 class Server(Peer):
     def install(self, setting: Setting) -> None:
         install(setting)
 
-    def start(self, setting: Setting, first: Prompt) -> HttpEndpoint:
-        program, folder = ENVIRONMENT.python.parent / "vllm", folder_of(setting.gguf)
+    def command(self, setting: Setting, port: int) -> list[str | Path]:
         options = ["--dtype", "bfloat16", "--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(MAX_SEQUENCES)]
-        return start_http(
-            self,
-            setting,
-            first,
-            lambda port: [program, "serve", folder, "--host", "127.0.0.1", "--port", str(port), *options],
-            environ(setting),
-            model=str(folder),
-        )
+        program = ENVIRONMENT.python.parent / "vllm"
+        return [program, "serve", folder_of(setting.gguf), "--host", "127.0.0.1", "--port", str(port), *options]
+
+    def environ(self, setting: Setting) -> dict[str, str]:
+        """Returns variables that give vLLM all cores, as the other peers have. By default it reserves one of them."""
+        cores = ",".join(str(cpu) for cpu in first_of_each_core(setting.threads))
+        own = {"VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(ENVIRONMENT.folder / "cache")}
+        own |= {"OMP_NUM_THREADS": str(setting.threads), "VLLM_CPU_OMP_THREADS_BIND": cores}
+        # vLLM cannot load its ahead-of-time compilation again, and so would compile at every start.
+        own["VLLM_USE_AOT_COMPILE"] = "0"
+        environ = clean_environ()
+        # The OpenMP library that its manual recommends.
+        openmp = ENVIRONMENT.folder / "env/lib/libiomp5.so"
+        if openmp.is_file():
+            own["LD_PRELOAD"] = str(openmp)
+        return environ | own | {"PATH": f"{ENVIRONMENT.python.parent}:{environ['PATH']}"}
+
+    def endpoint(self, child: Child, port: int, setting: Setting) -> HttpEndpoint:
+        return HttpEndpoint(child, port, str(folder_of(setting.gguf)))
 
 
 PEERS = [Server("vllm", "vLLM", "bf16", ENVIRONMENT, note="vllm serve, vllm-cpu")]
