@@ -10,7 +10,7 @@ from typing import Any
 
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.experts import mixture
-from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.ops import Ops, Scores, T
 from trunkline_server.models.rope import layer_rope
 
 # A part of a layer: (ops, config, layer, x [T, N]) to what it adds to the residual, [T, N].
@@ -60,7 +60,7 @@ def attend(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     ops.write_kv(kv_layer, key, value)
     sinks = f"{name}.sinks.weight" if config.attention.has_sinks else None
     window, soft_cap = config.window(layer), config.attention.soft_cap
-    return ops.paged_attention(kv_layer, query, config.attention_scale, window, soft_cap, sinks)
+    return ops.paged_attention(kv_layer, query, Scores(config.attention_scale, window, soft_cap, sinks))
 
 
 def feed(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:

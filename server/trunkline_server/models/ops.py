@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from trunkline_server.models.pooling import Kind
 
@@ -30,6 +30,22 @@ class Rope:
     dim: int
     inv_freq: tuple[float, ...]
     attention_factor: float = 1.0
+
+
+class Scores(NamedTuple):
+    """How products of queries and keys become the scores of attention.
+
+    scale: their factor.
+    window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
+    soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
+    sinks: a weight [H] of scores that take part in the softmax of their head and have no value (arXiv:2309.17453);
+        None: there are none.
+    """
+
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    sinks: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,15 +130,7 @@ class Ops(Protocol[T]):
         value: None if the model has latent attention: a key's last `ModelConfig.latent_size` elements are its value.
         """
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: T,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> T:
+    def paged_attention(self, layer: int, query: T, scores: Scores) -> T:
         """Returns causal attention of query [T, H * D] over the sequence's blocks, K and V as stored.
 
         The result is [T, H * D], or [T, H * latent_size] with latent attention.
@@ -130,10 +138,6 @@ class Ops(Protocol[T]):
         In an encoder (`Pooling.whole`) the query at each position sees all positions of its sequence, and with a
         window also p to p + window - 1.
         `write_kv` must store the step's keys and values first.
-        window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.
-        soft_cap: a scaled score s becomes soft_cap * tanh(s / soft_cap) (arXiv:2408.00118); None: it stays s.
-        sinks: a weight [H] of scores that take part in the softmax of their head and have no value
-            (arXiv:2309.17453); None: there are none.
         Sums in f32 over tiles at fixed absolute positions, so the bits do not depend on how a prompt is chunked.
         Cost: O(T * min(context, window)). Online softmax: arXiv:1805.02867, algorithm 3.
         """

@@ -23,10 +23,13 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def _decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, vocab = config.hidden_size, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
+    norms: dict[str, tuple[int, ...]] = {}
+    for name in config.norms.layer.names:
+        norms |= _norm(name, config)
     for layer in range(config.num_layers):
         attention = _attention_shapes if config.attention.latent is None else _latent_shapes
         mixer = _mixer_shapes if config.is_recurrent(layer) else attention
-        own = mixer(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
+        own = norms | mixer(config) | (_expert_shapes if config.has_experts(layer) else _mlp_shapes)(config)
         shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
     shapes |= _norm("model.norm", config)
     if config.has_output_head:
@@ -37,12 +40,10 @@ def _decoder_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _attention_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a layer's weights outside its MLP."""
+    """Returns the shapes of a layer's weights outside its norms and its MLP."""
     hidden = config.hidden_size
     query, key = config.num_heads * config.head_size, config.num_kv_heads * config.head_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.norms.layer.names:
-        shapes |= _norm(name, config)
 
     def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
         shapes[f"{name}.weight"] = (outputs, inputs)
@@ -70,8 +71,6 @@ def _mixer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     channels = recurrent.conv_channels(hidden)
     heads, inner = recurrent.num_heads, recurrent.num_heads * recurrent.value_size
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.norms.layer.names:
-        shapes |= _norm(name, config)
     shapes["mixer.conv.weight"] = (channels * recurrent.conv_width,)
     if recurrent.conv_bias:
         shapes["mixer.conv.bias"] = (channels,)
@@ -95,8 +94,6 @@ def _latent_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     latent, hidden, heads = config.attention.latent, config.hidden_size, range(config.num_heads)
     assert latent is not None
     shapes: dict[str, tuple[int, ...]] = {}
-    for name in config.norms.layer.names:
-        shapes |= _norm(name, config)
     if latent.query_size:
         shapes["self_attn.q_a_proj.weight"] = (latent.query_size, hidden)
         shapes["self_attn.q_a_layernorm.weight"] = (latent.query_size,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
+from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope, Scores
 from trunkline_server.models.pooling import Kind
 from trunkline_server.weights.quantize import NONE, quantized_format
 from trunkline_server.weights.tensor import Tensor, Weight
@@ -62,17 +62,9 @@ class TracingOps:
     def write_kv(self, layer: int, key: int, value: int | None) -> None:
         self._builder.write_kv(layer, key, value)
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: int,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> int:
-        weight = None if sinks is None else self._weight(sinks)
-        return self._builder.paged_attention(layer, query, scale, window, soft_cap, weight)
+    def paged_attention(self, layer: int, query: int, scores: Scores) -> int:
+        sinks = None if scores.sinks is None else self._weight(scores.sinks)
+        return self._builder.paged_attention(layer, query, scores.scale, scores.window, scores.soft_cap, sinks)
 
     def silu_mul(self, gate: int, up: int) -> int:
         return self._builder.silu_mul(gate, up)

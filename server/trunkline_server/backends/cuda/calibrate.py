@@ -14,6 +14,7 @@ from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepSha
 from trunkline_server.backends.cuda.weights import DeviceWeights
 from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.ops import Scores
 from trunkline_server.sampling.philox import uniforms
 
 # Decision 13 gives the reasons for this number.
@@ -28,19 +29,10 @@ class _ProbingOps(CudaOps):
     config: ModelConfig = field(kw_only=True)
     scaling: KeyScaling = field(kw_only=True)
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: Value,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> Value:
-        assert self._written is not None and self._written[0] == layer, "write_kv must come first"
-        _, key, value = self._written
+    def paged_attention(self, layer: int, query: Value, scores: Scores) -> Value:
+        scale, window, soft_cap, sinks = scores
+        key, value = self._take_written(layer)
         assert value is not None, "keys with latents are not scaled"
-        self._written = None
         queries, keys, values = (self._heads(x) for x in (query, key, value))
         rope = key.rope if isinstance(key, Rotated) else None
         self.scaling.measure(layer, queries, keys, rope, takes_mean=soft_cap is None)
@@ -51,14 +43,14 @@ class _ProbingOps(CudaOps):
         group = queries.shape[0] // keys.shape[0]
         mixed = torch.empty_like(queries)
         for head in range(queries.shape[0]):
-            scores = queries[head] @ keys[head // group].T * scale
+            products = queries[head] @ keys[head // group].T * scale
             if soft_cap is not None:
-                scores = soft_cap * torch.tanh(scores / soft_cap)
-            scores = scores.masked_fill(is_hidden, -torch.inf)
+                products = soft_cap * torch.tanh(products / soft_cap)
+            products = products.masked_fill(is_hidden, -torch.inf)
             if sinks is not None:
                 sink = self.model.weights.vector(sinks)[head]
-                scores = torch.cat([scores, sink.expand(len(scores), 1)], dim=1)
-            mixed[head] = scores.softmax(-1)[:, : len(positions)] @ values[head // group]
+                products = torch.cat([products, sink.expand(len(products), 1)], dim=1)
+            mixed[head] = products.softmax(-1)[:, : len(positions)] @ values[head // group]
         return mixed.transpose(0, 1).flatten(1).to(self.model.dtype)
 
     def logits(self, x: Value, weight: str, soft_cap: float | None = None) -> Value:

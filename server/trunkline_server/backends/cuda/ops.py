@@ -34,7 +34,7 @@ from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.kv_pool import KvPool
 from trunkline_server.backends.cuda.step_input import StepTensors
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight, DeviceWeights
-from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope
+from trunkline_server.models.ops import Experts, Recurrence, RecurrenceOperands, Rope, Scores
 from trunkline_server.models.pooling import Kind
 
 
@@ -189,18 +189,16 @@ class CudaOps:
         assert self._written is None, "a layer without attention"
         self._written = layer, key, None if value is None else dense(value)
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: Value,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> Value:
+    def _take_written(self, layer: int) -> tuple[Value, torch.Tensor | None]:
+        """Returns the layer's key and value, which `write_kv` has kept."""
         assert self._written is not None and self._written[0] == layer, "write_kv must come first"
         _, key, value = self._written
         self._written = None
+        return key, value
+
+    def paged_attention(self, layer: int, query: Value, scores: Scores) -> Value:
+        scale, window, soft_cap, sinks = scores
+        key, value = self._take_written(layer)
         ropes = [x.rope if isinstance(x, Rotated) else None for x in (query, key)]
         assert ropes[0] == ropes[1], "queries and keys of a layer are rotated alike"
         tables = None if ropes[0] is None else self.model.rope_tables[ropes[0]]

@@ -10,6 +10,7 @@ from trunkline_server.backends.reference.rounding import KeyScaling, KeySums
 from trunkline_server.backends.reference.turn import Turn
 from trunkline_server.models import registry
 from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.ops import Scores
 from trunkline_server.sampling.philox import uniforms
 
 _NUM_TOKENS = 1024
@@ -36,21 +37,13 @@ class _ProbingOps(ReferenceOps):
         self._sums.set_keys(layer, key.view(key.shape[0], -1, self._config.head_size), turn)
         super().write_kv(layer, key, value)
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> torch.Tensor:
+    def paged_attention(self, layer: int, query: torch.Tensor, scores: Scores) -> torch.Tensor:
         is_last = layer == self._config.num_kv_layers - 1
         sampled = query[_SAMPLE_EVERY - 1 :: _SAMPLE_EVERY] if is_last else query
-        if soft_cap is not None or (sinks is not None and not self._is_rotated):
+        if scores.soft_cap is not None or (scores.sinks is not None and not self._is_rotated):
             self._sums.take_no_mean(layer)
         self._sums.add_queries(layer, sampled.reshape(sampled.shape[0], -1, self._config.head_size))
-        return super().paged_attention(layer, query, scale, window, soft_cap, sinks)
+        return super().paged_attention(layer, query, scores)
 
 
 @torch.inference_mode()

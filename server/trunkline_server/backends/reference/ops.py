@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.turn import Turn, rotate
-from trunkline_server.models.ops import ClampedSwiglu, Experts, Recurrence, RecurrenceOperands, Rope
+from trunkline_server.models.ops import ClampedSwiglu, Experts, Recurrence, RecurrenceOperands, Rope, Scores
 from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
@@ -108,16 +108,9 @@ class ReferenceOps:
         self._rotated.clear()
         return ropes[0] if ropes else None
 
-    def paged_attention(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        scale: float,
-        window: int | None = None,
-        soft_cap: float | None = None,
-        sinks: str | None = None,
-    ) -> torch.Tensor:
+    def paged_attention(self, layer: int, query: torch.Tensor, scores: Scores) -> torch.Tensor:
         """Computes one chunk after the other, over the sequence's slots gathered into one tensor."""
+        scale, window, soft_cap, sinks = scores
         head_size = self._pool.keys.shape[-1]
         value_size = self._pool.values.shape[-1]
         mixed = query.new_empty(query.shape[0], query.shape[1] // head_size * value_size)
@@ -127,7 +120,7 @@ class ReferenceOps:
             values = self._pool.values[layer, row.slots].transpose(0, 1)
             shared_by = queries.shape[0] // keys.shape[0]
             keys, values = keys.repeat_interleave(shared_by, 0), values.repeat_interleave(shared_by, 0)
-            scores = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
+            products = _soft_capped(queries @ keys.transpose(1, 2) * scale, soft_cap)
             positions = torch.arange(row.first_position, row.slots.shape[0])[:, None]
             key_positions = torch.arange(row.slots.shape[0])[None, :]
             is_hidden = (key_positions > positions) & (not self._step.sees_all)
@@ -135,11 +128,11 @@ class ReferenceOps:
                 is_hidden |= key_positions <= positions - window
                 if self._step.sees_all:
                     is_hidden |= key_positions >= positions + window
-            scores = scores.masked_fill(is_hidden, -torch.inf)
+            products = products.masked_fill(is_hidden, -torch.inf)
             if sinks is not None:
-                sink = self._weights(sinks)[:, None, None].expand(-1, scores.shape[1], 1)
-                scores = torch.cat([scores, sink], dim=-1)
-            weights = torch.softmax(scores, dim=-1)[..., : len(row.slots)]
+                sink = self._weights(sinks)[:, None, None].expand(-1, products.shape[1], 1)
+                products = torch.cat([products, sink], dim=-1)
+            weights = torch.softmax(products, dim=-1)[..., : len(row.slots)]
             mixed[row.begin : row.end] = (weights @ values).transpose(0, 1).flatten(-2)
         return mixed
 

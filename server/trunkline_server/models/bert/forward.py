@@ -5,7 +5,7 @@ all see each other. Their vectors are embeddings, or the logits of classes.
 from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.ops import Ops, Scores, T
 
 
 def forward(ops: Ops[T], config: ModelConfig) -> T:
@@ -32,7 +32,7 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     name = f"encoder.layer.{layer}.attention"
     query, key, value = (linear(ops, f"{name}.self.{part}", x) for part in ("query", "key", "value"))
     ops.write_kv(layer, key, value)
-    return linear(ops, f"{name}.output.dense", ops.paged_attention(layer, query, config.attention_scale))
+    return linear(ops, f"{name}.output.dense", ops.paged_attention(layer, query, Scores(config.attention_scale)))
 
 
 def linear(ops: Ops[T], name: str, x: T) -> T:

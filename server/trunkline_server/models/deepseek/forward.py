@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from trunkline_server.models import decoder
 from trunkline_server.models.config import ModelConfig
-from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.ops import Ops, Scores, T
 from trunkline_server.models.rope import rope
 
 
@@ -35,5 +35,5 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     latent, shared = ops.linear(x, f"{name}.kv_a.weight"), ops.linear(x, f"{name}.k_rope.weight")
     latent = ops.rms_norm(latent, f"{name}.kv_a_layernorm.weight", config.norms.eps)
     ops.write_kv(layer, ops.rope(ops.join_heads(shared, latent, 1), rotary, config.head_size), None)
-    mixed = ops.paged_attention(layer, query, config.attention_scale)
+    mixed = ops.paged_attention(layer, query, Scores(config.attention_scale))
     return ops.linear(ops.head_linear(mixed, [f"{name}.v_up.{head}.weight" for head in heads]), f"{name}.o_proj.weight")

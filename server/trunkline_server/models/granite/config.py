@@ -18,16 +18,21 @@ from trunkline_server.models.recurrent_keys import layers_from_gguf, layers_from
 _NO_LIMIT = (None, [0.0, math.inf], [0.0, {"__float__": "Infinity"}])
 
 
-def _from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
-    divisor = keys.number("logits_scaling", 1.0)
+def _factors(keys: Keys, embedding: str, residual: str, attention: str, logits: str, divisor: float) -> Fields:
+    """Returns the fields of factors by the names of their keys. divisor: of logits."""
     if divisor <= 0:
-        raise keys.wrong("logits_scaling", "a positive number")
+        raise keys.wrong(logits, "a positive number")
     return {
-        "embedding_multiplier": keys.number("embedding_multiplier", 1.0),
-        "residual_multiplier": keys.number("residual_multiplier", 1.0),
-        "attention.multiplier": keys.number("attention_multiplier", 1.0),
+        "embedding_multiplier": keys.number(embedding, 1.0),
+        "residual_multiplier": keys.number(residual, 1.0),
+        "attention.multiplier": keys.number(attention, 1.0),
         "logit_multiplier": 1.0 / divisor,
     }
+
+
+def _from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
+    names = "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"
+    return _factors(keys, *names, keys.number("logits_scaling", 1.0))
 
 
 def _hybrid_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fields:
@@ -70,15 +75,8 @@ def _hybrid_from_json(keys: Keys, num_layers: int, scaling: RopeScaling) -> Fiel
 
 
 def _from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:
-    divisor = values.number("logit_scale")
-    if divisor <= 0:
-        raise values.wrong("logit_scale", "a positive number")
-    return {
-        "embedding_multiplier": values.number("embedding_scale", 1.0),
-        "residual_multiplier": values.number("residual_scale", 1.0),
-        "attention.multiplier": values.number("attention.scale", 1.0),
-        "logit_multiplier": 1.0 / divisor,
-    }
+    names = "embedding_scale", "residual_scale", "attention.scale", "logit_scale"
+    return _factors(values, *names, values.number("logit_scale"))
 
 
 def _hybrid_from_gguf(values: Keys, num_layers: int, scaling: RopeScaling, num_rows: NumRows) -> Fields:

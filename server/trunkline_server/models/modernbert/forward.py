@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.decoder import norm, project
-from trunkline_server.models.ops import Ops, T
+from trunkline_server.models.ops import Ops, Scores, T
 from trunkline_server.models.rope import layer_rope
 
 
@@ -34,7 +34,8 @@ def attention(ops: Ops[T], config: ModelConfig, layer: int, x: T) -> T:
     query = ops.rope(project(ops, f"{name}.query", x, bias), rotary, config.head_size)
     key = ops.rope(project(ops, f"{name}.key", x, bias), rotary, config.head_size)
     ops.write_kv(layer, key, project(ops, f"{name}.value", x, bias))
-    return project(ops, f"{name}.Wo", ops.paged_attention(layer, query, config.attention_scale, window), bias)
+    mixed = ops.paged_attention(layer, query, Scores(config.attention_scale, window))
+    return project(ops, f"{name}.Wo", mixed, bias)
 
 
 def mlp(ops: Ops[T], config: ModelConfig, name: str, x: T) -> T:

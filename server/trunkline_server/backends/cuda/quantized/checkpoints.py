@@ -54,10 +54,9 @@ def quantized_weight(
     # Numbers of 8 bits are signed.
     quants = stored.numbers if stored.bits == 4 else (stored.numbers ^ 0x80).view(torch.int8)
     zeros = stored.zeros - (0 if stored.bits == 4 else 128)
-    has_zeros = isinstance(zeros, torch.Tensor)
     return _grouped(
-        name, stored.bits, quants, stored.scales, stored.group_size, dtype, zeros=zeros if has_zeros else None,
-        zero_point=0 if has_zeros else zeros, groups=stored.order,
+        name, stored.bits, quants, stored.scales, stored.group_size, dtype, groups=stored.order,
+        zeros=None if isinstance(zeros, int) else zeros, zero_point=zeros if isinstance(zeros, int) else 0,
     )  # fmt: skip
 
 
