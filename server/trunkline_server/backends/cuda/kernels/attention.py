@@ -12,6 +12,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionPlan,
     AttentionShape,
     AttentionStep,
+    rows_like,
 )
 from trunkline_server.backends.cuda.kernels.attention_split import Partials, merge_splits, split_kernel
 from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS, Fixed, Scoring
@@ -83,10 +84,7 @@ def paged_attention(
     """
     shape, num_rows, num_entries = plan.shape, query.shape[0], step.context_length.shape[0]
     assert space.max_partial_rows >= plan.max_partial_rows, "the plan was made for a larger space"
-    if out is None:
-        # Zeroed on the CPU, because NumPy warns about later operations on uninitialised padding rows.
-        make = torch.empty if query.is_cuda else torch.zeros
-        out = make(query.shape, dtype=query.dtype, device=query.device)
+    out = rows_like(query, query.shape[1]) if out is None else out
     if num_rows == 0:
         return out
     card = card_of(query.device)

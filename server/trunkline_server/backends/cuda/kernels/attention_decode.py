@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from trunkline_server.backends.cuda.kernels.attention import AttentionSpace, shared_arguments, split_launch
-from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, AttentionPlan, AttentionStep
+from trunkline_server.backends.cuda.kernels.attention_plan import SPLIT_ROWS, AttentionPlan, AttentionStep, rows_like
 from trunkline_server.backends.cuda.kernels.attention_split import (
     FEW_SPLITS,
     attend_split,
@@ -139,9 +139,7 @@ def decode_attention(
     are not written.
     """
     assert space.max_partial_rows >= plan.max_partial_rows, "the plan was made for a larger space"
-    if out is None:
-        # Zeroed on the CPU, because NumPy warns about later operations on uninitialised padding rows.
-        out = (torch.empty if q.is_cuda else torch.zeros)(q.shape, dtype=q.dtype, device=q.device)
+    out = rows_like(q, q.shape[1]) if out is None else out
     if q.shape[0] == 0:
         return out
     shape = plan.shape

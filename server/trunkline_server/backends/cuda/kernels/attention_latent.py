@@ -19,6 +19,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     AttentionPlan,
     AttentionShape,
     AttentionStep,
+    rows_like,
 )
 from trunkline_server.backends.cuda.kernels.attention_split import merge_splits, store_partial
 from trunkline_server.backends.cuda.kernels.attention_tile import empty, merge, reference_of, scale_of
@@ -189,10 +190,7 @@ def latent_attention(
     assert latent_size is not None and shape.head_size == latent_size, "the plan is that of the pool's latents"
     assert plan.window is None, "latent attention has no windows"
     assert space.max_partial_rows >= plan.max_partial_rows, "the plan was made for a larger space"
-    if out is None:
-        # Zeroed on the CPU, because NumPy warns about later operations on uninitialised padding rows.
-        make = torch.empty if query.is_cuda else torch.zeros
-        out = make(num_rows, shape.num_heads * latent_size, dtype=query.dtype, device=query.device)
+    out = rows_like(query, shape.num_heads * latent_size) if out is None else out
     if num_rows == 0:
         return out
     elements, table_stride = pool.elements(layer), step.block_tables.stride(0)

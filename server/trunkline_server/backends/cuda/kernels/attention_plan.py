@@ -90,6 +90,13 @@ class AttentionStep(NamedTuple):
     context_length: torch.Tensor
 
 
+def rows_like(query: torch.Tensor, width: int) -> torch.Tensor:
+    """Returns memory for results [T, width] of a query's rows. Rows of padding are not written."""
+    # Zeroed on the CPU, because NumPy warns about later operations on uninitialised padding rows.
+    make = torch.empty if query.is_cuda else torch.zeros
+    return make(len(query), width, dtype=query.dtype, device=query.device)
+
+
 @triton.jit
 def _plan_kernel(
     step, counts, split_items, whole_items, merge_rows, num_entries, window, capacity,
