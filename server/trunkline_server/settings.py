@@ -25,4 +25,5 @@ def read_settings(path: Path) -> Settings:
         text = _kernels.read_settings(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"cannot read the settings `{path}`: {error}") from error
-    return json.loads(text, object_hook=lambda values: Settings(**values))
+    settings: Settings = json.loads(text, object_hook=lambda values: Settings(**values))
+    return settings

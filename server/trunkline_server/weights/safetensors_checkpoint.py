@@ -107,7 +107,7 @@ class SafetensorsCheckpoint:
         stacks = {place.tensor for place in self._places.values() if place.is_transposed}
         return {name: Mxfp4Stack(self.path, name, find) for name in sorted(stacks - self._holders.keys())}
 
-    def part(self, name: str) -> Part:
+    def _part(self, name: str) -> Part:
         return self._holders[name].part(name)
 
     def names(self) -> Sequence[str]:
