@@ -56,15 +56,6 @@ def test_concurrent_samples_compute_their_prompt_once(server: Trunkline) -> None
     assert alone == [answer["choices"][0]["text"] for answer in answers]
 
 
-def test_edit_in_the_middle_reuses_the_tokens_before_it(server: Trunkline, chunking: Trunkline) -> None:
-    history = tokens(3, 400)
-    ask(server, history)
-    edited = [*history[:250], 7, *history[251:]]
-    cached, choices = ask(server, edited)
-    assert cached == 250
-    assert choices == ask(chunking, edited)[1], "the bits differ from those of a server without the history"
-
-
 def test_shortened_or_summarised_history_reuses_its_system_prompt(server: Trunkline, chunking: Trunkline) -> None:
     system, turns = tokens(4, 150), tokens(5, 350)
     ask(server, system + turns)
