@@ -16,15 +16,22 @@ os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "fal
 
 import httpx  # noqa: E402
 import pytest  # noqa: E402
-from clients.given import KEY  # noqa: E402
+from clients.given import KEY, LIMITED_KEY  # noqa: E402
 from clients.plain import Plain  # noqa: E402
 from harness import Trunkline, serving  # noqa: E402
+from tenants import write_keys  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Trunkline]:
-    """A server on the embedded model that requires `KEY`, and makes embeddings too."""
-    with serving("--threads", "1", "--pooling", "mean", env={"TRUNKLINE_API_KEY": KEY}) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
+    """A server on the embedded model that requires `KEY` or `LIMITED_KEY`, and makes embeddings too."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.toml"
+    tables = {
+        "clients": f'keys = "{KEY}"\n',
+        "limited": f'keys = "{LIMITED_KEY}"\nrequests_per_minute = 30\ntokens_per_minute = 100000\n',
+    }
+    write_keys(keys, tables)
+    with serving("--threads", "1", "--pooling", "mean", "--api-keys", str(keys)) as running:
         yield running
 
 

@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 KEY = "a-key-of-the-clients"
 WRONG_KEY = "a-key-of-nobody"
+# The key of a tenant that may send 30 requests per minute; once used up, one is added every two seconds.
+LIMITED_KEY = "a-key-with-few-requests"
 PROMPT = "Write a short poem about the sea."
 SYSTEM = "You are a poet."
 # The same prompts as messages of OpenAI's API.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import httpx
@@ -23,17 +22,12 @@ class Plain:
 
     def chat(self, messages: str | list[dict[str, Any]], max_tokens: int, **fields: Any) -> str:
         """Returns the text of the reply to `messages`; a string is one user message."""
-        text = self.choice(messages, max_tokens, **fields)["message"]["content"]
+        sent = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        answer = self._ask("/v1/chat/completions", {"messages": sent, "max_tokens": max_tokens} | fields)
+        text = answer["choices"][0]["message"]["content"]
         assert isinstance(text, str)
         assert text.strip()
         return text
-
-    def choice(self, messages: str | list[dict[str, Any]], max_tokens: int, **fields: Any) -> dict[str, Any]:
-        """Returns the first choice of `/v1/chat/completions`."""
-        sent = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        answer = self._ask("/v1/chat/completions", {"messages": sent, "max_tokens": max_tokens} | fields)
-        choice: dict[str, Any] = answer["choices"][0]
-        return choice
 
     def complete(self, prompt: str | list[int], max_tokens: int) -> str:
         """Returns the text of `/v1/completions`."""
@@ -41,12 +35,6 @@ class Plain:
         assert isinstance(text, str)
         assert text.strip()
         return text
-
-    def metric(self, name: str) -> float:
-        """Returns the value of a metric without labels."""
-        text = httpx.get(f"{self._server.base_url}/metrics", headers=HEADERS, timeout=TIMEOUT_S).raise_for_status().text
-        [value] = re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)
-        return float(value)
 
     def _ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         key = json.dumps([path, body])
@@ -56,9 +44,3 @@ class Plain:
             assert answer.status_code == 200, answer.text
             self._answers[key] = answer.json()
         return self._answers[key]
-
-
-def calls_of(choice: dict[str, Any]) -> list[tuple[str, str]]:
-    """Returns name and arguments of each tool call in a choice."""
-    calls = choice["message"].get("tool_calls") or []
-    return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]

@@ -50,21 +50,6 @@ def test_stream_helper_assembles_the_whole_answer(client: anthropic.Anthropic, m
     assert final.usage.output_tokens == 16
 
 
-def test_events_come_in_order(client: anthropic.Anthropic, model: str) -> None:
-    events = client.messages.create(model=model, messages=USER, max_tokens=8, extra_body=GREEDY, stream=True)
-    kinds = [event.type for event in events if event.type != "ping"]
-    deltas = kinds.count("content_block_delta")
-    assert deltas >= 1
-    assert kinds == [
-        "message_start",
-        "content_block_start",
-        *["content_block_delta"] * deltas,
-        "content_block_stop",
-        "message_delta",
-        "message_stop",
-    ]
-
-
 def test_counted_tokens_equal_those_of_usage(client: anthropic.Anthropic, model: str) -> None:
     counted = client.messages.count_tokens(model=model, system=SYSTEM, messages=USER)
     answer = client.messages.create(model=model, system=SYSTEM, messages=USER, max_tokens=1, extra_body=GREEDY)
@@ -100,37 +85,6 @@ def test_a_required_call_validates_whole_and_streamed(client: anthropic.Anthropi
         streamed = stream.get_final_message()
     assert [block.input for block in streamed.content] == [block.input for block in answer.content]
     assert streamed.stop_reason == "tool_use"
-
-
-def test_accepts_tool_results(client: anthropic.Anthropic, model: str, plain: Plain) -> None:
-    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "18 degrees, rain"}
-    answer = client.messages.create(
-        model=model,
-        messages=[
-            {"role": "user", "content": WEATHER_QUESTION},
-            {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [result]},
-        ],
-        tools=[TOOL],
-        tool_choice={"type": "none"},
-        max_tokens=16,
-        extra_body=GREEDY,
-    )
-    assert [block.type for block in answer.content] == ["text"]
-    function = {"name": "get_weather", "description": TOOL["description"], "parameters": WEATHER_SCHEMA}
-    call = {"id": "toolu_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-    same = plain.chat(
-        [
-            {"role": "user", "content": WEATHER_QUESTION},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "toolu_1", "content": "18 degrees, rain"},
-        ],
-        16,
-        tools=[{"type": "function", "function": function}],
-        tool_choice="none",
-    )
-    assert answer.content[0].text == same
 
 
 def test_parses_a_structured_answer(client: anthropic.Anthropic, model: str) -> None:

@@ -7,7 +7,7 @@ import jsonschema
 import openai
 import pytest
 from clients.given import KEY, LONG_PROMPT, POET, PROMPT, SYSTEM, WEATHER_QUESTION, WEATHER_SCHEMA, WRONG_KEY, City
-from clients.plain import Plain, calls_of
+from clients.plain import Plain
 from harness import Trunkline
 from langchain_anthropic import ChatAnthropic
 from langchain_core.exceptions import ContextOverflowError
@@ -15,7 +15,6 @@ from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import tool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_openai import ChatOpenAI
 
 MESSAGES = [SystemMessage(SYSTEM), HumanMessage(PROMPT)]
@@ -58,13 +57,6 @@ def test_runs_a_chain_over_a_batch(server: Trunkline, model: str, plain: Plain) 
     topics = ["the sea", "the sky", "the sea"]
     texts = chain.batch([{"topic": topic} for topic in topics])
     assert texts == [plain.chat(f"Say something about {topic}.", 12) for topic in topics]
-
-
-def test_binds_tools(server: Trunkline, model: str, plain: Plain) -> None:
-    answer = through_openai(server, model).bind_tools([get_weather]).invoke(WEATHER_QUESTION)
-    same = plain.choice(WEATHER_QUESTION, 12, tools=[convert_to_openai_tool(get_weather)])
-    assert answer.content == (same["message"]["content"] or "")
-    assert len(answer.tool_calls) + len(answer.invalid_tool_calls) == len(calls_of(same))
 
 
 @pytest.mark.parametrize("through", ["openai", "anthropic"])

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import anthropic
 import openai
 import pytest
-from clients import given
+from clients.given import KEY, LIMITED_KEY
 from harness import Trunkline
 
-KEY = "sk-limited-0123456789"
 PROMPT = [{"role": "user", "content": "Say something."}]
 
 
-@pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
-    """A server with one tenant, which may send 30 requests per minute; once used up, one is added every two seconds."""
-    keys: Path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    keys.write_text(f'[tenants.limited]\nkeys = "{KEY}"\nrequests_per_minute = 30\ntokens_per_minute = 100000\n')
-    keys.chmod(0o600)
-    server = Trunkline("--threads", "1", "--api-keys", str(keys))
-    try:
-        yield server.wait_ready()
-    finally:
-        server.stop()
-
-
-def test_packages_read_rate_limit_headers_raise_their_own_errors_and_honour_retry_after(limited: Trunkline) -> None:
-    own = openai.OpenAI(base_url=f"{limited.base_url}/v1", api_key=KEY, max_retries=0)
-    other = anthropic.Anthropic(base_url=limited.base_url, api_key=KEY, max_retries=0)
+def test_packages_read_rate_limit_headers_raise_their_own_errors_and_honour_retry_after(server: Trunkline) -> None:
+    own = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=LIMITED_KEY, max_retries=0)
+    other = anthropic.Anthropic(base_url=server.base_url, api_key=LIMITED_KEY, max_retries=0)
     answers = [
         own.chat.completions.with_raw_response.create(model="tgi", messages=PROMPT, max_tokens=1) for _ in range(5)
     ]
@@ -56,7 +39,7 @@ def test_packages_read_rate_limit_headers_raise_their_own_errors_and_honour_retr
 
 
 def test_timeout_in_the_body_raises_the_error_of_the_package(server: Trunkline) -> None:
-    own = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=given.KEY, max_retries=0)
+    own = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0)
     fields = {"timeout": 0.2, "ignore_eos": True}
     with pytest.raises(openai.APIStatusError) as over:
         own.chat.completions.create(model="tgi", messages=PROMPT, max_tokens=4000, extra_body=fields)

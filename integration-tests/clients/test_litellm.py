@@ -19,7 +19,7 @@ from clients.given import (
     WRONG_KEY,
     City,
 )
-from clients.plain import Plain, calls_of
+from clients.plain import Plain
 from harness import Trunkline
 
 
@@ -40,16 +40,6 @@ def test_chats_and_streams(server: Trunkline, model: str, plain: Plain, provider
         for chunk in litellm.completion(messages=USER, temperature=0, stream=True, **given)
     ]
     assert "".join(parts) == answer.choices[0].message.content
-
-
-def test_takes_tools(server: Trunkline, model: str, plain: Plain) -> None:
-    tools = [WEATHER_TOOL]
-    question = [{"role": "user", "content": WEATHER_QUESTION}]
-    answer = litellm.completion(messages=question, tools=tools, temperature=0, **fields(server, model))
-    message = answer.choices[0].message
-    same = plain.choice(question, 12, tools=tools)
-    assert message.content == same["message"]["content"]
-    assert [(call.function.name, call.function.arguments) for call in message.tool_calls or []] == calls_of(same)
 
 
 def test_completes(server: Trunkline, model: str, plain: Plain) -> None:

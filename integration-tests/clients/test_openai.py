@@ -21,8 +21,8 @@ from clients.given import (
     WRONG_KEY,
     City,
 )
-from clients.plain import Plain, calls_of
-from harness import Trunkline, wait_for
+from clients.plain import Plain
+from harness import Trunkline
 
 
 @pytest.fixture
@@ -102,34 +102,6 @@ def test_accepts_token_ids(client: openai.OpenAI, model: str, plain: Plain) -> N
     assert answer.choices[0].text == plain.complete(token_ids, 3)
 
 
-def test_accepts_tools(client: openai.OpenAI, model: str, plain: Plain) -> None:
-    question = [{"role": "user", "content": WEATHER_QUESTION}]
-    answer = client.chat.completions.create(
-        model=model, messages=question, tools=[WEATHER_TOOL], tool_choice="auto", max_tokens=32, temperature=0
-    )
-    choice = answer.choices[0]
-    # The small model may or may not call the tool, but does the same every time.
-    same = plain.choice(question, 32, tools=[WEATHER_TOOL], tool_choice="auto")
-    assert choice.finish_reason == same["finish_reason"]
-    assert choice.message.content == same["message"]["content"]
-    calls = choice.message.tool_calls or []
-    assert [(call.function.name, call.function.arguments) for call in calls] == calls_of(same)
-    assert all(call.id for call in calls)
-
-
-def test_accepts_tool_results(client: openai.OpenAI, model: str, plain: Plain) -> None:
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-    messages = [
-        {"role": "user", "content": WEATHER_QUESTION},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "18 degrees, rain"},
-    ]
-    fields = {"tools": [WEATHER_TOOL], "tool_choice": "none"}
-    answer = client.chat.completions.create(model=model, messages=messages, max_tokens=8, temperature=0, **fields)
-    assert answer.choices[0].message.content == plain.chat(messages, 8, **fields)
-    assert not answer.choices[0].message.tool_calls
-
-
 def test_async_client_runs_many_requests_at_once(server: Trunkline, model: str, plain: Plain) -> None:
     async def many() -> list[str | None]:
         async with openai.AsyncOpenAI(base_url=f"{server.base_url}/v1", api_key=KEY, max_retries=0) as client:
@@ -142,35 +114,6 @@ def test_async_client_runs_many_requests_at_once(server: Trunkline, model: str, 
         return [answer.choices[0].message.content for answer in answers]
 
     assert asyncio.run(many()) == [plain.chat(PROMPT, 8)] * 8
-
-
-def test_second_turn_hits_the_prefix_cache(client: openai.OpenAI, model: str) -> None:
-    first = client.chat.completions.create(model=model, messages=USER, max_tokens=16, temperature=0)
-    history = [
-        *USER,
-        {"role": "assistant", "content": first.choices[0].message.content},
-        {"role": "user", "content": "Thank you. Another one?"},
-    ]
-    second = client.chat.completions.create(model=model, messages=history, max_tokens=1, temperature=0)
-    # Prompt and output of the first turn are cached, except for the last token and what the template adds.
-    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.prompt_tokens + 12
-
-
-def test_cancelled_stream_frees_its_blocks(client: openai.OpenAI, model: str, plain: Plain) -> None:
-    # Blocks pinned by other tests stay held.
-    held = plain.metric("trunkline_kv_blocks_held")
-    stream = client.chat.completions.create(
-        model=model, messages=USER, max_tokens=4000, stream=True, extra_body={"ignore_eos": True}
-    )
-    for number, _ in enumerate(stream):
-        if number == 5:
-            break
-    assert plain.metric("vllm:num_requests_running") == 1
-    assert plain.metric("trunkline_kv_blocks_held") > held
-    stream.close()
-    wait_for(lambda: plain.metric("vllm:num_requests_running") == 0, "the cancelled request to end")
-    # The blocks are released when the steps in flight have ended.
-    wait_for(lambda: plain.metric("trunkline_kv_blocks_held") == held, "its blocks to be free")
 
 
 def test_retrieves_models(client: openai.OpenAI, model: str) -> None:
