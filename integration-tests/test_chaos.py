@@ -246,6 +246,7 @@ def test_every_answer_equals_that_of_a_quiet_server(tmp_path: Path) -> None:
     files, disk, store = Files(tmp_path), Disk(tmp_path), tmp_path / "store"
     flags = ["--kv-disk-path", str(store), "--kv-disk-size", "64MiB", "--max-batch-total-tokens", str(POOL_TOKENS)]
     with serving("--client-stall-timeout", "5", *flags, *files.flags, env=disk.env, headers=headers("calm")) as server:
+        assert server.base_url.startswith("https") and server.base_url in "".join(server.banner)
         expected = [ask(http, server, path, body) for path, body in REQUESTS]
         wait_for(server.holds_nothing, "the end of the quiet requests")
         runtime, router_files = files_below(server.runtime.name), num_open(server.router_pid())
