@@ -193,8 +193,3 @@ pub fn parse_in_all_ways(format: Option<ToolFormat>, reasoning: Option<Reasoning
     }
     whole
 }
-
-/// Returns a reply of `text` and a call for Paris.
-pub fn weather(text: &str) -> Reply {
-    Reply::of(text).calling("get_weather", r#"{"city": "Paris"}"#)
-}
