@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::support::Bench;
-use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_settings::{LogFormat, ServeSettings};
 
@@ -91,11 +90,9 @@ fn flag_outranks_variable_and_variable_outranks_file() {
         .with("TRUNKLINE_MAX_INPUT_TOKENS", "")
         .with("TRUNKLINE_MAX_STOP_SEQUENCES", "2")
         .with("TRUNKLINE_MAX_CONCURRENT_REQUESTS", "2");
-    let mut server = bench.serve(&["--max-concurrent-requests", "1"]);
-    server.wait_ready();
+    let mut server = bench.ready(&["--max-concurrent-requests", "1"]);
     let router = server.bench.nth("router", "start", 1);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
 
     let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
     assert_eq!(settings.limits.max_concurrent_requests, 1);

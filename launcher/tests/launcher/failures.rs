@@ -3,16 +3,10 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use crate::support::{Bench, ROUTER, is_alive, kill, pid, wait_for};
+use crate::support::{Bench, InProcess, ROUTER, assert_one_error, is_alive, kill, pid, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::pace::Pace;
-
-fn assert_one_error(stderr: &str, wanted: &str) {
-    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error:")).collect();
-    assert_eq!(errors.len(), 1, "{stderr}");
-    assert!(errors[0].contains(wanted), "{stderr}");
-}
 
 #[test]
 fn port_in_use_is_known_before_anything_starts() {
@@ -53,18 +47,14 @@ fn resolver_that_crashes_or_babbles_is_reported() {
 #[test]
 fn shard_that_refuses_has_the_last_word_and_the_router_goes() {
     let mut server = Bench::new().with("FAKE_SHARD", "refuse").serve(&[]);
-    assert_eq!(server.wait(), 2);
-    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
+    server.fails(2, "error: tensor `x` is damaged");
     assert_eq!(server.rest_of_stdout(), "");
-    server.assert_nothing_left();
 }
 
 #[test]
 fn mistake_that_both_find_is_told_once_and_by_the_shard() {
     let mut server = Bench::new().with("FAKE_SHARD", "refuse").with("FAKE_ROUTER", "refuse").serve(&[]);
-    assert_eq!(server.wait(), 2);
-    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
-    server.assert_nothing_left();
+    server.fails(2, "error: tensor `x` is damaged");
 }
 
 /// SIGTERM ends a router that has reported a mistake but not exited, so its exit code does not show the mistake.
@@ -73,9 +63,7 @@ fn mistake_is_told_once_if_the_router_is_stopped_between_its_word_and_its_end() 
     let bench =
         Bench::new().with("FAKE_SHARD", "refuse-after-router").with("FAKE_ROUTER", "refuse-and-linger");
     let mut server = bench.serve(&[]);
-    assert_eq!(server.wait(), 2);
-    assert_one_error(&server.bench.stderr(), "error: tensor `x` is damaged");
-    server.assert_nothing_left();
+    server.fails(2, "error: tensor `x` is damaged");
 }
 
 /// The shard has time to refuse the model too, but does not.
@@ -91,45 +79,35 @@ fn router_that_refuses_alone_is_heard() {
 #[test]
 fn crash_before_ready_ends_with_the_last_line() {
     let mut server = Bench::new().with("FAKE_SHARD", "crash").serve(&[]);
-    assert_eq!(server.wait(), 1);
-    let wanted =
-        "the shard ended with exit code 3 before the server was ready; its last line was: about to fall over";
-    assert_one_error(&server.bench.stderr(), wanted);
-    server.assert_nothing_left();
+    server.fails(
+        1,
+        "the shard ended with exit code 3 before the server was ready; its last line was: about to fall over",
+    );
 
     let mut server = Bench::new().with("FAKE_ROUTER", "crash").serve(&[]);
-    assert_eq!(server.wait(), 1);
-    assert_one_error(
-        &server.bench.stderr(),
-        "the router ended with exit code 101 before the server was ready; its last line was: router fell over",
-    );
-    server.assert_nothing_left();
+    server.fails(1, "the router ended with exit code 101 before the server was ready; its last line was: router fell over");
 }
 
 #[test]
 fn killed_before_ready_hints_at_memory() {
     let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
     kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
-    assert_eq!(server.wait(), 1);
-    assert_one_error(
-        &server.bench.stderr(),
+    server.fails(
+        1,
         "signal 9 (SIGKILL) before the server was ready; hint: the system probably ran out of memory",
     );
-    server.assert_nothing_left();
 }
 
 #[test]
 fn crashed_shard_is_started_again_beside_the_same_router() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().ready(&[]);
     let router = pid(&server.bench.nth("router", "start", 1));
     for run in 1..=3 {
         kill(pid(&server.bench.nth("shard", "listen", run)), Signal::KILL);
         let again = server.bench.nth("shard", "listen", run + 1);
         assert!(is_alive(pid(&again)) && is_alive(router));
     }
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert_eq!(server.bench.events("router", "start").len(), 1);
     assert_eq!(server.rest_of_stdout(), "", "ready is said once");
     let stderr = server.bench.stderr();
@@ -137,23 +115,20 @@ fn crashed_shard_is_started_again_beside_the_same_router() {
         stderr.contains(" WARN launcher: exited unexpectedly; restarting process=shard pid="),
         "{stderr}"
     );
-    server.assert_nothing_left();
 }
 
 /// The router exits with 70 if its driving task panics, with 0 unexpectedly, and with 2 for a user's mistake, such as a
 /// certificate that has expired.
 #[test]
 fn router_is_started_again_beside_the_same_shard_whatever_its_end() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().ready(&[]);
     kill(pid(&server.bench.nth("router", "start", 1)), Signal::SEGV);
     server.bench.nth("router", "listen", 2);
     for (run, code) in [(3, 70), (4, 0), (5, 2)] {
         server.bench.end_router(code);
         server.bench.nth("router", "listen", run);
     }
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     let stderr = server.bench.stderr();
     for exit in ["signal 11 (SIGSEGV)", "exit code 70", "exit code 0", "exit code 2"] {
         assert!(stderr.contains("restarting process=router"), "{stderr}");
@@ -161,13 +136,11 @@ fn router_is_started_again_beside_the_same_shard_whatever_its_end() {
     }
     assert_eq!(server.bench.events("router", "start").len(), 5);
     assert_eq!(server.bench.events("shard", "start").len(), 1);
-    server.assert_nothing_left();
 }
 
 #[test]
 fn child_that_cannot_be_started_again_at_once_is_started_later() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().ready(&[]);
     let (program, hidden) = (server.bench.path(ROUTER), server.bench.path("hidden"));
     std::fs::rename(&program, &hidden).unwrap();
     kill(pid(&server.bench.nth("router", "start", 1)), Signal::KILL);
@@ -176,57 +149,46 @@ fn child_that_cannot_be_started_again_at_once_is_started_later() {
     });
     std::fs::rename(&hidden, &program).unwrap();
     server.bench.nth("router", "listen", 2);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
-    server.assert_nothing_left();
+    server.stop();
 }
 
+/// Runs the supervisor with short pauses between restarts, and waits until it is ready.
+fn supervise(bench: Bench) -> InProcess {
+    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
+    let server = bench.supervise(&[], pace);
+    server.wait_ready();
+    server
+}
+
+/// A restarted shard that keeps refusing is a crash loop, too.
 #[test]
 fn crash_loop_gives_up_and_stops_the_router() {
-    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
-    let server = Bench::new().with("FAKE_SHARD", "crash-later").supervise(&[], pace);
-    server.wait_ready();
-    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
-    let (bench, outcome) = server.wait();
-    let error = outcome.unwrap_err();
-    assert_eq!(error.exit_code(), 1);
-    assert_eq!(
-        error.to_string(),
-        "the shard crashed 6 times within 60 s, most recently with exit code 3; its last line was: about to fall over"
-    );
-    assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
-    // SIGTERM is sent twice, to all children and then to each; two pending signals arrive as one.
-    assert!(!bench.events("router", "sigterm").is_empty());
-}
-
-#[test]
-fn restarted_shard_that_keeps_refusing_is_a_crash_loop_with_its_error() {
-    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
-    let server = Bench::new().with("FAKE_SHARD", "refuse-later").supervise(&[], pace);
-    server.wait_ready();
-    kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
-    let (bench, outcome) = server.wait();
-    let error = outcome.unwrap_err();
-    assert_eq!(error.exit_code(), 1);
-    assert_eq!(
-        error.to_string(),
-        "the shard crashed 6 times within 60 s, most recently with exit code 2; its last line was: error: the model is \
-         gone"
-    );
-    assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
+    for (behaviour, end) in [
+        ("crash-later", "exit code 3; its last line was: about to fall over"),
+        ("refuse-later", "exit code 2; its last line was: error: the model is gone"),
+    ] {
+        let server = supervise(Bench::new().with("FAKE_SHARD", behaviour));
+        kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::KILL);
+        let (bench, outcome) = server.wait();
+        let error = outcome.unwrap_err();
+        assert_eq!(error.exit_code(), 1);
+        let wanted = format!("the shard crashed 6 times within 60 s, most recently with {end}");
+        assert_eq!(error.to_string(), wanted);
+        assert_eq!(bench.events("shard", "start").len(), 6, "the first start and five restarts");
+        // SIGTERM is sent twice, to all children and then to each; two pending signals arrive as one.
+        assert!(!bench.events("router", "sigterm").is_empty());
+    }
 }
 
 #[test]
 fn hung_shard_is_killed_and_started_again_beside_the_same_router() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().ready(&[]);
     let shard = pid(&server.bench.nth("shard", "listen", 1));
     kill(shard, Signal::STOP);
     server.bench.report_hang(120);
     let again = pid(&server.bench.nth("shard", "listen", 2));
     assert!(is_alive(again) && !is_alive(shard));
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert_eq!(server.bench.events("router", "start").len(), 1);
     let stderr = server.bench.stderr();
     assert!(
@@ -235,14 +197,11 @@ fn hung_shard_is_killed_and_started_again_beside_the_same_router() {
     );
     assert!(stderr.contains("exit=\"signal 9 (SIGKILL) after hanging for 120 s\""), "{stderr}");
     assert!(!stderr.contains("hung_shard"), "the report itself is not shown: {stderr}");
-    server.assert_nothing_left();
 }
 
 #[test]
 fn shard_that_hangs_after_each_start_is_given_up() {
-    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
-    let server = Bench::new().supervise(&[], pace);
-    server.wait_ready();
+    let server = supervise(Bench::new());
     for run in 1..=6 {
         kill(pid(&server.bench.nth("shard", "listen", run)), Signal::STOP);
         server.bench.report_hang(3600);
@@ -259,9 +218,7 @@ fn shard_that_hangs_after_each_start_is_given_up() {
 /// The report reaches the launcher before the next crash does, because the next shard starts only after it.
 #[test]
 fn shard_that_requests_crash_again_and_again_is_restarted_each_time() {
-    let pace = Pace { base_pause: Duration::from_millis(5), ..Pace::default() };
-    let server = Bench::new().supervise(&[], pace);
-    server.wait_ready();
+    let server = supervise(Bench::new());
     for run in 1..=20 {
         kill(pid(&server.bench.nth("shard", "listen", run)), Signal::KILL);
         if run % 2 == 0 {
@@ -279,11 +236,10 @@ fn shard_that_hangs_before_the_server_was_ready_ends_it() {
     let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
     kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::STOP);
     server.bench.report_hang(120);
-    assert_eq!(server.wait(), 1);
-    let wanted =
-        "the shard ended with signal 9 (SIGKILL) after hanging for 120 s before the server was ready";
-    assert_one_error(&server.bench.stderr(), wanted);
-    server.assert_nothing_left();
+    server.fails(
+        1,
+        "the shard ended with signal 9 (SIGKILL) after hanging for 120 s before the server was ready",
+    );
 }
 
 #[test]
@@ -301,8 +257,7 @@ fn missing_program_names_its_variable() {
 
 #[test]
 fn a_restarted_shard_may_do_without_its_disk() {
-    let mut server = Bench::new().serve(&["--kv-disk-path", "/kv"]);
-    server.wait_ready();
+    let server = Bench::new().ready(&["--kv-disk-path", "/kv"]);
     let first = server.bench.nth("shard", "start", 1);
     kill(pid(&first), Signal::KILL);
     let second = server.bench.nth("shard", "start", 2);

@@ -32,18 +32,8 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
 
 #[test]
 fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
-    let mut server = Bench::new().serve(&[
-        "--threads",
-        "2",
-        "--max-total-tokens",
-        "64",
-        "--kv-cache-dtype",
-        "f16",
-        "--kv-windows",
-        "off",
-        "--numerics",
-        "fast",
-    ]);
+    let flags = "--threads 2 --max-total-tokens 64 --kv-cache-dtype f16 --kv-windows off --numerics fast";
+    let mut server = Bench::new().serve(&flags.split(' ').collect::<Vec<_>>());
     let [address, curl] = server.wait_ready();
     let (shard, router) = (server.bench.nth("shard", "start", 1), server.bench.nth("router", "start", 1));
     let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
@@ -65,11 +55,9 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert_eq!(shard["folder_mode"], 0o700);
     assert_eq!(server.bench.nth("resolver", "start", 1)["safe_path"], "1");
 
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert_eq!(server.rest_of_stdout(), "");
     assert_eq!(ends(&server.bench), ["router sigterm", "router end", "shard sigterm", "shard end"]);
-    server.assert_nothing_left();
 }
 
 /// Returns the order in which the children ended and were told to.
@@ -116,8 +104,7 @@ fn every_asking_signal_drains() {
             eprintln!("{signal:?} is ignored where this test runs (nohup does that), and so by the launcher");
             continue;
         }
-        let mut server = Bench::new().serve(&[]);
-        server.wait_ready();
+        let mut server = Bench::new().ready(&[]);
         server.signal(signal);
         assert_eq!(server.wait(), 0, "{signal:?}");
         // The router takes SIGHUP as a request to read its keys again, so it must get SIGTERM instead.
@@ -139,10 +126,8 @@ fn signal_while_loading_drains_too() {
     let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
     server.bench.nth("shard", "listen", 1);
     server.bench.nth("router", "listen", 1);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert_eq!(server.rest_of_stdout(), "");
-    server.assert_nothing_left();
 }
 
 #[test]
@@ -162,34 +147,28 @@ fn sighup_stays_ignored_under_nohup() {
     server.wait_ready();
     server.signal(Signal::HUP);
     // Signals are handled in order. If SIGHUP counted, this would be the second signal and stop the server immediately.
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert!(server.bench.stderr().contains("signal=15"), "{}", server.bench.stderr());
-    server.assert_nothing_left();
 }
 
 #[test]
 fn drain_waits_for_open_streams_while_the_shard_lives() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").ready(&[]);
     server.signal(Signal::TERM);
     server.bench.nth("router", "sigterm", 1);
     let shard = pid(&server.bench.nth("shard", "start", 1));
     assert!(is_alive(shard) && server.bench.events("shard", "sigterm").is_empty());
     fs::write(server.bench.path("release"), "").unwrap();
-    assert_eq!(server.wait(), 0);
-    server.assert_nothing_left();
+    server.ends_with(0);
 }
 
 #[test]
 fn second_signal_stops_at_once() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").ready(&[]);
     server.signal(Signal::TERM);
     server.bench.nth("router", "sigterm", 1);
     server.signal(Signal::INT);
-    assert_eq!(server.wait(), 128 + 2);
-    server.assert_nothing_left();
+    server.ends_with(128 + 2);
 }
 
 #[test]
@@ -208,8 +187,7 @@ fn child_that_does_not_end_in_time_is_killed() {
 #[test]
 #[ignore = "make test-all: waits for the two seconds that the command gives the router"]
 fn child_that_is_killed_is_told_of() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&["--graceful-termination-timeout", "0"]);
-    server.wait_ready();
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").ready(&["--graceful-termination-timeout", "0"]);
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 1);
     assert!(server.bench.stderr().contains("was killed process=router"), "{}", server.bench.stderr());
@@ -218,8 +196,7 @@ fn child_that_is_killed_is_told_of() {
 
 #[test]
 fn killed_launcher_takes_each_child_along_by_its_own_lifeline() {
-    let mut server = Bench::new().serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().ready(&[]);
     let shard = pid(&server.bench.nth("shard", "start", 1));
     let router = pid(&server.bench.nth("router", "start", 1));
     // A child that held an end of the other child's lifeline would keep that child alive.
@@ -260,16 +237,13 @@ fn signal_while_resolving_ends_with_its_number() {
     let mut server = Bench::new().with("FAKE_RESOLVE", "hang").serve(&[]);
     server.bench.nth("resolver", "start", 1);
     server.signal(Signal::INT);
-    assert_eq!(server.wait(), 128 + 2);
-    server.assert_nothing_left();
+    server.ends_with(128 + 2);
 }
 
 #[test]
 fn lines_of_all_children_stay_whole() {
-    let mut server = Bench::new().with("FAKE_CHATTER", "300").serve(&[]);
-    server.wait_ready();
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    let mut server = Bench::new().with("FAKE_CHATTER", "300").ready(&[]);
+    server.stop();
     let stderr = server.bench.stderr();
     for (word, copies) in [("shard", 2), ("router", 1)] {
         for number in 0..300 {
@@ -285,8 +259,7 @@ fn long_temporary_folder_is_passed_over() {
     let bench = Bench::new();
     let long = bench.path("run").join("x".repeat(90));
     fs::create_dir(&long).unwrap();
-    let mut server = bench.with("TMPDIR", &long).serve(&[]);
-    server.wait_ready();
+    let mut server = bench.with("TMPDIR", &long).ready(&[]);
     let folder = server.bench.nth("shard", "start", 1)["folder"].as_str().unwrap().to_owned();
     assert!(folder.starts_with("/tmp/trunkline-"), "{folder}");
     server.signal(Signal::TERM);
@@ -300,12 +273,10 @@ fn xdg_runtime_dir_comes_first() {
     let bench = Bench::new();
     let xdg = bench.path("xdg");
     fs::create_dir(&xdg).unwrap();
-    let mut server = bench.with("XDG_RUNTIME_DIR", &xdg).serve(&[]);
-    server.wait_ready();
+    let mut server = bench.with("XDG_RUNTIME_DIR", &xdg).ready(&[]);
     let folder = server.bench.nth("shard", "start", 1)["folder"].as_str().unwrap().to_owned();
     assert!(folder.starts_with(xdg.to_str().unwrap()), "{folder}");
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
+    server.stop();
     assert_eq!(fs::read_dir(xdg).unwrap().count(), 0);
 }
 
@@ -321,18 +292,14 @@ fn output_that_nobody_reads_does_not_end_the_server() {
     drop(reader);
     kill(pid(&server.bench.nth("shard", "start", 1)), Signal::KILL);
     server.bench.nth("shard", "listen", 2);
-    server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0);
-    server.assert_nothing_left();
+    server.stop();
 }
 
 #[test]
 fn a_drain_that_cuts_requests_ends_with_three() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").ready(&[]);
     server.signal(Signal::TERM);
     server.bench.nth("router", "sigterm", 1);
     server.bench.end_router(3);
-    assert_eq!(server.wait(), 3, "{}", server.bench.stderr());
-    server.assert_nothing_left();
+    server.ends_with(3);
 }

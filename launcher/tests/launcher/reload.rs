@@ -13,8 +13,7 @@ use serde_json::Value;
 fn serve(bench: Bench, text: &str) -> Running {
     configure(&bench, text);
     let config = bench.path("trunkline.toml");
-    let mut server = bench.serve(&["--config", config.to_str().unwrap()]);
-    server.wait_ready();
+    let server = bench.ready(&["--config", config.to_str().unwrap()]);
     server
 }
 
@@ -43,8 +42,7 @@ fn answering(port: u16) -> u32 {
 
 fn stop(mut server: Running) {
     server.signal(Signal::TERM);
-    assert_eq!(server.wait(), 0, "{}", server.bench.stderr());
-    server.assert_nothing_left();
+    server.ends_with(0);
 }
 
 fn is_given(start: &Value, flag: &str) -> bool {

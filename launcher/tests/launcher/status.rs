@@ -43,8 +43,7 @@ fn folders_of_other_users_hide_no_server() {
         }
     };
     make(&bench, "0000000a");
-    let mut server = bench.serve(&[]);
-    server.wait_ready();
+    let server = bench.ready(&[]);
     make(&server.bench, "0000000b");
     let pid = server.pid().to_string();
     let (_, rows) = status(&server, &[]);
@@ -62,8 +61,7 @@ fn a_server_that_is_not_ready_says_why() {
 
 #[test]
 fn a_server_that_drains_is_stopping() {
-    let mut server = Bench::new().with("FAKE_ROUTER", "hold").serve(&[]);
-    server.wait_ready();
+    let mut server = Bench::new().with("FAKE_ROUTER", "hold").ready(&[]);
     server.signal(Signal::TERM);
     server.bench.nth("router", "sigterm", 1);
     let (code, rows) = status(&server, &[]);

@@ -3,6 +3,8 @@
 
 mod in_process;
 
+pub use in_process::InProcess;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -139,6 +141,13 @@ impl Bench {
         Running::new(self, command)
     }
 
+    /// Starts `trunkline serve --port 0 ARGS` and waits until it is ready.
+    pub fn ready(self, args: &[&str]) -> Running {
+        let mut server = self.serve(args);
+        server.wait_ready();
+        server
+    }
+
     /// Runs a command and returns exit code, stdout and stderr.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
         self.outcome(&mut self.command(args))
@@ -227,6 +236,13 @@ pub fn pid(entry: &Value) -> u32 {
     u32::try_from(entry["pid"].as_u64().unwrap()).unwrap()
 }
 
+#[track_caller]
+pub fn assert_one_error(stderr: &str, wanted: &str) {
+    let errors: Vec<&str> = stderr.lines().filter(|line| line.starts_with("error:")).collect();
+    assert_eq!(errors.len(), 1, "{stderr}");
+    assert!(errors[0].contains(wanted), "{stderr}");
+}
+
 /// A running launcher with its bench.
 pub struct Running {
     pub bench: Bench,
@@ -266,6 +282,27 @@ impl Running {
         let status = wait_for("the launcher to end", || child.try_wait().unwrap());
         self.status = Some(status);
         status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
+    }
+
+    /// Waits for the end with this exit code, and checks that no process and no folder is left.
+    #[track_caller]
+    pub fn ends_with(&mut self, code: i32) {
+        assert_eq!(self.wait(), code, "{}", self.bench.stderr());
+        self.assert_nothing_left();
+    }
+
+    /// Stops the server as SIGTERM does, and checks that no process and no folder is left.
+    #[track_caller]
+    pub fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        self.ends_with(0);
+    }
+
+    /// Waits for the end with this exit code and this error, and checks that nothing is left.
+    #[track_caller]
+    pub fn fails(&mut self, code: i32, error: &str) {
+        self.ends_with(code);
+        assert_one_error(&self.bench.stderr(), error);
     }
 
     pub fn rest_of_stdout(&mut self) -> String {
