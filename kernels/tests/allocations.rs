@@ -1,6 +1,8 @@
 //! Checks that steps do not allocate once they are warmed up, with a counting allocator for the whole process.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "kernels/counting.rs"]
+mod counting;
 mod linear {
     pub(crate) use super::reference;
 }
@@ -14,7 +16,6 @@ mod random;
 #[path = "kernels/linear/reference.rs"]
 mod reference;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use trunkline_contract::TokenMask;
@@ -22,9 +23,8 @@ use trunkline_kernels::executor::{Chunk, Executor, SequenceResult};
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::{SamplingParams, Watermark};
 
+use counting::Counting;
 use model::Recipe;
-
-struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static NUM_ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -35,28 +35,8 @@ fn count() {
     }
 }
 
-// SAFETY: all calls are passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the conditions are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the conditions are the same.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the conditions are the same.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 fn allocations(work: impl FnOnce()) -> usize {
     NUM_ALLOCATIONS.store(0, Ordering::SeqCst);

@@ -9,8 +9,9 @@ use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KeyMean, KeyScaling, KeyTurns, KvDtype, KvGeometry, KvPool};
 use trunkline_kernels::ops::rope::{RopeFrequencies, rope_in_place};
 
-use crate::num_cases;
+use crate::GEOMETRY;
 use crate::random::{Random, bits};
+use crate::{best, num_cases};
 
 /// A sequence in a pool whose other slots hold NaN.
 pub struct Case {
@@ -249,7 +250,7 @@ fn stated_errors(dtype: KvDtype) -> (f64, f64) {
 /// Compares with exact attention, and compares bits on all instruction sets for all divisions of rows and segments.
 fn check_all_ways(case: &mut Case, what: &str) {
     let num_tokens = case.num_tokens;
-    let best = *Isa::available().last().unwrap();
+    let best = best();
     let mut expected = case.zeros();
     case.run(best, 0, num_tokens, 1, false, &mut expected);
     let errors: Vec<f64> =
@@ -274,17 +275,29 @@ fn check_all_ways(case: &mut Case, what: &str) {
     }
 }
 
+/// Checks random cases, one for each seed, after `change`. Every `every`-th has `long` tokens, the others up to `most`.
+fn check_random(
+    (first_seed, num_seeds): (u64, u64),
+    [every, long, most]: [usize; 3],
+    change: impl Fn(&mut Case, &mut Random, u64),
+) {
+    for seed in 0..num_seeds {
+        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
+        let mut random = Random::new(first_seed + seed);
+        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
+        let is_long = (seed as usize).is_multiple_of(every);
+        let num_tokens = if is_long { long } else { 1 + random.below(most) };
+        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+        change(&mut case, &mut random, seed);
+        let (window, cap) = (case.window, case.soft_cap);
+        let what = format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens}");
+        check_all_ways(&mut case, &format!("{what} {window:?} {cap:?}"));
+    }
+}
+
 #[test]
 fn attention_is_near_exact_and_has_the_same_bits_in_every_division() {
-    for seed in 0..num_cases(12, 48) {
-        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
-        let mut random = Random::new(seed);
-        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
-        let num_tokens = if seed % 5 == 0 { 530 } else { 1 + random.below(140) };
-        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
-        let what = format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens}");
-        check_all_ways(&mut case, &what);
-    }
+    check_random((0, num_cases(12, 48)), [5, 530, 140], |_, _, _| {});
 }
 
 /// A geometry of keys with latents, of which 16 times `latent` elements are the value.
@@ -333,71 +346,41 @@ fn later_latents_do_not_affect_a_query() {
 
 #[test]
 fn windows_and_soft_caps_are_near_exact_and_have_the_same_bits_in_every_division() {
-    for seed in 0..num_cases(16, 64) {
-        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
-        let mut random = Random::new(1000 + seed);
-        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
-        // Every fourth window begins and ends in different segments.
-        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(200) };
-        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
-        let block_size = geometry.block_size;
+    // Every fourth window begins and ends in different segments.
+    check_random((1000, num_cases(16, 64)), [4, 540, 200], |case, random, _| {
+        let (block_size, num_tokens) = (case.pool.geometry().block_size, case.num_tokens);
         let sizes = [1 + random.below(20), 1 + random.below(200), block_size, block_size + 1, num_tokens];
-        let size = sizes[random.below(sizes.len())];
-        case.window = Window::new(size).unwrap();
+        case.window = Window::new(sizes[random.below(sizes.len())]).unwrap();
         case.soft_cap = [None, Some(0.7), Some(50.0)][random.below(3)];
-        let cap = case.soft_cap;
-        let what =
-            format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {size} {cap:?}");
-        check_all_ways(&mut case, &what);
-    }
+    });
 }
 
 #[test]
 fn encoders_see_both_sides_near_exactly_and_with_the_same_bits_in_every_division() {
-    for seed in 0..num_cases(16, 64) {
-        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
-        let mut random = Random::new(3000 + seed);
-        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
-        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(200) };
-        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
-        let block_size = geometry.block_size;
+    check_random((3000, num_cases(16, 64)), [4, 540, 200], |case, random, seed| {
+        let (block_size, num_tokens) = (case.pool.geometry().block_size, case.num_tokens);
         let sizes = [1, 1 + random.below(200), block_size, block_size + 1, num_tokens];
         let window = Window::new(sizes[random.below(sizes.len())]).unwrap();
         case.window = if seed % 3 == 0 { Window::ALL } else { window.symmetric() };
-        let what = format!(
-            "seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {:?}",
-            case.window
-        );
-        check_all_ways(&mut case, &what);
-    }
+    });
 }
 
 #[test]
 fn sinks_take_part_in_the_softmax_and_have_no_value() {
-    for seed in 0..num_cases(12, 48) {
-        let dtype = KvDtype::ALL[seed as usize % KvDtype::ALL.len()];
-        let mut random = Random::new(2000 + seed);
-        let (geometry, heads_per_kv_head) = random_geometry(&mut random, dtype);
-        let num_tokens = if seed % 4 == 0 { 540 } else { 1 + random.below(140) };
-        let mut case = Case::new(&mut random, geometry, heads_per_kv_head, num_tokens);
+    check_random((2000, num_cases(12, 48)), [4, 540, 140], |case, random, seed| {
         // Some sinks take nearly everything, and some nearly nothing.
-        let num_heads = geometry.num_kv_heads * heads_per_kv_head;
+        let num_heads = case.pool.geometry().num_kv_heads * case.heads_per_kv_head;
         case.sinks = Some(random.normals(num_heads).into_iter().map(|x| 8.0 * x).collect());
         if seed % 3 == 0 {
             case.window = Window::new(1 + random.below(200)).unwrap();
         }
-        let window = case.window;
-        let what =
-            format!("seed {seed}: {geometry:?} group {heads_per_kv_head} tokens {num_tokens} {window:?}");
-        check_all_ways(&mut case, &what);
-    }
+    });
 }
 
 #[test]
 fn a_sink_beyond_all_scores_gives_zero_and_one_below_them_changes_nothing() {
     for dtype in KvDtype::ALL {
-        let mut case =
-            Case::of_sizes(&mut Random::new(10), *Isa::available().last().unwrap(), dtype, [64, 64, 70]);
+        let mut case = Case::of_sizes(&mut Random::new(10), best(), dtype, [64, 64, 70]);
         for isa in Isa::available() {
             case.sinks = None;
             let plain = case.rows(isa, 60);
@@ -418,19 +401,11 @@ fn a_sink_beyond_all_scores_gives_zero_and_one_below_them_changes_nothing() {
 #[test]
 fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry {
-            num_layers: 2,
-            num_kv_heads: 1,
-            head_size: 16,
-            block_size: 16,
-            dtype,
-            latent_size: None,
-        };
+        let geometry = KvGeometry { num_layers: 2, head_size: 16, dtype, ..GEOMETRY };
         let mut case = Case::new(&mut Random::new(7), geometry, 3, 100);
         case.window = Window::new(20).unwrap();
-        let (isa, width) = (*Isa::available().last().unwrap(), case.width());
-        let mut expected = vec![0.0; case.queries.len()];
-        case.run(isa, 70, 100, 64, false, &mut expected);
+        let isa = best();
+        let expected = case.rows(isa, 70);
         let infinite = vec![f32::INFINITY; 16];
         // The first query is at 70: it sees 51 to 70.
         for position in 48..51 {
@@ -442,9 +417,7 @@ fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
         // These blocks do not exist, so reading them would panic.
         case.block_table[..3].fill(u32::MAX);
         for isa in Isa::available() {
-            let mut got = vec![0.0; case.queries.len()];
-            case.run(isa, 70, 100, 64, false, &mut got);
-            assert_eq!(bits(&got[70 * width..]), bits(&expected[70 * width..]), "{dtype} {isa}");
+            assert_eq!(bits(&case.rows(isa, 70)), bits(&expected), "{dtype} {isa}");
         }
     }
 }
@@ -452,28 +425,18 @@ fn positions_before_the_window_have_no_effect_and_their_blocks_are_not_read() {
 #[test]
 fn later_tokens_and_stale_slots_do_not_affect_a_query() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry {
-            num_layers: 2,
-            num_kv_heads: 1,
-            head_size: 16,
-            block_size: 32,
-            dtype,
-            latent_size: None,
-        };
+        let geometry = KvGeometry { num_layers: 2, head_size: 16, block_size: 32, dtype, ..GEOMETRY };
         let mut random = Random::new(5);
         let mut case = Case::new(&mut random, geometry, 3, 40);
-        let mut expected = vec![0.0; case.queries.len()];
-        let isa = *Isa::available().last().unwrap();
-        case.run(isa, 0, 40, 64, false, &mut expected);
+        let isa = best();
+        let (expected, width) = (case.rows(isa, 0), case.width());
         assert!(expected.iter().all(|x| x.is_finite()));
         let (infinite, finite) = (vec![f32::INFINITY; 16], vec![1.0; 16]);
         for (key, value) in [(&infinite, &infinite), (&finite, &infinite), (&infinite, &finite)] {
             // SAFETY: there is only one thread.
             unsafe { case.pool.view().write(isa, LAYER, case.block_table[0], 20, key, value) };
             for isa in Isa::available() {
-                let mut got = vec![0.0; case.queries.len()];
-                case.run(isa, 0, 40, 64, false, &mut got);
-                let width = case.width();
+                let got = case.rows(isa, 0);
                 assert_eq!(bits(&got[..20 * width]), bits(&expected[..20 * width]), "{dtype} {isa}");
                 // A key of infinities may also have a weight of 0, depending on its sign.
                 assert!(got[20 * width..].iter().any(|x| !x.is_finite()), "{dtype} {isa}");
@@ -485,14 +448,7 @@ fn later_tokens_and_stale_slots_do_not_affect_a_query() {
 #[test]
 fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
     for dtype in KvDtype::ALL {
-        let geometry = KvGeometry {
-            num_layers: 2,
-            num_kv_heads: 1,
-            head_size: 32,
-            block_size: 32,
-            dtype,
-            latent_size: None,
-        };
+        let geometry = KvGeometry { num_layers: 2, block_size: 32, dtype, ..GEOMETRY };
         let most = if dtype == KvDtype::Int4 { 0.1 } else { 0.02 };
         let mut case = Case::new(&mut Random::new(6), geometry, 2, 70);
         let width = case.width();
@@ -500,8 +456,7 @@ fn a_query_that_is_not_finite_gives_nan_and_a_zero_query_averages() {
         case.queries[60 * width + 3] = f32::NAN;
         let exact = case.naive();
         for isa in Isa::available() {
-            let mut got = vec![0.0; case.queries.len()];
-            case.run(isa, 0, 70, 64, false, &mut got);
+            let got = case.rows(isa, 0);
             for (got, exact) in got[50 * width..51 * width].iter().zip(&exact[50 * width..]) {
                 assert!((f64::from(*got) - exact).abs() < most, "{dtype} {isa}: {got} for {exact}");
             }
@@ -550,8 +505,7 @@ fn shifted_and_scaled_keys_give_the_same_attention() {
             // SAFETY: there is only one thread.
             unsafe { case.pool.view().write(isa, LAYER, block, t % 64, key, value) };
         }
-        let mut expected = vec![0.0; case.queries.len()];
-        case.run(Isa::SCALAR, 0, case.num_tokens, 64, false, &mut expected);
+        let expected = case.rows(Isa::SCALAR, 0);
         for isa in Isa::available() {
             let mut got = vec![0.0; case.queries.len()];
             case.run(isa, 0, case.num_tokens, 1, true, &mut got);

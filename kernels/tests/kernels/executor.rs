@@ -18,11 +18,7 @@ use trunkline_kernels::kv_pool::KvDtype;
 use trunkline_kernels::sampling::{SampledToken, SamplingParams, TokenScore};
 
 use crate::random::{Random, bits};
-use crate::runs_all;
-
-fn best() -> Isa {
-    *Isa::available().last().unwrap()
-}
+use crate::{best, runs_all};
 
 fn prompt(seed: u64, num_tokens: usize) -> Vec<u32> {
     let mut random = Random::new(seed);

@@ -25,8 +25,19 @@ mod threads;
 mod weight_cache;
 
 use trunkline_kernels::isa::Isa;
+use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 
 use random::bits;
+
+/// The smallest geometry, of which tests change what matters to them.
+const GEOMETRY: KvGeometry = KvGeometry {
+    num_layers: 1,
+    num_kv_heads: 1,
+    head_size: 32,
+    block_size: 16,
+    dtype: KvDtype::F16,
+    latent_size: None,
+};
 
 /// Runs `operation` on every instruction set, checks that all give the same bits, and returns the result.
 fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
@@ -35,6 +46,10 @@ fn on_all(what: &str, operation: impl Fn(Isa) -> Vec<f32>) -> Vec<f32> {
         assert!(bits(&operation(isa)) == bits(&expected), "{what}: {isa}");
     }
     expected
+}
+
+fn best() -> Isa {
+    *Isa::available().last().unwrap()
 }
 
 /// Returns true in `make test-all`, which also runs slow cases.

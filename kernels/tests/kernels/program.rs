@@ -8,19 +8,14 @@ use trunkline_kernels::program::{
     ValueId, WeightId,
 };
 
+use crate::GEOMETRY;
+
 fn builder() -> ProgramBuilder {
     builder_of(1)
 }
 
 fn builder_of(num_layers: usize) -> ProgramBuilder {
-    let geometry = KvGeometry {
-        num_layers,
-        num_kv_heads: 1,
-        head_size: 32,
-        block_size: 16,
-        dtype: KvDtype::Int8,
-        latent_size: None,
-    };
+    let geometry = KvGeometry { num_layers, dtype: KvDtype::Int8, ..GEOMETRY };
     let config = ProgramConfig { max_step_tokens: 64, max_step_sequences: 4, num_blocks: 4, geometry };
     ProgramBuilder::new(config).unwrap()
 }
@@ -177,36 +172,31 @@ fn misuse_is_refused_with_a_reason() {
     let norm = weight(&mut b, Format::F32, &[32]);
     let x = b.embedding(embedding).unwrap();
     let message = |result: Result<ValueId, ProgramError>| result.unwrap_err().to_string();
-    assert_eq!(message(b.rms_norm(x, norm, 1e-5)), "`rms_norm`: shape of the weight is [32], expected [64]");
-    assert_eq!(message(b.add(x, ValueId(9))), "`add`: there is no value 9");
-    assert_eq!(message(b.embedding(WeightId(7))), "`embedding`: there is no weight 7");
-    assert_eq!(message(b.write_kv(1, x, Some(x))), "`write_kv`: layer is 1, expected 0 to 0");
-    assert_eq!(message(b.write_kv(0, x, Some(x))), "`write_kv`: width of key is 64, expected 32");
-    assert_eq!(
-        message(b.paged_attention(0, x, 1.0, None, None, None)),
-        "the program reads K and V of layer 0 before `write_kv`"
-    );
-    assert_eq!(
-        message(b.rope(x, &[1.0; 17], 1.0, 32)),
-        "`rope`: number of frequencies is 17, expected 1 to 16"
-    );
-    assert_eq!(
-        message(b.write_kv(0, x, None)),
-        "`write_kv`: number of values is 0, expected one, unless it is a part of the key"
-    );
     let [head, other] = [[16, 32], [16, 16]].map(|shape| weight(&mut b, Format::F32, &shape));
-    assert_eq!(
-        message(b.head_linear(x, vec![head; 3])),
-        "`head_linear`: width of the input is 64, expected 96"
-    );
-    assert_eq!(
-        message(b.head_linear(x, vec![])),
-        "`head_linear`: number of weights is 0, expected at least 1"
-    );
+    for (result, expected) in [
+        (b.rms_norm(x, norm, 1e-5), "`rms_norm`: shape of the weight is [32], expected [64]"),
+        (b.add(x, ValueId(9)), "`add`: there is no value 9"),
+        (b.embedding(WeightId(7)), "`embedding`: there is no weight 7"),
+        (b.write_kv(1, x, Some(x)), "`write_kv`: layer is 1, expected 0 to 0"),
+        (b.write_kv(0, x, Some(x)), "`write_kv`: width of key is 64, expected 32"),
+        (
+            b.paged_attention(0, x, 1.0, None, None, None),
+            "the program reads K and V of layer 0 before `write_kv`",
+        ),
+        (b.rope(x, &[1.0; 17], 1.0, 32), "`rope`: number of frequencies is 17, expected 1 to 16"),
+        (
+            b.write_kv(0, x, None),
+            "`write_kv`: number of values is 0, expected one, unless it is a part of the key",
+        ),
+        (b.head_linear(x, vec![head; 3]), "`head_linear`: width of the input is 64, expected 96"),
+        (b.head_linear(x, vec![]), "`head_linear`: number of weights is 0, expected at least 1"),
+        (b.join_heads(x, x, 3), "`join_heads`: width is 64, expected a multiple of 3 heads"),
+    ] {
+        assert_eq!(message(result), expected);
+    }
     assert!(
         message(b.head_linear(x, vec![head, other])).starts_with("`head_linear`: an expert's weight is ")
     );
-    assert_eq!(message(b.join_heads(x, x, 3)), "`join_heads`: width is 64, expected a multiple of 3 heads");
     let error = b.weight(Format::Q8_0, vec![0; 33], &[1, 32]).unwrap_err().to_string();
     assert!(error.starts_with("weight 4: "), "{error}");
     assert_eq!(b.lower().unwrap_err().to_string(), "the program does not end with `logits` or `pooled`");

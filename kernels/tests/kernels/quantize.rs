@@ -3,11 +3,11 @@
 
 use half::f16;
 use trunkline_kernels::executor::Executor;
-use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::{Format, PackError, SourceBytes, encode};
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig, ProgramError, WeightId};
 use trunkline_kernels::threads::Pinning;
 
+use crate::GEOMETRY;
 use crate::random::{Random, bits};
 
 const HIDDEN: usize = 64;
@@ -17,14 +17,7 @@ fn f32_bytes(values: &[f32]) -> Vec<u8> {
 }
 
 fn builder() -> ProgramBuilder {
-    let geometry = KvGeometry {
-        num_layers: 1,
-        num_kv_heads: 1,
-        head_size: 32,
-        block_size: 16,
-        dtype: KvDtype::F16,
-        latent_size: None,
-    };
+    let geometry = GEOMETRY;
     ProgramBuilder::new(ProgramConfig { max_step_tokens: 16, max_step_sequences: 4, num_blocks: 4, geometry })
         .unwrap()
 }

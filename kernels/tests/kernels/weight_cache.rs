@@ -12,13 +12,13 @@ use std::time::{Duration, SystemTime};
 
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{ProgramBuilder, ProgramConfig};
 use trunkline_kernels::threads::Pinning;
 use trunkline_kernels::weight_cache::{CacheState, KEY_BYTES, KeepError, Kept, Miss, WeightCache, folder};
 
 use self::header::Header;
+use crate::GEOMETRY;
 use crate::random::{Random, bits};
 
 const HIDDEN: usize = 64;
@@ -33,14 +33,7 @@ fn builder() -> ProgramBuilder {
 
 /// Like [`builder`], optionally with the weights of k and v, which have the same shape, swapped.
 fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
-    let geometry = KvGeometry {
-        num_layers: 1,
-        num_kv_heads: 1,
-        head_size: 32,
-        block_size: 16,
-        dtype: KvDtype::F16,
-        latent_size: None,
-    };
+    let geometry = GEOMETRY;
     let config = ProgramConfig { max_step_tokens: 16, max_step_sequences: 4, num_blocks: 4, geometry };
     let mut random = Random::new(1);
     let mut b = ProgramBuilder::new(config).unwrap();

@@ -4,6 +4,7 @@ use trunkline_kernels::attention::{Window, num_segments, state_size};
 use trunkline_kernels::executor::attention_plan::{AttentionPlan, PlanChunk, PlanItem, PlanLimits};
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 
+use crate::GEOMETRY;
 use crate::random::Random;
 
 /// A whole chunk: (index, first position, number of tokens).
@@ -20,12 +21,10 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
     for seed in 0..200 {
         let mut random = Random::new(seed);
         let geometry = KvGeometry {
-            num_layers: 1,
             num_kv_heads: 1 + random.below(4),
-            head_size: 32,
             block_size: [16, 32, 128][random.below(3)],
             dtype: KvDtype::Int8,
-            latent_size: None,
+            ..GEOMETRY
         };
         let limits = PlanLimits {
             geometry,
@@ -79,14 +78,7 @@ fn every_row_head_and_segment_is_computed_once_and_states_do_not_overlap() {
 
 #[test]
 fn a_short_context_of_latents_is_divided_by_heads_and_a_long_one_by_segments() {
-    let geometry = KvGeometry {
-        num_layers: 1,
-        num_kv_heads: 1,
-        head_size: 48,
-        block_size: 32,
-        dtype: KvDtype::F16,
-        latent_size: Some(32),
-    };
+    let geometry = KvGeometry { head_size: 48, block_size: 32, latent_size: Some(32), ..GEOMETRY };
     let mut limits = PlanLimits { geometry, heads_per_kv_head: 16, num_threads: 3, state_capacity: 0 };
     limits.state_capacity = limits.wanted_state_capacity(1000);
     let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 8, 8);
@@ -111,14 +103,7 @@ fn a_short_context_of_latents_is_divided_by_heads_and_a_long_one_by_segments() {
 
 #[test]
 fn one_long_sequence_is_split_among_all_threads() {
-    let geometry = KvGeometry {
-        num_layers: 1,
-        num_kv_heads: 1,
-        head_size: 64,
-        block_size: 32,
-        dtype: KvDtype::Int8,
-        latent_size: None,
-    };
+    let geometry = KvGeometry { head_size: 64, block_size: 32, dtype: KvDtype::Int8, ..GEOMETRY };
     let mut limits = PlanLimits { geometry, heads_per_kv_head: 4, num_threads: 4, state_capacity: 0 };
     limits.state_capacity = limits.wanted_state_capacity(1000);
     let mut plan = AttentionPlan::for_steps(Window::NONE, &limits, 1, 1);

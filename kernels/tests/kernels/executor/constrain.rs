@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use trunkline_contract::TokenMask;
+
 use super::*;
 
 /// Computes all known tokens of one sequence that are not computed yet, and samples with a mask.
@@ -13,9 +15,7 @@ fn step(executor: &mut Executor, first: usize, end: usize, mask: Option<Vec<u8>>
 }
 
 fn mask_of(token_ids: &[u32]) -> Vec<u8> {
-    let mut mask = vec![0; VOCAB.div_ceil(8)];
-    token_ids.iter().for_each(|id| mask[*id as usize / 8] |= 1 << (id % 8));
-    mask
+    TokenMask::of(token_ids.iter().copied(), VOCAB as u32).0.to_vec()
 }
 
 fn token(results: Vec<SequenceResult>) -> SampledToken {

@@ -1,5 +1,7 @@
 //! Drafts change how many tokens a step samples, and never which ones.
 
+use trunkline_contract::TokenMask;
+
 use super::*;
 
 const NUM_OUTPUT: usize = 40;
@@ -21,10 +23,8 @@ fn all_parameters() -> SamplingParams {
 
 /// The tokens that the sample at a position may choose, if the sequence is masked.
 fn mask_at(position: usize) -> Vec<u8> {
-    let mut mask = vec![0; VOCAB.div_ceil(8)];
-    let allowed = (0..VOCAB).filter(|token| (token * 7 + position * 3) % 5 < 2);
-    allowed.for_each(|token| mask[token / 8] |= 1 << (token % 8));
-    mask
+    let allowed = (0..VOCAB as u32).filter(|token| (*token as usize * 7 + position * 3) % 5 < 2);
+    TokenMask::of(allowed, VOCAB as u32).0.to_vec()
 }
 
 /// Decodes with the drafts that `draft` returns for the tokens so far and for the number of tokens that it may draft.

@@ -1,14 +1,9 @@
 use trunkline_kernels::kv_pool::{KeyMean, KeyScaling, KeySums, KeyTurns, KvDtype, KvGeometry};
 use trunkline_kernels::ops::rope::RopeFrequencies;
 
-const G: KvGeometry = KvGeometry {
-    num_layers: 2,
-    num_kv_heads: 1,
-    head_size: 4,
-    block_size: 16,
-    dtype: KvDtype::Int4,
-    latent_size: None,
-};
+use crate::GEOMETRY;
+
+const G: KvGeometry = KvGeometry { num_layers: 2, head_size: 4, dtype: KvDtype::Int4, ..GEOMETRY };
 
 #[test]
 fn factors_are_fourth_roots_of_query_over_key_and_bounded_for_unused_channels() {

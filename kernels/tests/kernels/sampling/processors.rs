@@ -1,10 +1,7 @@
-use trunkline_kernels::isa::Isa;
 use trunkline_kernels::sampling::processors::{check_mask_size, process};
 use trunkline_kernels::sampling::{SampleContext, SamplingParams, TokenCounts, Watermark};
 
-fn best() -> Isa {
-    *Isa::available().last().unwrap()
-}
+use crate::best;
 
 fn context(num_output: usize) -> SampleContext<'static> {
     SampleContext { num_output, ..SampleContext::default() }

@@ -9,6 +9,7 @@ use trunkline_kernels::sampling::{
     NotFinite, SampleContext, SampledToken, Sampler, SamplingParams, TokenCounts,
 };
 
+use crate::best;
 use crate::random::Random;
 
 fn sample(
@@ -28,10 +29,6 @@ fn sample(
         [None; 2],
         &mut Vec::new(),
     )
-}
-
-fn best() -> Isa {
-    *Isa::available().last().unwrap()
 }
 
 /// Samples by the definition, in f64 over the sorted vocabulary. Returns the token and the margin by which the draw and
