@@ -4,15 +4,13 @@
 //! The plan moves to the task that encodes it, so its chunks are one allocation. All other memory is reused from step
 //! to step. A step in which sequences get their next blocks also allocates for these.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use trunkline_scheduler::{
-    Event, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
-};
+use trunkline_scheduler::{Event, Millis, Scheduler, SchedulerConfig, SequenceRequest, ShardLimits, Update};
 
-struct Counting;
+use crate::counting::Counting;
+use crate::sim::driver::{LIMITS, answer};
+use crate::sim::scenario::request;
 
 thread_local! {
     /// The counter of this thread. It needs no allocation itself and lives until the thread has ended.
@@ -23,28 +21,8 @@ fn count() {
     NUM_ALLOCATIONS.set(NUM_ALLOCATIONS.get() + 1);
 }
 
-// SAFETY: every call is passed on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the allocator's contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the allocator's contract.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller keeps the allocator's contract.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: Counting = Counting(count);
 
 /// Runs `work` and counts the allocations of this thread.
 fn allocations<T>(work: impl FnOnce() -> T) -> (T, usize) {
@@ -64,27 +42,9 @@ const PER_STEP: usize = 1;
 /// The most allocations for a block that becomes full and for the next one, in the plan, the table and the tree.
 const PER_NEW_BLOCK: usize = 4;
 
-fn request(id: u64) -> SequenceRequest {
+fn prompt(id: u64) -> Vec<u32> {
     let token_ids = (0..PROMPT_TOKENS + id as u32).map(|position| position * 31 + id as u32 * 7919);
-    SequenceRequest {
-        id: SequenceId(id),
-        token_ids: token_ids.map(|token| token % 50_000).collect(),
-        max_new_tokens: 4096,
-        ignore_eos: true,
-        sampling: SamplingParams { end_token_ids: vec![1], ..SamplingParams::default() },
-        ..SequenceRequest::default()
-    }
-}
-
-fn answer(plan: &StepPlan) -> StepResult {
-    let outcome = |id: u64| SequenceResult {
-        sequence_id: id,
-        outcome: Some(Outcome::Token(SampledToken { token_id: 7, ..SampledToken::default() })),
-        ..SequenceResult::default()
-    };
-    let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
-    let sequences = sampled.map(|chunk| outcome(chunk.sequence_id)).collect();
-    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000, draft_time_us: 0 }
+    token_ids.map(|token| token % 50_000).collect()
 }
 
 /// Plans and answers one step. Returns its allocations in the scheduler, and the number of new blocks in its plan.
@@ -93,7 +53,7 @@ fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (u
     let (plan, in_plan) = allocations(|| scheduler.plan(scheduler.only_lane(), now, updates));
     let plan = plan.expect("everybody decodes");
     let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
-    let result = Event::StepResult(scheduler.only_lane(), answer(&plan));
+    let result = Event::StepResult(scheduler.only_lane(), answer(&plan, 7));
     let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));
     (in_plan + in_result, num_new_blocks)
 }
@@ -107,16 +67,13 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         max_step_tokens: 8192,
         max_step_sequences: 64,
         vocab_size: 50_000,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
+        ..LIMITS
     };
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut updates);
     for id in 0..NUM_SEQUENCES {
-        scheduler.handle(Millis(0), Event::Submit(Box::new(request(id))), &mut updates);
+        let asked = SequenceRequest { ignore_eos: true, ..request(id, prompt(id), 4096) };
+        scheduler.handle(Millis(0), Event::Submit(Box::new(asked)), &mut updates);
     }
     let mut now = 0;
     while scheduler.stats().output_tokens < NUM_SEQUENCES * WARM_UP_STEPS {

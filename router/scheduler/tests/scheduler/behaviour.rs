@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::sim::driver::{Driver, LIMITS};
-use crate::sim::model::Known;
 use crate::sim::scenario::{request, salt};
 use crate::sim::shard::{FakeShard, ShardFaults, seed_of};
 use trunkline_contract::proto;
@@ -305,21 +304,9 @@ fn no_sequence_parks_on_a_lower_class_or_another_salt() {
     driver.step();
     assert_eq!(driver.started(2), Some((64, 0)));
     driver.run();
-    let mut foreign = request(3, text(5, 90), 1);
-    foreign.salt = salt(1);
-    driver.known.insert(
-        3,
-        Known {
-            salt: 1,
-            prompt: foreign.token_ids.clone(),
-            is_constrained: false,
-            is_scored: false,
-            pooling: None,
-        },
-    );
     driver.submit(request(4, text(5, 100), 1));
     driver.step();
-    driver.handle(Event::Submit(Box::new(foreign)));
+    driver.submit(SequenceRequest { salt: salt(1), ..request(3, text(5, 90), 1) });
     driver.step();
     assert_eq!(driver.started(3), Some((0, 0)));
     assert_eq!(driver.scheduler.stats().prefix_waits, 0);
@@ -343,14 +330,7 @@ fn the_next_turn_of_a_conversation_hits_prompt_and_output() {
     );
     assert_eq!(plan.copies.len(), 1, "the partly filled block is copied");
     assert_eq!(num_computed % LIMITS.block_size, plan.copies[0].num_tokens);
-    let mut foreign = request(3, prompt, 1);
-    foreign.salt = salt(1);
-    let foreign_prompt = foreign.token_ids.clone();
-    driver.known.insert(
-        3,
-        Known { salt: 1, prompt: foreign_prompt, is_constrained: false, is_scored: false, pooling: None },
-    );
-    driver.handle(Event::Submit(Box::new(foreign)));
+    driver.submit(SequenceRequest { salt: salt(1), ..request(3, prompt, 1) });
     driver.step();
     assert_eq!(driver.started(3).unwrap().0, 0, "another salt hits nothing");
 }

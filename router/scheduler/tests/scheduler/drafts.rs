@@ -77,11 +77,12 @@ impl Speaker {
     /// Returns how many drafts a request had.
     fn num_drafts(&mut self, id: u64, salt: Salt) -> usize {
         let mut asked: SequenceRequest = request(id, (7..20).collect(), 12);
-        // The model's text depends on the seed. All requests have the same text.
+        // The model's text depends on the seed and the salt. All requests have the same text.
         asked.sampling.seed = 1;
         asked.drafter = Some(Drafter::new(&asked.token_ids, &[]));
         asked.salt = salt;
         self.0.submit(asked);
+        self.0.known.get_mut(&1).expect("it was just submitted").salt = 0;
         let mut num_drafts = 0;
         while let Some(plan) = self.0.step() {
             num_drafts += plan.chunks.iter().map(|chunk| chunk.draft_token_ids.len()).sum::<usize>();

@@ -1,7 +1,6 @@
 //! Several tenants: none is starved, service is by weight, and a flood leaves the others their time to the first token.
 //! Seeds are chosen as in `simulation.rs`.
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
@@ -10,27 +9,16 @@ use crate::sim::scenario::{Arrival, Scenario, request, salt};
 use crate::sim::shard::seed_of;
 use crate::sim::tenants::{Service, arrival, weights};
 use crate::sim::{Options, run};
-use crate::simulation::seeds;
+use crate::simulation::run_all;
 use trunkline_scheduler::{
-    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Update,
+    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Stats, Update,
 };
 
 #[test]
 fn every_request_of_every_tenant_ends_once_with_its_own_text() {
-    let (seeds, mut fair_preemptions, mut promotions, mut preemptions) = (seeds(), 0, 0, 0);
-    for seed in seeds.clone() {
-        let scenario = Scenario::random_tenants(seed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
-        let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --kind tenants --seed {seed}`")
-        });
-        fair_preemptions += report.stats.fair_preemptions;
-        promotions += report.stats.promotions;
-        preemptions += report.stats.preemptions;
-    }
-    let met = [fair_preemptions, promotions, preemptions];
-    let is_often = |count: u64| count * 40 >= seeds.end - seeds.start;
-    assert!(met.iter().all(|&count| is_often(count)), "the runs meet everything often: {met:?}");
+    let counts: [fn(&Stats) -> u64; 3] =
+        [|stats| stats.fair_preemptions, |stats| stats.promotions, |stats| stats.preemptions];
+    run_all("--kind tenants ", Scenario::random_tenants, 40, &counts, |_| {});
 }
 
 /// Returns a percentile by the nearest-rank method.

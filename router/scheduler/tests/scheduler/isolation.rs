@@ -3,18 +3,10 @@
 
 use trunkline_scheduler::*;
 
-const LIMITS: ShardLimits = ShardLimits {
-    block_size: 4,
-    num_blocks: 256,
-    max_step_tokens: 32,
-    max_step_sequences: 8,
-    vocab_size: 1_000,
-    vector_size: 0,
-    windows: None,
-    numerics: 0,
-    max_draft_tokens: 0,
-    max_own_drafts: 0,
-};
+use crate::sim::driver::{LIMITS, answer};
+use crate::sim::scenario;
+
+const SMALL: ShardLimits = ShardLimits { num_blocks: 256, max_step_tokens: 32, vocab_size: 1_000, ..LIMITS };
 const PROMPT_TOKENS: u32 = 101;
 
 /// The prompt that was computed before, or is being computed.
@@ -42,14 +34,8 @@ fn prompt(begin: u32) -> Vec<u32> {
 }
 
 fn request(id: u64, tenant: &str, token_ids: Vec<u32>) -> SequenceRequest {
-    SequenceRequest {
-        id: SequenceId(id),
-        token_ids,
-        max_new_tokens: 3,
-        ignore_eos: true,
-        salt: Salt::of_tenant(tenant),
-        ..SequenceRequest::default()
-    }
+    let salt = Salt::of_tenant(tenant);
+    SequenceRequest { salt, ignore_eos: true, ..scenario::request(id, token_ids, 3) }
 }
 
 fn shape(plan: &StepPlan) -> Shape {
@@ -74,7 +60,7 @@ impl World {
         let shares = ["a", "b"].map(|tenant| TenantShare { tenant: tenant.into(), weight: 1 });
         let config = SchedulerConfig { shares: shares.into(), ..SchedulerConfig::default() };
         let mut world = Self { scheduler: Scheduler::new(config), updates: Vec::new(), now: Millis(0) };
-        world.handle(Event::ShardReady(world.scheduler.only_lane(), LIMITS));
+        world.handle(Event::ShardReady(world.scheduler.only_lane(), SMALL));
         world
     }
 
@@ -88,19 +74,7 @@ impl World {
         self.now = self.now.plus(10);
         let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut self.updates)?;
         let shape = shape(&plan);
-        let sampling = plan.chunks.iter().filter(|chunk| chunk.sample);
-        let sequences = sampling.map(|chunk| SequenceResult {
-            sequence_id: chunk.sequence_id,
-            outcome: Some(Outcome::Token(SampledToken { token_id: 999, ..SampledToken::default() })),
-            ..SequenceResult::default()
-        });
-        let result = StepResult {
-            step_id: plan.step_id,
-            sequences: sequences.collect(),
-            device_time_us: 10_000,
-            draft_time_us: 0,
-        };
-        self.handle(Event::StepResult(self.scheduler.only_lane(), result));
+        self.handle(Event::StepResult(self.scheduler.only_lane(), answer(&plan, 999)));
         let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
         let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();
         let restores = plan.restores.iter().map(|restore| RestoreOutcome {
@@ -233,7 +207,7 @@ fn a_flood_of_concurrent_requests_leaves_a_history_within_its_share_alone() {
         }
         world.run();
         let num_evicted = world.scheduler.stats().evicted_blocks;
-        assert!(num_evicted > u64::from(LIMITS.num_blocks), "{num_evicted} blocks were evicted");
+        assert!(num_evicted > u64::from(SMALL.num_blocks), "{num_evicted} blocks were evicted");
         world.submit_asked();
         world.run();
         assert_eq!(world.cached_tokens(), expected, "flooded by {flooding}");

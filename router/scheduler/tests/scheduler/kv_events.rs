@@ -2,21 +2,12 @@
 
 use trunkline_scheduler::{Event, KvEvent, Millis, Scheduler, SchedulerConfig, ShardLimits};
 
+use crate::sim::driver::LIMITS;
+
 #[test]
 fn a_shard_that_comes_or_goes_takes_all_blocks_with_it() {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
-    let limits = ShardLimits {
-        block_size: 4,
-        num_blocks: 8,
-        max_step_tokens: 8,
-        max_step_sequences: 8,
-        vocab_size: 8,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
-    };
+    let limits = ShardLimits { num_blocks: 8, max_step_tokens: 8, vocab_size: 8, ..LIMITS };
     let lane = scheduler.only_lane();
     let mut happen = |event, is_on| {
         scheduler.record_kv_events(is_on);

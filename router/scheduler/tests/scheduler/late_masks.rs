@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LateMask, Millis, NextTokens, Outcome, SampledToken, SamplingParams, Scheduler,
-    SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
-    TokenMask, Update,
+    Allowed, Event, LateMask, Millis, NextTokens, Scheduler, SchedulerConfig, SequenceId, SequenceRequest,
+    ShardLimits, StepPlan, StepResult, TokenMask, Update,
 };
 
-const END: u32 = 7;
+use crate::sim::driver::{LIMITS, sampled};
+use crate::sim::scenario;
 
 struct World {
     scheduler: Scheduler,
@@ -17,14 +17,7 @@ struct World {
 }
 
 fn request(id: u64, constrained: bool) -> SequenceRequest {
-    SequenceRequest {
-        id: SequenceId(id),
-        token_ids: vec![1, 2, 3],
-        max_new_tokens: 20,
-        constrained,
-        sampling: SamplingParams { end_token_ids: vec![END], ..SamplingParams::default() },
-        ..SequenceRequest::default()
-    }
+    SequenceRequest { constrained, ..scenario::request(id, vec![1, 2, 3], 20) }
 }
 
 fn late(sequence_id: u64, bits: Option<u8>) -> LateMask {
@@ -43,18 +36,7 @@ fn allowed(bits: u8) -> Allowed {
 impl World {
     /// Creates a world with sequences. Those with even ids are constrained and have their first mask.
     fn new(num_sequences: u64) -> Self {
-        let limits = ShardLimits {
-            block_size: 4,
-            num_blocks: 64,
-            max_step_tokens: 64,
-            max_step_sequences: 8,
-            vocab_size: 8,
-            vector_size: 0,
-            windows: None,
-            numerics: 0,
-            max_draft_tokens: 0,
-            max_own_drafts: 0,
-        };
+        let limits = ShardLimits { vocab_size: 8, ..LIMITS };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
         world.handle(Event::ShardReady(world.scheduler.only_lane(), limits));
         for id in 0..num_sequences {
@@ -83,12 +65,7 @@ impl World {
 
     /// Answers a step in which these sequences, given by wire id, sample token 1.
     fn result(&mut self, step_id: u64, wire_ids: &[u64]) {
-        let token = |&sequence_id: &u64| SequenceResult {
-            sequence_id,
-            outcome: Some(Outcome::Token(SampledToken { token_id: 1, ..SampledToken::default() })),
-            ..SequenceResult::default()
-        };
-        let sequences = wire_ids.iter().map(token).collect();
+        let sequences = wire_ids.iter().map(|&id| sampled(id, 1)).collect();
         self.handle(Event::StepResult(
             self.scheduler.only_lane(),
             StepResult { step_id, sequences, device_time_us: 1, draft_time_us: 0 },

@@ -2,6 +2,8 @@
 
 mod allocations;
 mod behaviour;
+#[path = "../../../../kernels/tests/kernels/counting.rs"]
+mod counting;
 mod drafts;
 #[path = "../../../kv/tests/kv/draw.rs"]
 mod draw;

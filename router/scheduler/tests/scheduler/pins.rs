@@ -1,51 +1,24 @@
 //! Pins of prompts, from the request to the end of their time.
 
 use trunkline_scheduler::{
-    Event, Millis, Outcome, Pinned, Retention, SampledToken, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, StoreContents, Update,
+    Event, Millis, Pinned, Retention, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits,
+    StoreContents, Update,
 };
 
-fn limits() -> ShardLimits {
-    ShardLimits {
-        block_size: 4,
-        num_blocks: 16,
-        max_step_tokens: 8,
-        max_step_sequences: 8,
-        vocab_size: 100,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
-    }
-}
+use crate::sim::driver::{LIMITS, answer};
+use crate::sim::scenario;
+
+const SMALL: ShardLimits = ShardLimits { num_blocks: 16, max_step_tokens: 8, vocab_size: 100, ..LIMITS };
 
 fn request(id: u64, retention: Retention) -> SequenceRequest {
-    SequenceRequest {
-        id: SequenceId(id),
-        token_ids: (0..13).collect(),
-        max_new_tokens: 1,
-        retention,
-        ..SequenceRequest::default()
-    }
-}
-
-/// Returns the answer of a shard that samples token 7.
-fn result(plan: &StepPlan) -> StepResult {
-    let sampled = plan.chunks.iter().filter(|chunk| chunk.sample);
-    let sequences = sampled.map(|chunk| SequenceResult {
-        sequence_id: chunk.sequence_id,
-        outcome: Some(Outcome::Token(SampledToken { token_id: 7, ..SampledToken::default() })),
-        ..SequenceResult::default()
-    });
-    StepResult { step_id: plan.step_id, sequences: sequences.collect(), ..StepResult::default() }
+    SequenceRequest { retention, ..scenario::request(id, (0..13).collect(), 1) }
 }
 
 fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut updates);
     while let Some(plan) = scheduler.plan(scheduler.only_lane(), Millis(0), &mut updates) {
-        scheduler.handle(Millis(0), Event::StepResult(scheduler.only_lane(), result(&plan)), &mut updates);
+        scheduler.handle(Millis(0), Event::StepResult(scheduler.only_lane(), answer(&plan, 7)), &mut updates);
     }
     updates
 }
@@ -54,7 +27,7 @@ fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
 fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 25, ..SchedulerConfig::default() });
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
     let pinned_ms = Some(10);
     let updates = run(&mut scheduler, request(1, Retention { pinned_ms, ..Retention::default() }));
     let pinned = Pinned { num_tokens: 12, num_stored_tokens: None };
@@ -78,7 +51,7 @@ fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
 #[test]
 fn the_time_of_a_pin_begins_at_the_end() {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
     let mut updates = Vec::new();
     let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
     let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
@@ -89,7 +62,11 @@ fn the_time_of_a_pin_begins_at_the_end() {
             .plan(scheduler.only_lane(), Millis(now), &mut updates)
             .expect("there is something to do");
         now += 20;
-        scheduler.handle(Millis(now), Event::StepResult(scheduler.only_lane(), result(&plan)), &mut updates);
+        scheduler.handle(
+            Millis(now),
+            Event::StepResult(scheduler.only_lane(), answer(&plan, 7)),
+            &mut updates,
+        );
     }
     assert_eq!((now, scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (80, 3, 3));
     scheduler.plan(scheduler.only_lane(), Millis(now + 9), &mut updates);
@@ -103,7 +80,7 @@ fn the_stores_pins_outlive_the_shard() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 50, ..SchedulerConfig::default() });
     let start = |scheduler: &mut Scheduler| {
-        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits()), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
         let contents = StoreContents { num_slots: 8, ..StoreContents::default() };
         scheduler.handle(Millis(0), Event::StoreReady(scheduler.only_lane(), contents), &mut Vec::new());
     };

@@ -181,46 +181,39 @@ fn a_shard_that_crashes_on_everything_is_excused_for_ten_minutes_only() {
 }
 
 #[test]
-fn a_request_whose_client_leaves_before_it_is_convicted_is_refused_in_the_end() {
-    let mut driver = driver();
-    for id in 1..=2 {
-        driver.submit(request(id, prompt(1), 9));
-        assert_eq!(driver.rejection(id), None);
-        crash(&mut driver);
-        driver.handle(Event::Abort(SequenceId(id)));
-        assert_eq!(num_counted(&driver, id), 0, "a client cannot use up the launcher's patience");
+fn a_request_that_ends_before_it_is_convicted_is_refused_in_the_end() {
+    let endings: [(&str, fn(&mut Driver, SequenceId)); 3] = [
+        ("its client leaves after the loss", |driver, id| {
+            crash(driver);
+            driver.handle(Event::Abort(id));
+        }),
+        ("its client has left at the loss", |driver, id| {
+            driver.plan().expect("a step");
+            driver.handle(Event::Abort(id));
+            driver.restart_shard();
+        }),
+        ("it expires as a suspect", |driver, id| {
+            crash(driver);
+            driver.now = driver.now.plus(100);
+            assert!(driver.plan().is_none());
+            assert_eq!(driver.ended(id.0), Some(&EndReason::DeadlineExceeded));
+        }),
+    ];
+    for (what, end) in endings {
+        let mut driver = driver();
+        let expires = what.contains("expires");
+        for id in 1..=2 {
+            let deadline = expires.then(|| driver.now.plus(100));
+            driver.submit(SequenceRequest { deadline, ..request(id, prompt(1), 9) });
+            assert_eq!(driver.rejection(id), None, "{what}");
+            end(&mut driver, SequenceId(id));
+            let is_excused = expires || num_counted(&driver, id) == 0;
+            assert!(is_excused, "{what}: a client cannot use up the launcher's patience");
+        }
+        driver.submit(request(3, prompt(1), 9));
+        let reason = driver.rejection(3);
+        assert!(matches!(reason, Some((RejectReason::Poison { .. }, None))), "{what}: {reason:?}");
     }
-    driver.submit(request(3, prompt(1), 9));
-    assert!(matches!(driver.rejection(3), Some((RejectReason::Poison { .. }, None))));
-}
-
-#[test]
-fn a_request_whose_client_has_left_at_the_loss_is_refused_in_the_end() {
-    let mut driver = driver();
-    for id in 1..=2 {
-        driver.submit(request(id, prompt(1), 9));
-        driver.plan().expect("a step");
-        driver.handle(Event::Abort(SequenceId(id)));
-        driver.restart_shard();
-        assert_eq!(num_counted(&driver, id), 0);
-    }
-    driver.submit(request(3, prompt(1), 9));
-    assert!(matches!(driver.rejection(3), Some((RejectReason::Poison { .. }, None))));
-}
-
-#[test]
-fn a_request_that_expires_as_a_suspect_is_refused_in_the_end() {
-    let mut driver = driver();
-    for id in 1..=2 {
-        let deadline = Some(driver.now.plus(100));
-        driver.submit(SequenceRequest { deadline, ..request(id, prompt(1), 9) });
-        crash(&mut driver);
-        driver.now = driver.now.plus(100);
-        assert!(driver.plan().is_none());
-        assert_eq!(driver.ended(id), Some(&EndReason::DeadlineExceeded));
-    }
-    driver.submit(request(3, prompt(1), 9));
-    assert!(matches!(driver.rejection(3), Some((RejectReason::Poison { .. }, None))));
 }
 
 #[test]

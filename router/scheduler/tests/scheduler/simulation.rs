@@ -1,10 +1,12 @@
 //! Simulated runs, each from its seed. `TRUNKLINE_SEED` is the first seed, and `TRUNKLINE_SIM_SEEDS` their number.
 //! To print one run: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42`.
+
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::draw;
+use crate::sim::driver::LIMITS;
 use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
 use crate::sim::shard::ShardFaults;
 use crate::sim::store::StorePlan;
@@ -19,192 +21,137 @@ pub fn seeds() -> Range<u64> {
     first..first + draw::count("TRUNKLINE_SIM_SEEDS", 600, 10_000)
 }
 
-/// Returns true if something happened in at least one of 200 runs on average.
-fn is_often(count: u64, seeds: &Range<u64>) -> bool {
-    count * 200 >= seeds.end - seeds.start
-}
+/// Returns a counter of a run.
+type Count = fn(&Stats) -> u64;
 
 fn run_named(scenario: &Scenario, options: Options) -> Report {
+    run_of_kind("", scenario, options)
+}
+
+fn run_of_kind(kind: &str, scenario: &Scenario, options: Options) -> Report {
     let outcome = catch_unwind(AssertUnwindSafe(|| run(scenario, options)));
+    let (seed, blow) = (scenario.seed, options.blow);
     outcome.unwrap_or_else(|_| {
-        panic!(
-            "failed: seed {} with {:?}; hint: run the example `sim -- --seed {0}`",
-            scenario.seed, options.blow
-        )
+        panic!("failed: seed {seed} with {blow:?}; hint: run the example `sim -- {kind}--seed {seed}`")
     })
 }
 
-fn add(total: &mut Stats, stats: &Stats) {
-    total.preemptions += stats.preemptions;
-    total.evicted_blocks += stats.evicted_blocks;
-    total.dropped_window_parts += stats.dropped_window_parts;
-    total.prefix_waits += stats.prefix_waits;
-    total.prefix_hit_tokens += stats.prefix_hit_tokens;
-    total.rejected_queue_full += stats.rejected_queue_full;
-    total.rejected_too_long += stats.rejected_too_long;
-    total.rejected_deadline += stats.rejected_deadline;
-    total.rejected_shard_away += stats.rejected_shard_away;
-    total.rejected_invalid += stats.rejected_invalid;
-    total.replays += stats.replays;
-    total.convictions += stats.convictions;
-    total.excused_losses += stats.excused_losses;
-    total.stored_blocks += stats.stored_blocks;
-    total.store_failures += stats.store_failures;
-    total.store_evicted_blocks += stats.store_evicted_blocks;
-    total.restored_blocks += stats.restored_blocks;
-    total.restore_failures += stats.restore_failures;
-    total.restores_given_up += stats.restores_given_up;
-    total.drafted_tokens += stats.drafted_tokens;
-    total.accepted_draft_tokens += stats.accepted_draft_tokens;
-    total.unexpected_results += stats.unexpected_results;
+/// Runs a kind of scenario with all seeds. Each thing that is counted happens in one of `one_in` runs on average.
+pub fn run_all(
+    kind: &str,
+    random: fn(u64) -> Scenario,
+    one_in: u64,
+    counts: &[Count],
+    mut check: impl FnMut(&Report),
+) {
+    let (seeds, mut met) = (seeds(), vec![0; counts.len()]);
+    for seed in seeds.clone() {
+        let report = run_of_kind(kind, &random(seed), Options::default());
+        check(&report);
+        met.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count(&report.stats));
+    }
+    let is_often = |&count: &u64| count * one_in >= seeds.end - seeds.start;
+    assert!(met.iter().all(is_often), "the runs meet everything, often: {met:?}");
 }
 
 #[test]
 fn every_request_ends_once_with_its_own_text_whatever_happens() {
-    let (seeds, mut total) = (seeds(), Stats::default());
     let mut reasons = BTreeSet::new();
-    for seed in seeds.clone() {
-        let report = run_named(&Scenario::random(seed), Options::default());
-        add(&mut total, &report.stats);
+    let counts: [Count; 21] = [
+        |stats| stats.preemptions,
+        |stats| stats.evicted_blocks,
+        |stats| stats.prefix_waits,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.rejected_queue_full,
+        |stats| stats.rejected_too_long,
+        |stats| stats.rejected_deadline,
+        |stats| stats.rejected_shard_away,
+        |stats| stats.rejected_invalid,
+        |stats| stats.replays,
+        |stats| stats.convictions,
+        |stats| stats.excused_losses,
+        |stats| stats.stored_blocks,
+        |stats| stats.store_failures,
+        |stats| stats.store_evicted_blocks,
+        |stats| stats.restored_blocks,
+        |stats| stats.restore_failures,
+        |stats| stats.restores_given_up,
+        |stats| stats.accepted_draft_tokens,
+        |stats| stats.drafted_tokens - stats.accepted_draft_tokens,
+        |stats| stats.unexpected_results,
+    ];
+    run_all("", Scenario::random, 200, &counts, |report| {
         reasons.extend(report.ends.values().map(|reason| match reason {
             EndReason::Failed(error) => format!("Failed({:?})", error.code),
             reason => format!("{reason:?}"),
         }));
-    }
-    let all = [
-        "Aborted",
-        "DeadlineExceeded",
-        "EndToken",
-        "Failed(CrashedShard)",
-        "Failed(InvalidResult)",
-        "Failed(NotFinite)",
-        "Finished",
-        "Length",
-        "ShardLost",
-    ];
-    assert_eq!(reasons.iter().map(String::as_str).collect::<Vec<_>>(), all, "the runs meet every end");
-    let met = [
-        total.preemptions,
-        total.evicted_blocks,
-        total.prefix_waits,
-        total.prefix_hit_tokens,
-        total.rejected_queue_full,
-        total.rejected_too_long,
-        total.rejected_deadline,
-        total.rejected_shard_away,
-        total.rejected_invalid,
-        total.replays,
-        total.convictions,
-        total.excused_losses,
-        total.stored_blocks,
-        total.store_failures,
-        total.store_evicted_blocks,
-        total.restored_blocks,
-        total.restore_failures,
-        total.restores_given_up,
-        total.accepted_draft_tokens,
-        total.drafted_tokens.saturating_sub(2 * total.accepted_draft_tokens),
-        total.unexpected_results,
-    ];
-    assert!(met.iter().all(|&count| is_often(count, &seeds)), "and every other thing, often: {total:?}");
+    });
+    let all = "Aborted DeadlineExceeded EndToken Failed(CrashedShard) Failed(InvalidResult) Failed(NotFinite) \
+               Finished Length ShardLost";
+    assert_eq!(Vec::from_iter(reasons).join(" "), all, "the runs meet every end");
 }
 
 #[test]
 fn vectors_are_those_of_their_prompts_beside_requests_that_generate() {
-    let (seeds, mut total) = (seeds(), Stats::default());
-    for seed in seeds.clone() {
-        let scenario = Scenario::random_pooled(seed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
-        let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --kind vectors --seed {seed}`")
-        });
-        add(&mut total, &report.stats);
-    }
-    let met = [
-        total.preemptions,
-        total.prefix_hit_tokens,
-        total.replays,
-        total.restored_blocks,
-        total.accepted_draft_tokens,
+    let counts: [Count; 5] = [
+        |stats| stats.preemptions,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.replays,
+        |stats| stats.restored_blocks,
+        |stats| stats.accepted_draft_tokens,
     ];
-    assert!(met.iter().all(|&count| is_often(count, &seeds)), "{total:?}");
+    run_all("--kind vectors ", Scenario::random_pooled, 200, &counts, |_| {});
+}
+
+/// Nobody needs a window part or a state when all have ended.
+fn needs_no_parts(report: &Report) {
+    assert_eq!(report.stats.window_parts_needed, 0);
 }
 
 #[test]
 fn every_request_ends_once_with_its_own_text_where_layers_have_windows() {
-    let (seeds, mut total) = (seeds(), Stats::default());
-    for seed in seeds.clone() {
-        let scenario = Scenario::random_windowed(seed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
-        let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --kind windows --seed {seed}`")
-        });
-        add(&mut total, &report.stats);
-        assert_eq!(
-            report.stats.window_parts_needed, 0,
-            "seed {seed}: nobody needs a part when all have ended"
-        );
-    }
-    let met = [
-        total.preemptions,
-        total.evicted_blocks,
-        total.prefix_waits,
-        total.prefix_hit_tokens,
-        total.dropped_window_parts,
-        total.accepted_draft_tokens,
-        total.stored_blocks,
-        total.store_failures,
-        total.restored_blocks,
-        total.restore_failures,
-        total.restores_given_up,
+    let counts: [Count; 11] = [
+        |stats| stats.preemptions,
+        |stats| stats.evicted_blocks,
+        |stats| stats.prefix_waits,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.dropped_window_parts,
+        |stats| stats.accepted_draft_tokens,
+        |stats| stats.stored_blocks,
+        |stats| stats.store_failures,
+        |stats| stats.restored_blocks,
+        |stats| stats.restore_failures,
+        |stats| stats.restores_given_up,
     ];
-    assert!(met.iter().all(|&count| is_often(count, &seeds)), "the runs lack parts and blocks: {total:?}");
+    run_all("--kind windows ", Scenario::random_windowed, 200, &counts, needs_no_parts);
 }
 
 #[test]
 fn every_request_ends_once_with_its_own_text_where_layers_are_recurrent() {
-    let (seeds, mut total) = (seeds(), Stats::default());
-    for seed in seeds.clone() {
-        let scenario = Scenario::random_recurrent(seed);
-        let outcome = catch_unwind(AssertUnwindSafe(|| run(&scenario, Options::default())));
-        let report = outcome.unwrap_or_else(|_| {
-            panic!("failed: seed {seed}; hint: run the example `sim -- --kind recurrent --seed {seed}`")
-        });
-        add(&mut total, &report.stats);
-        assert_eq!(report.stats.window_parts_needed, 0, "seed {seed}: nobody needs a state in the end");
-    }
-    let met = [
-        total.preemptions,
-        total.evicted_blocks,
-        total.prefix_waits,
-        total.prefix_hit_tokens,
-        total.dropped_window_parts,
-        total.replays,
+    let counts: [Count; 6] = [
+        |stats| stats.preemptions,
+        |stats| stats.evicted_blocks,
+        |stats| stats.prefix_waits,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.dropped_window_parts,
+        |stats| stats.replays,
     ];
-    assert!(met.iter().all(|&count| is_often(count, &seeds)), "the runs lack states and blocks: {total:?}");
+    run_all("--kind recurrent ", Scenario::random_recurrent, 200, &counts, needs_no_parts);
 }
 
 #[test]
-fn a_sequence_that_lacks_blocks_leaves_the_step_to_the_others() {
-    // With one token a step and two tenants that were served the same, the share went to the sequence that had to wait
-    // for blocks. The other one could have used it, but waited forever.
+fn seeds_that_failed_once_pass() {
+    // A sequence that lacks blocks leaves the step to the others. With one token a step and two tenants that were
+    // served the same, the share went to the sequence that had to wait for blocks. The other one could have used it,
+    // but waited forever.
     run_named(&Scenario::random(45_307), Options::default());
-}
-
-#[test]
-fn a_prompt_that_is_computed_whole_leaves_the_rest_of_the_step_to_the_others() {
-    // The first prompt took more than its share of the step, and the next one its own share as well.
+    // A prompt that is computed whole leaves the rest of the step to the others. The first prompt took more than its
+    // share of the step, and the next one its own share as well.
     run_named(&Scenario::random_pooled(2_193_244_944), Options::default());
-}
-
-#[test]
-fn a_prompt_that_is_computed_whole_gets_nothing_once_it_is_preempted() {
+    // A prompt that is computed whole gets nothing once it is preempted.
     run_named(&Scenario::random_pooled(1_721_710_452), Options::default());
-}
-
-#[test]
-fn a_suspect_that_waits_for_a_restore_is_not_convicted_for_the_one_before_it() {
-    // The poison had been cleared up to where the first shard was lost, and its next step crashed the second one.
+    // A suspect that waits for a restore is not convicted for the one before it. The poison had been cleared up to
+    // where the first shard was lost, and its next step crashed the second one.
     run_named(&Scenario::random_windowed(3_599_326_037), Options::default());
 }
 
@@ -239,11 +186,7 @@ fn crowded() -> Scenario {
             max_step_tokens: 8,
             max_step_sequences: 4,
             vocab_size: 4,
-            vector_size: 0,
-            windows: None,
-            numerics: 0,
-            max_draft_tokens: 0,
-            max_own_drafts: 0,
+            ..LIMITS
         },
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),

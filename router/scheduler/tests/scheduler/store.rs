@@ -141,19 +141,8 @@ fn a_store_slower_than_the_device_is_not_read() {
 #[test]
 fn another_salt_reads_nothing() {
     let (mut driver, prompt) = after_a_kill();
-    let mut foreign = request(2, prompt, 1);
-    foreign.salt = Salt::default().with_cache_salt("another");
-    driver.known.insert(
-        2,
-        crate::sim::model::Known {
-            salt: 9,
-            prompt: foreign.token_ids.clone(),
-            is_constrained: false,
-            is_scored: false,
-            pooling: None,
-        },
-    );
-    driver.handle(Event::Submit(Box::new(foreign)));
+    let salt = Salt::default().with_cache_salt("another");
+    driver.submit(SequenceRequest { salt, ..request(2, prompt, 1) });
     assert!(driver.run().iter().all(|plan| plan.restores.is_empty()));
     assert_eq!(driver.started(2).map(|(cached, _)| cached), Some(0));
 }

@@ -8,12 +8,9 @@ use trunkline_scheduler::budget::{
 use trunkline_scheduler::fairness::Fairness;
 use trunkline_scheduler::sequence::SequenceKey;
 use trunkline_scheduler::step_cost::{StepCost, StepWork};
-use trunkline_scheduler::{Chunk, LogitsRows, ShardLimits};
+use trunkline_scheduler::{Chunk, LogitsRows};
 
-fn divide(budget: u32, needs: &[(Priority, u32)]) -> Vec<u32> {
-    let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
-    divide_served(budget, &needs)
-}
+use crate::sim::driver::LIMITS;
 
 /// A need of a tenant with this service so far. Each number is another tenant.
 fn divide_served(budget: u32, needs: &[(Priority, u64, u32)]) -> Vec<u32> {
@@ -38,19 +35,7 @@ fn chunk(first_position: u32, num_tokens: u32, score: bool, sample: bool) -> Chu
 
 #[test]
 fn chunks_tokens_and_rows_are_spent_apart() {
-    let limits = ShardLimits {
-        block_size: 4,
-        num_blocks: 8,
-        max_step_tokens: 64,
-        max_step_sequences: 8,
-        vocab_size: 100,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
-    };
-    let mut budget = StepBudget::new(32, &limits);
+    let mut budget = StepBudget::new(32, &LIMITS);
     let mut spend = |chunk: Chunk, num_to_score: u32| {
         budget.spend(chunk.num_tokens, LogitsRows::of(&chunk, num_to_score));
         (budget.tokens, budget.chunks, budget.rows)
@@ -76,39 +61,31 @@ fn a_tenant_gets_what_those_leave_that_got_less() {
 }
 
 #[test]
-fn one_prompt_gets_everything() {
-    assert_eq!(divide(512, &[(Normal, 10_000)]), [512]);
-    assert_eq!(divide(512, &[(Normal, 10)]), [10]);
-    assert_eq!(divide(0, &[(Normal, 10)]), [0]);
-    assert_eq!(divide(7, &[]), [0; 0]);
-}
-
-#[test]
-fn a_short_prompt_does_not_wait_behind_long_ones() {
-    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 20)]), [492, 20]);
-    assert_eq!(divide(512, &[(Normal, 10_000), (Normal, 4_000), (Normal, 20)]), [128, 364, 20]);
-}
-
-#[test]
-fn prompts_of_about_the_same_size_are_served_in_the_order_of_their_arrival() {
-    assert_eq!(divide(512, &[(Normal, 8_000), (Normal, 9_000)]), [512, 0]);
-    assert_eq!(divide(512, &[(Normal, 9_000), (Normal, 8_000)]), [512, 0]);
-    assert_eq!(divide(512, &[(Normal, 600), (Normal, 300), (Normal, 299)]), [213, 0, 299]);
-    assert_eq!(divide(500, &[(Normal, 600), (Normal, 200), (Normal, 110)]), [190, 200, 110]);
-    assert_eq!(divide(500, &[(Normal, 600), (Normal, 200), (Normal, 90)]), [210, 200, 90]);
-}
-
-#[test]
-fn the_oldest_always_gets_on() {
-    assert_eq!(divide(1, &[(Normal, 10_000), (Normal, 1)]), [1, 0]);
-    assert_eq!(divide(100, &[(Normal, 900), (Normal, 100), (Normal, 100)]), [25, 75, 0]);
-}
-
-#[test]
-fn a_class_gets_what_the_higher_ones_leave() {
-    assert_eq!(divide(100, &[(High, 90), (Normal, 50), (Normal, 5), (Low, 50)]), [90, 5, 5, 0]);
-    assert_eq!(divide(100, &[(High, 200), (Low, 5)]), [100, 0]);
-    assert_eq!(divide(100, &[(High, 10), (Low, 500)]), [10, 90]);
+fn prefill_is_divided() {
+    let cases: [(&str, u32, &[(Priority, u32)], &[u32]); 16] = [
+        ("one prompt gets everything", 512, &[(Normal, 10_000)], &[512]),
+        ("what it needs", 512, &[(Normal, 10)], &[10]),
+        ("nothing is left", 0, &[(Normal, 10)], &[0]),
+        ("nobody asks", 7, &[], &[]),
+        ("a short prompt does not wait", 512, &[(Normal, 10_000), (Normal, 20)], &[492, 20]),
+        ("nor behind two", 512, &[(Normal, 10_000), (Normal, 4_000), (Normal, 20)], &[128, 364, 20]),
+        // Prompts of about the same size are served in the order of their arrival.
+        ("the first is shorter", 512, &[(Normal, 8_000), (Normal, 9_000)], &[512, 0]),
+        ("the first is longer", 512, &[(Normal, 9_000), (Normal, 8_000)], &[512, 0]),
+        ("half the size", 512, &[(Normal, 600), (Normal, 300), (Normal, 299)], &[213, 0, 299]),
+        ("no third", 500, &[(Normal, 600), (Normal, 200), (Normal, 110)], &[190, 200, 110]),
+        ("a third of it", 500, &[(Normal, 600), (Normal, 200), (Normal, 90)], &[210, 200, 90]),
+        ("the oldest gets on with one token", 1, &[(Normal, 10_000), (Normal, 1)], &[1, 0]),
+        ("and with a quarter", 100, &[(Normal, 900), (Normal, 100), (Normal, 100)], &[25, 75, 0]),
+        // A class gets what the higher ones leave.
+        ("three", 100, &[(High, 90), (Normal, 50), (Normal, 5), (Low, 50)], &[90, 5, 5, 0]),
+        ("nothing", 100, &[(High, 200), (Low, 5)], &[100, 0]),
+        ("the rest", 100, &[(High, 10), (Low, 500)], &[10, 90]),
+    ];
+    for (what, budget, needs, shares) in cases {
+        let needs: Vec<_> = needs.iter().map(|&(priority, num_tokens)| (priority, 0, num_tokens)).collect();
+        assert_eq!(divide_served(budget, &needs), shares, "{what}");
+    }
 }
 
 /// The costs of a backend on which a step takes 1 ms, a row 100 µs, and a position of context 0.1 µs.

@@ -4,18 +4,14 @@ use trunkline_scheduler::fairness::{Fairness, TenantKey};
 use trunkline_scheduler::queue::Queue;
 use trunkline_scheduler::sequence::{Place, Rank, Sequence, SequenceKey};
 use trunkline_scheduler::sequence_map::SequenceMap;
-use trunkline_scheduler::{Millis, Priority, SequenceId, SequenceRequest};
+use trunkline_scheduler::{Millis, Priority};
+
+use crate::sim::scenario::request;
 
 fn keys(count: u64) -> Vec<SequenceKey> {
     let mut map = SequenceMap::default();
-    let request = |id| SequenceRequest {
-        id: SequenceId(id),
-        token_ids: vec![1],
-        max_new_tokens: 1,
-        ..SequenceRequest::default()
-    };
     let tenant = Fairness::new(&[], 0).enter(None);
-    (0..count).map(|id| map.insert(Sequence::new(request(id), tenant, Millis(0), id))).collect()
+    (0..count).map(|id| map.insert(Sequence::new(request(id, vec![1], 1), tenant, Millis(0), id))).collect()
 }
 
 fn rank(priority: Priority, tenant: TenantKey, arrival: u64) -> Rank {

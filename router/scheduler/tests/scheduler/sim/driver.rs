@@ -1,10 +1,12 @@
 //! Drives a scheduler and the fake shard step by step.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trunkline_scheduler::{
-    EndReason, Event, Millis, RejectReason, Restore, RestoreOutcome, Scheduler, SchedulerConfig,
-    SequenceRequest, ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
+    EndReason, Event, Millis, Outcome, RejectReason, Restore, RestoreOutcome, Salt, SampledToken, Scheduler,
+    SchedulerConfig, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, StoreOutcome,
+    Transfers, Update,
 };
 
 use super::model::Known;
@@ -37,6 +39,25 @@ pub const LIMITS: ShardLimits = ShardLimits {
     max_draft_tokens: 0,
     max_own_drafts: 0,
 };
+
+/// Returns the result of a chunk that samples `token_id`.
+pub fn sampled(sequence_id: u64, token_id: u32) -> SequenceResult {
+    let outcome = Some(Outcome::Token(SampledToken { token_id, ..SampledToken::default() }));
+    SequenceResult { sequence_id, outcome, ..SequenceResult::default() }
+}
+
+/// Returns the answer of a shard that samples `token_id` for each chunk that samples.
+pub fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
+    let chunks = plan.chunks.iter().filter(|chunk| chunk.sample);
+    let sequences = chunks.map(|chunk| sampled(chunk.sequence_id, token_id)).collect();
+    StepResult { step_id: plan.step_id, sequences, device_time_us: 1_000, draft_time_us: 0 }
+}
+
+fn hash_of(salt: &Salt) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    salt.hash(&mut hasher);
+    hasher.finish()
+}
 
 impl Driver {
     pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
@@ -108,17 +129,9 @@ impl Driver {
     }
 
     pub fn submit(&mut self, request: SequenceRequest) {
-        let prompt = request.token_ids.clone();
-        self.known.insert(
-            request.sampling.seed,
-            Known {
-                salt: 0,
-                prompt,
-                is_constrained: request.constrained,
-                is_scored: request.sampling.prompt_logprobs.is_some(),
-                pooling: None,
-            },
-        );
+        // Requests with another salt have other texts.
+        let salt = if request.salt == Salt::default() { 0 } else { hash_of(&request.salt) };
+        self.known.insert(request.sampling.seed, Known::of(&request, salt));
         self.handle(Event::Submit(Box::new(request)));
     }
 

@@ -1,6 +1,8 @@
 //! A model whose text follows from hashes, and the text that it writes for a single request.
 
-use trunkline_scheduler::{Allowed, MaskedDraft, NextTokens, Pooling, TokenMask, TokenScore};
+use trunkline_scheduler::{
+    Allowed, MaskedDraft, NextTokens, Pooling, SequenceRequest, TokenMask, TokenScore,
+};
 
 use super::rng::mix;
 
@@ -60,20 +62,18 @@ impl Model {
         Some(TokenMask(bits.to_le_bytes()[..self.vocab_size.div_ceil(8) as usize].into()))
     }
 
-    /// Returns the output of a constrained request without other requests, and whether its grammar ended it.
-    pub fn generate_constrained(
-        self,
-        known: &Known,
-        seed: u64,
-        max_new_tokens: u32,
-        ends: &[u32],
-    ) -> (Vec<u32>, bool) {
+    /// Returns the output of a request without other requests, and whether its grammar ended it.
+    pub fn generate(self, known: &Known, seed: u64, max_new_tokens: u32, ends: &[u32]) -> (Vec<u32>, bool) {
         let start = Self::start(known.salt);
         let mut prefix = known.prompt.iter().fold(start, |prefix, &token| Self::extend(prefix, token));
         let mut output = Vec::new();
         while output.len() < max_new_tokens as usize {
-            let Some(mask) = self.allowed(seed, &output) else { return (output, true) };
-            let token = self.sample_allowed(prefix, seed, &mask.0);
+            let token = if known.is_constrained {
+                let Some(mask) = self.allowed(seed, &output) else { return (output, true) };
+                self.sample_allowed(prefix, seed, &mask.0)
+            } else {
+                self.sample(prefix, seed)
+            };
             output.push(token);
             if ends.contains(&token) {
                 break;
@@ -127,28 +127,6 @@ impl Model {
         }
         permitted
     }
-
-    /// Returns the output of a request without other requests.
-    pub fn generate(
-        self,
-        salt: u64,
-        prompt: &[u32],
-        seed: u64,
-        max_new_tokens: u32,
-        ends: &[u32],
-    ) -> Vec<u32> {
-        let mut prefix = prompt.iter().fold(Self::start(salt), |prefix, &token| Self::extend(prefix, token));
-        let mut output = Vec::new();
-        while output.len() < max_new_tokens as usize {
-            let token = self.sample(prefix, seed);
-            output.push(token);
-            if ends.contains(&token) {
-                break;
-            }
-            prefix = Self::extend(prefix, token);
-        }
-        output
-    }
 }
 
 /// The facts about a request that the shard checks. They are found by its sampling seed, which is unique in a run.
@@ -159,4 +137,17 @@ pub struct Known {
     pub is_constrained: bool,
     pub is_scored: bool,
     pub pooling: Option<Pooling>,
+}
+
+impl Known {
+    /// Returns the facts about a request. `salt` is its salt as a number.
+    pub fn of(request: &SequenceRequest, salt: u64) -> Self {
+        Self {
+            salt,
+            prompt: request.token_ids.clone(),
+            is_constrained: request.constrained,
+            is_scored: request.sampling.prompt_logprobs.is_some(),
+            pooling: request.pooling.map(|pooled| pooled.pooling),
+        }
+    }
 }

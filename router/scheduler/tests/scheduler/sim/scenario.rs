@@ -359,18 +359,8 @@ impl Scenario {
             // The conversation goes on: another request may begin with this prompt and its answer.
             let model = super::model::Model { vocab_size };
             if asked.token_ids.iter().all(|&token| token < vocab_size) {
-                let known = Known {
-                    salt: salt_index,
-                    prompt: asked.token_ids.clone(),
-                    is_constrained: asked.constrained,
-                    is_scored: false,
-                    pooling: None,
-                };
-                let output = if asked.constrained {
-                    model.generate_constrained(&known, index, asked.max_new_tokens, &[]).0
-                } else {
-                    model.generate(salt_index, &asked.token_ids, index, asked.max_new_tokens, &[])
-                };
+                let known = Known::of(&asked, salt_index);
+                let output = model.generate(&known, index, asked.max_new_tokens, &[]).0;
                 // Predictions are right, sometimes wrong, or absent.
                 let wrong_in = [1, 5, 64][index as usize % 3];
                 let is_wrong = |place: &usize| mix(index ^ *place as u64).is_multiple_of(wrong_in);

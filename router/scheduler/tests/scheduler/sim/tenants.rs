@@ -6,6 +6,7 @@ use trunkline_scheduler::{
     Millis, PolicyKind, Priority, SchedulerConfig, ShardLimits, StepPlan, TenantWeight,
 };
 
+use super::driver::LIMITS;
 use super::rng::Rng;
 use super::scenario::{Arrival, Client, Scenario, request, salt};
 use super::shard::{ShardFaults, seed_of};
@@ -61,11 +62,7 @@ impl Scenario {
                 max_step_tokens: 256,
                 max_step_sequences: 32,
                 vocab_size: 50_000,
-                vector_size: 0,
-                windows: None,
-                numerics: 0,
-                max_draft_tokens: 0,
-                max_own_drafts: 0,
+                ..LIMITS
             },
             faults: ShardFaults::default(),
             arrivals,

@@ -137,17 +137,8 @@ impl<'a> World<'a> {
         for (index, arrival) in scenario.arrivals.iter().enumerate() {
             world.at(arrival.at, Happening::Arrive(index));
             world.arrivals.insert(arrival.request.id, arrival);
-            let prompt = arrival.request.token_ids.clone();
-            world.known.insert(
-                arrival.request.sampling.seed,
-                Known {
-                    salt: arrival.salt,
-                    prompt,
-                    is_constrained: arrival.request.constrained,
-                    is_scored: arrival.request.sampling.prompt_logprobs.is_some(),
-                    pooling: arrival.request.pooling.map(|pooled| pooled.pooling),
-                },
-            );
+            let request = &arrival.request;
+            world.known.insert(request.sampling.seed, Known::of(request, arrival.salt));
         }
         for outage in &scenario.outages {
             world.at(outage.at, Happening::ShardLost(*outage));

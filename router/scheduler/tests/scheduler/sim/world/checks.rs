@@ -54,12 +54,7 @@ impl World<'_> {
         let ends: &[u32] = if request.ignore_eos { &[] } else { &request.sampling.end_token_ids };
         let model = Model { vocab_size: self.scenario.limits.vocab_size };
         let seed = request.sampling.seed;
-        let (alone, is_complete) = if request.constrained {
-            model.generate_constrained(&self.known[&seed], seed, request.max_new_tokens, ends)
-        } else {
-            let max_new_tokens = request.max_new_tokens;
-            (model.generate(arrival.salt, &request.token_ids, seed, max_new_tokens, ends), false)
-        };
+        let (alone, is_complete) = model.generate(&self.known[&seed], seed, request.max_new_tokens, ends);
         assert!(
             alone.starts_with(output),
             "sequence {}: {output:?} is not its output without other requests: {alone:?}",
