@@ -8,7 +8,7 @@ use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Consumption;
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
-use crate::support::{Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, user, write_model};
+use crate::support::{Answer, Connection, MockShard, Router, ShardPlan, eventually, user, write_model};
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
@@ -235,8 +235,7 @@ async fn sighup_reloads_keys_and_shares() {
     process.hang_up();
     process.wait_for_log("API keys loaded", 2);
     // The line is logged before the keys change.
-    let changed = async { while get("/v1/models", CAROL).await.status != 200 {} };
-    tokio::time::timeout(DEADLINE, changed).await.expect("the new key opens");
+    eventually("the new key", async || get("/v1/models", CAROL).await.status == 200).await;
     assert_eq!(get("/v1/models", ALICE).await.status, 401);
     let body = json!({"prompt": vec![7; 20], "max_tokens": 1}).to_string();
     let headers = [("x-api-key", CAROL)];
@@ -244,8 +243,7 @@ async fn sighup_reloads_keys_and_shares() {
     connection.request_with("POST", "/v1/completions", &headers, body.as_bytes()).await.ok();
     // Carol's share is the whole pool once the scheduler has the new shares.
     let shares = "trunkline_tenant_kv_share_blocks{tenant=\"carol\"} 1024.0";
-    let shared = async { while !get("/metrics", CAROL).await.text().contains(shares) {} };
-    tokio::time::timeout(DEADLINE, shared).await.expect("the new share counts");
+    eventually("the new share", async || get("/metrics", CAROL).await.text().contains(shares)).await;
 
     std::fs::write(&path, "[tenants.alice]\nkeys = 3").unwrap();
     process.hang_up();

@@ -17,8 +17,8 @@ async fn a_message_is_answered_in_one_piece() {
     assert_eq!(message["content"], json!([{"type": "text", "text": TEXT}]));
     let prompt = prompt_of("hi");
     assert_eq!(
-        (&message["type"], &message["role"], &message["stop_reason"], &message["stop_sequence"]),
-        (&json!("message"), &json!("assistant"), &json!("end_turn"), &Value::Null)
+        json!([message["type"], message["role"], message["stop_reason"], message["stop_sequence"]]),
+        json!(["message", "assistant", "end_turn", null])
     );
     assert_eq!(
         message["usage"],
@@ -205,46 +205,6 @@ async fn prompts_that_do_not_fit_get_anthropics_wording() {
     assert!(message.starts_with(&format!("prompt is too long: {num_prompt} tokens > ")), "{message}");
 }
 
-#[tokio::test]
-async fn errors_have_anthropics_shape() {
-    let router = Router::default().await;
-    let with = |fields: Value| with(json!({"max_tokens": 5, "messages": user("x")}), fields);
-    for (body, words) in [
-        (json!({"messages": user("x")}), "`max_tokens` is missing"),
-        (json!({"max_tokens": 5}), "`messages` is missing"),
-        (with(json!({"max_tokens": 0})), "`max_tokens` is 0"),
-        (with(json!({"messages": []})), "`messages` is empty"),
-        (
-            with(json!({"messages": [{"role": "tool", "content": "x"}]})),
-            "must be `user`, `assistant` or `system`",
-        ),
-        (with(json!({"messages": user(json!([]))})), "`messages[0].content` is empty"),
-        (
-            with(json!({"messages": user(json!([{"type": "image"}]))})),
-            "`messages[0].content[0].type` is `image`, but images are not supported by this model",
-        ),
-        (
-            with(json!({"messages": user(json!([{"type": "text"}]))})),
-            "`messages[0].content[0].text` is missing",
-        ),
-        (
-            with(json!({"messages": user(json!([{"type": "tool_use", "id": "a"}]))})),
-            "`messages[0].content[0].type`",
-        ),
-        (with(json!({"system": [{"type": "image"}]})), "`system[0].type`"),
-        (with(json!({"cache_control": {"type": "ephemeral", "ttl": "2h"}})), "`cache_control.ttl`"),
-        (with(json!({"stop_sequences": [""]})), "`stop_sequences[0]` is empty"),
-    ] {
-        let answer = router.post(MESSAGES, &body).await;
-        let error = answer.json();
-        assert_eq!((answer.status, &error["type"]), (400, &json!("error")), "{body}: {error}");
-        assert_eq!(error["error"]["type"], "invalid_request_error");
-        assert!(error["error"]["message"].as_str().unwrap().contains(words), "{body}: {error}");
-    }
-    let unknown = router.post(MESSAGES, &with(json!({"model": "claude"}))).await;
-    assert_eq!((unknown.status, &unknown.json()["error"]["type"]), (404, &json!("not_found_error")));
-}
-
 const CALL: &str =
     "I look.\n<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}</tool_call>";
 
@@ -261,8 +221,8 @@ async fn a_call_is_a_separate_block() {
     assert_eq!(message["content"][0], json!({"type": "text", "text": "I look."}));
     let call = &message["content"][1];
     assert_eq!(
-        (&call["type"], &call["name"], &call["input"]),
-        (&json!("tool_use"), &json!("get_weather"), &json!({"city": "Rome"}))
+        json!([call["type"], call["name"], call["input"]]),
+        json!(["tool_use", "get_weather", {"city": "Rome"}])
     );
 
     let events = router.post(MESSAGES, &with_tools(json!({"stream": true}))).await.named_events();
@@ -307,19 +267,4 @@ async fn calls_and_results_are_part_of_the_next_prompt() {
     let places: Vec<usize> =
         ["I look.", "tool\nsunny", "user\nso?"].iter().map(|part| prompt.find(part).unwrap()).collect();
     assert!(places.is_sorted(), "{prompt}");
-}
-
-#[tokio::test]
-async fn wrong_tools_are_named() {
-    let router = Router::default().await;
-    for (fields, words) in [
-        (json!({"tools": [{"name": "f"}]}), "`tools[0].input_schema` is missing"),
-        (json!({"tools": [{"type": "bash_20250124", "name": "bash"}]}), "`tools[0].type` must be `custom`"),
-        (json!({"tool_choice": {"type": "tool"}}), "`tool_choice.name` is missing"),
-        (json!({"tool_choice": {"type": "tool", "name": "g"}}), "`tool_choice` names a tool"),
-        (json!({"tool_choice": {"type": "always"}}), "`tool_choice.type` must be"),
-        (json!({"thinking": {"type": "sometimes"}}), "`thinking.type` must be"),
-    ] {
-        router.post(MESSAGES, &with_tools(fields)).await.refuses(400, words);
-    }
 }

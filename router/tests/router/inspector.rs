@@ -50,7 +50,7 @@ async fn only_the_tenant_and_admins_see_a_prompts_text() {
         assert_eq!(shown["text"], text[..32], "{key}");
         assert_eq!((&shown["text_tokens"], &shown["id"]), (&json!(32), &first["id"]));
         let shown = router.ask(key, "GET", &path_of(first, ""), &Value::Null).await.ok();
-        assert_eq!((&shown["text"], &shown["tokens"]), (&Value::Null, &json!(32)));
+        assert_eq!(json!([shown["text"], shown["tokens"]]), json!([null, 32]));
     }
     for rest in ["", "?text=true"] {
         let refused = router.ask(BOB, "GET", &path_of(first, rest), &Value::Null).await;
@@ -133,21 +133,21 @@ async fn only_its_tenant_can_pin_and_unpin_a_node() {
     let pinned = router.ask(ALICE, "POST", &pin, &json!({"ttl_s": 60})).await.ok();
     assert_eq!(pinned, json!({"pinned_tokens": 40, "disk_pinned_tokens": 40, "ttl_s": 60}));
     let seen = router.ask(ADMIN, "GET", &path_of(&node, ""), &Value::Null).await.ok();
-    assert_eq!((&seen["pinned"], &seen["disk_pinned"]), (&json!(5), &json!(5)));
+    assert_eq!(json!([seen["pinned"], seen["disk_pinned"]]), json!([5, 5]));
     assert!((1..=60_000).contains(&seen["pin_ends_in_ms"].as_u64().unwrap()), "{seen}");
     let totals = router.ask(ALICE, "GET", "/v1/kv", &Value::Null).await.ok();
     let tenants = totals["tenants"].as_array().unwrap();
     assert_eq!(tenants.len(), 1, "its own");
     assert_eq!(
-        (&tenants[0]["tenant"], &tenants[0]["device_pinned"], &tenants[0]["disk_pinned"]),
-        (&json!("alice"), &json!(5), &json!(5))
+        json!([tenants[0]["tenant"], tenants[0]["device_pinned"], tenants[0]["disk_pinned"]]),
+        json!(["alice", 5, 5])
     );
-    assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(5), &json!(5)));
+    assert_eq!(json!([totals["device"]["pinned"], totals["disk"]["pinned"]]), json!([5, 5]));
     // An admin's pin counts towards the share of the node's tenant.
     let unpinned = router.ask(ADMIN, "DELETE", &pin, &Value::Null).await.ok();
     assert_eq!(unpinned, json!({"unpinned_blocks": 5}));
     let totals = router.ask(ADMIN, "GET", "/v1/kv", &Value::Null).await.ok();
-    assert_eq!((&totals["device"]["pinned"], &totals["disk"]["pinned"]), (&json!(0), &json!(0)));
+    assert_eq!(json!([totals["device"]["pinned"], totals["disk"]["pinned"]]), json!([0, 0]));
     let names: Vec<&Value> = totals["tenants"].as_array().unwrap().iter().map(|of| &of["tenant"]).collect();
     assert!(names.contains(&&json!("alice")), "{names:?}");
 }

@@ -51,10 +51,10 @@ async fn the_cache_is_listed_and_parts_of_it_are_removed() {
     assert_eq!(totals["block_size"], 8);
     assert_eq!(totals["hit_tokens"], 32);
     assert_eq!(totals["device"]["held"], 0);
-    assert_eq!((&totals["disk"], &totals["object_store"]), (&Value::Null, &Value::Null));
+    assert_eq!(json!([totals["disk"], totals["object_store"]]), json!([null, null]));
     let tenants = totals["tenants"].as_array().unwrap();
     assert_eq!(tenants.len(), 1, "without keys there is one anonymous tenant");
-    assert_eq!((&tenants[0]["tenant"], &tenants[0]["disk_blocks"]), (&Value::Null, &Value::Null));
+    assert_eq!(json!([tenants[0]["tenant"], tenants[0]["disk_blocks"]]), json!([null, null]));
     assert_eq!(tenants[0]["device_cached"], totals["device"]["cached"]);
 
     let nodes = walk(&router, 2).await;
@@ -62,7 +62,7 @@ async fn the_cache_is_listed_and_parts_of_it_are_removed() {
     let cached: u64 = nodes.iter().map(|node| node["blocks"].as_u64().unwrap()).sum();
     assert_eq!(totals["device"]["cached"], cached);
     let fork = nodes.iter().find(|node| node["children"] == 2).unwrap();
-    assert_eq!((&fork["tokens"], &fork["hits"], &fork["parent"]), (&json!(32), &json!(1), &Value::Null));
+    assert_eq!(json!([fork["tokens"], fork["hits"], fork["parent"]]), json!([32, 1, null]));
     let namespaces: std::collections::BTreeSet<&str> =
         nodes.iter().map(|node| node["namespace"].as_str().unwrap()).collect();
     assert_eq!(namespaces.len(), 2);

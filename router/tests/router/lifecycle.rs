@@ -16,7 +16,7 @@ use trunkline_settings::{LogFormat, ServeSettings};
 
 use crate::support::process::{PROGRAM, Process, WithSettings, settings};
 use crate::support::{
-    Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, sse_data, user, write_model,
+    Answer, Connection, DEADLINE, MockShard, Router, ShardPlan, eventually, sse_data, user, write_model,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -130,8 +130,7 @@ async fn a_request_has_one_line_whether_it_is_refused_or_fails_later() {
     });
     let is_some =
         |line: &str| line.strip_prefix("trunkline_output_tokens_total ").is_some_and(|count| count != "0");
-    let has_begun = async { while !send("GET", "/metrics", "").await.text().lines().any(is_some) {} };
-    tokio::time::timeout(DEADLINE, has_begun).await.expect("a first token");
+    eventually("a token", async || send("GET", "/metrics", "").await.text().lines().any(is_some)).await;
     shard.kill();
     failing.await.unwrap().fails(502, "shard_lost");
     process.wait_for_log("shard lost", 1);
@@ -380,8 +379,7 @@ async fn drain_that_takes_too_long_ends_streams_with_an_error() {
 
 /// Waits until the router has closed its listener, which no other process holds.
 async fn refuses_connections(router: &Router) {
-    let refused = async { while TcpStream::connect(router.address).await.is_ok() {} };
-    tokio::time::timeout(DEADLINE, refused).await.unwrap();
+    eventually("a closed port", async || TcpStream::connect(router.address).await.is_err()).await;
 }
 
 #[tokio::test]

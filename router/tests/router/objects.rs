@@ -14,7 +14,7 @@ use trunkline_object::{Location, Remote};
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};
-use crate::support::{Answer, Connection, DEADLINE, Router, ShardPlan};
+use crate::support::{Answer, Connection, DEADLINE, Router, ShardPlan, eventually};
 
 /// A prompt of twelve full blocks of the mock shard and some more tokens.
 const NUM_BLOCKS: u64 = 12;
@@ -58,15 +58,6 @@ impl Replica {
         let waited = tokio::time::timeout(DEADLINE, counts.wait_for(condition)).await;
         assert!(waited.is_ok(), "timed out waiting for {what}: {:?}", self.counts());
     }
-}
-
-async fn wait_until(condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, wait).await.expect("the store is asked");
 }
 
 /// Returns an object store with a prompt's blocks, uploaded by a replica that has ended.
@@ -141,7 +132,7 @@ async fn simultaneous_requests_share_downloads() {
     let release = async {
         // All requests are open before the store answers.
         other.router.wait("requests", |app| app.admission.open.available_permits() <= 125).await;
-        wait_until(|| !store_gets.lock().unwrap().is_empty()).await;
+        eventually("a download", async || !store_gets.lock().unwrap().is_empty()).await;
         store.gate.add_permits(held);
     };
     let (cached, ()) = tokio::join!(join_all(requests), release);
@@ -290,7 +281,7 @@ async fn a_removal_waits_for_uploads_and_ends_downloads() {
                 .await
         }
     });
-    wait_until(|| store.num_gets() > 0).await;
+    eventually("a download", async || store.num_gets() > 0).await;
     // The first block is on its way. A removal of anything ends the download, for it may have the removed blocks.
     let objects = other.router.app.served.objects.as_ref().unwrap();
     let removal = objects.begin_removal().await.unwrap();

@@ -138,10 +138,7 @@ async fn outputs_end_at_their_length() {
         let router = Router::saying(reply).await;
         let whole = router.post(CHAT, &with(json!({"messages": user("hi")}), fields)).await.ok();
         let choice = &whole["choices"][0];
-        assert_eq!(
-            (&choice["message"]["content"], &choice["finish_reason"]),
-            (&json!(text), &json!("length"))
-        );
+        assert_eq!(json!([choice["message"]["content"], choice["finish_reason"]]), json!([text, "length"]));
         assert_eq!(whole["usage"]["completion_tokens"], num_tokens);
     }
 }
@@ -262,7 +259,7 @@ async fn completion_logprobs_have_parallel_lists() {
         assert_eq!(joined, expected[list].as_array().unwrap().iter().collect::<Vec<_>>());
     }
     let finished = &events[events.len() - 2]["choices"][0]["finish_reason"];
-    assert_eq!((finished, &events[events.len() - 1]), (&json!("stop"), &json!("[DONE]")));
+    assert_eq!(json!([finished, events[events.len() - 1]]), json!(["stop", "[DONE]"]));
 }
 
 #[tokio::test]
@@ -284,12 +281,12 @@ async fn models_have_the_form_of_anthropics_api_for_its_clients() {
         router.connect().await.request_with("GET", path, &version, b"").await
     };
     let list = get("/v1/models?limit=5").await.ok();
-    assert_eq!((&list["first_id"], &list["last_id"]), (&json!("test/model"), &json!("test/model")));
+    assert_eq!(json!([list["first_id"], list["last_id"]]), json!(["test/model", "test/model"]));
     assert_eq!((list.get("object"), &list["has_more"]), (None, &json!(false)));
     let model = &list["data"][0];
     assert_eq!(
-        (&model["type"], &model["id"], &model["lifecycle"]),
-        (&json!("model"), &json!("test/model"), &json!("active"))
+        json!([model["type"], model["id"], model["lifecycle"]]),
+        json!(["model", "test/model", "active"])
     );
     let created = model["created_at"].as_str().unwrap();
     assert!(created.len() == 20 && created.ends_with('Z'), "{created}");

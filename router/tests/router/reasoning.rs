@@ -31,7 +31,7 @@ async fn chats_return_reasoning_separately() {
     let router = router().await;
     let answer = router.post(CHAT, &chat(json!({}))).await.ok();
     let message = &answer["choices"][0]["message"];
-    assert_eq!((&message["reasoning_content"], &message["content"]), (&json!(THOUGHT), &json!(ANSWER)));
+    assert_eq!(json!([message["reasoning_content"], message["content"]]), json!([THOUGHT, ANSWER]));
     assert_eq!(message["reasoning"], THOUGHT);
     let events = router.post(CHAT, &chat(json!({"stream": true}))).await.events();
     let (mut thought, mut text) = (String::new(), String::new());
@@ -96,8 +96,8 @@ async fn responses_return_a_reasoning_item() {
     let router = router().await;
     let answer = router.post(RESPONSES, &json!({"input": "x"})).await.ok();
     let (thought, text) = (&answer["output"][0], &answer["output"][1]);
-    assert_eq!((&thought["type"], &thought["content"][0]["text"]), (&json!("reasoning"), &json!(THOUGHT)));
-    assert_eq!((&text["type"], &text["content"][0]["text"]), (&json!("message"), &json!(ANSWER)));
+    assert_eq!(json!([thought["type"], thought["content"][0]["text"]]), json!(["reasoning", THOUGHT]));
+    assert_eq!(json!([text["type"], text["content"][0]["text"]]), json!(["message", ANSWER]));
     let events = router.post(RESPONSES, &json!({"input": "x", "stream": true})).await.named_events();
     let joined = |kind: &str| -> String {
         events
@@ -155,7 +155,7 @@ async fn stop_strings_match_only_outside_reasoning() {
         assert_eq!(message["content"], expected, "{stop}");
     }
     let answer = router.post(MESSAGES, &message(json!({"stop_sequences": [in_both, THOUGHT]}))).await.ok();
-    assert_eq!((&answer["stop_sequence"], &answer["content"][0]["text"]), (&json!(in_both), &json!("It ra")));
+    assert_eq!(json!([answer["stop_sequence"], answer["content"][0]["text"]]), json!([in_both, "It ra"]));
 }
 
 /// A thought that would go on for long, and the text that the shard writes once its budget has ended it.
@@ -314,11 +314,11 @@ async fn a_call_before_the_end_of_reasoning_is_a_call_in_every_dialect() {
         assert_eq!(blocks, ["thinking", "tool_use"]);
         let content = router.post(MESSAGES, &message(thinking)).await.ok()["content"].clone();
         assert_eq!(content[0]["thinking"], THOUGHT);
-        assert_eq!((&content[1]["type"], &content[1]["input"]), (&json!("tool_use"), &json!({"a": 1})));
+        assert_eq!(json!([content[1]["type"], content[1]["input"]]), json!(["tool_use", {"a": 1}]));
         let tools = json!([{"type": "function", "name": "f", "parameters": {"type": "object"}}]);
         let output =
             router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok()["output"].clone();
-        assert_eq!((&output[0]["type"], &output[1]["type"]), (&json!("reasoning"), &json!("function_call")));
+        assert_eq!(json!([output[0]["type"], output[1]["type"]]), json!(["reasoning", "function_call"]));
         assert_eq!(output[1]["arguments"], "{\"a\": 1}");
         router.wait_idle().await;
     }

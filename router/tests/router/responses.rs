@@ -24,9 +24,9 @@ const CALL: &str = r#"So.
 async fn a_response_is_returned_in_one_piece() {
     let router = Router::default().await;
     let answer = router.post(RESPONSES, &json!({"input": "hi", "metadata": {"a": "b"}})).await.ok();
-    assert_eq!((&answer["object"], &answer["status"]), (&json!("response"), &json!("completed")));
+    assert_eq!(json!([answer["object"], answer["status"]]), json!(["response", "completed"]));
     let item = &answer["output"][0];
-    assert_eq!((&item["type"], &item["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(json!([item["type"], item["role"]]), json!(["message", "assistant"]));
     assert_eq!(item["content"][0]["text"], TEXT);
     assert_eq!(answer["metadata"], json!({"a": "b"}));
     let (prompt, output) = (prompt_of("hi").len(), bytes(TEXT).len() + 1);
@@ -80,7 +80,7 @@ async fn events_come_in_order() {
     assert_eq!(names[..4], begin.map(|name| format!("response.{name}")));
     assert_eq!(names[4 + num_deltas..], end.map(|name| format!("response.{name}")));
     for (idx, (name, data)) in events.iter().enumerate() {
-        assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(idx)));
+        assert_eq!(json!([data["type"], data["sequence_number"]]), json!([name, idx]));
     }
     let text: String = events.iter().filter_map(|(_, data)| data["delta"].as_str()).collect();
     assert_eq!(text, TEXT);
@@ -109,7 +109,7 @@ async fn a_stored_response_is_continued_and_deleted() {
     let streamed = router.get(&format!("{path}?stream=true")).await;
     assert_eq!((streamed.status, &streamed.json()["error"]["param"]), (400, &json!("stream")));
     let kept = router.get(&path).await.ok();
-    assert_eq!((&kept["id"], &kept["instructions"]), (&json!(id), &json!("Be brief.")));
+    assert_eq!(json!([kept["id"], kept["instructions"]]), json!([id, "Be brief."]));
     let deleted = router.connect().await.request("DELETE", &path, b"").await;
     assert_eq!(deleted.ok()["deleted"], true);
     for answer in [router.get(&path).await, router.post(RESPONSES, &body).await] {
@@ -143,8 +143,8 @@ async fn input_items_are_listed_in_pages() {
     assert_eq!(kinds, ["message", "function_call", "function_call_output"]);
     let [message, call, result] = &items["data"].as_array().unwrap()[..] else { panic!("{items}") };
     assert_eq!(message["content"], json!([{"type": "input_text", "text": "one"}]));
-    assert_eq!((&call["name"], &call["arguments"]), (&json!("f"), &json!("{\"a\":1}")));
-    assert_eq!((&result["call_id"], &result["output"]), (&json!("c1"), &json!("7")));
+    assert_eq!(json!([call["name"], call["arguments"]]), json!(["f", "{\"a\":1}"]));
+    assert_eq!(json!([result["call_id"], result["output"]]), json!(["c1", "7"]));
     assert_eq!((&items["first_id"], &items["last_id"]), (&message["id"], &result["id"]));
     // The newest comes first, and a page goes on after an id.
     let page = router.get(&path(&first, "?limit=1")).await.ok();
@@ -201,8 +201,8 @@ async fn calls_are_returned_as_items() {
     let answer = router.post(RESPONSES, &json!({"input": "x", "tools": tools})).await.ok();
     let call = &answer["output"][1];
     assert_eq!(
-        (&call["type"], &call["name"], &call["arguments"]),
-        (&json!("function_call"), &json!("f"), &json!("{\"a\": \"b\"}"))
+        json!([call["type"], call["name"], call["arguments"]]),
+        json!(["function_call", "f", "{\"a\": \"b\"}"])
     );
     let body = json!({"input": "x", "tools": tools, "stream": true});
     let events = router.post(RESPONSES, &body).await.named_events();
@@ -468,31 +468,4 @@ async fn a_stored_response_is_continued_without_input() {
     let body = json!({"input": [], "previous_response_id": answer["id"]});
     router.post(RESPONSES, &body).await.ok();
     assert!(router.last_prompt().contains(TEXT));
-}
-
-#[tokio::test]
-async fn errors_name_the_wrong_field() {
-    let router = Router::default().await;
-    for (body, words) in [
-        (json!({}), "`input` is missing"),
-        (json!({"input": []}), "`input` is empty"),
-        (json!({"input": [{"type": "web_search_call", "id": "x"}]}), "`input[0].type` must be"),
-        (json!({"input": [{"type": "item_reference"}]}), "`input[0].id` is missing"),
-        (json!({"input": [{"content": "x"}]}), "`input[0].role` is missing"),
-        (
-            json!({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-            "`input[0].content[0].type` is `input_image`, but images are not supported by this model",
-        ),
-        (
-            json!({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}),
-            "`input[0].content[0].type` is `input_file`, but files are not supported by this model",
-        ),
-        (json!({"input": "x", "max_output_tokens": 0}), "`max_output_tokens` is 0"),
-        (json!({"input": "x", "tools": [{"type": "web_search"}]}), "`tools[0].type` must be `function`"),
-        (json!({"input": "x", "tool_choice": "always"}), "`tool_choice` names a tool"),
-        (json!({"input": "x", "background": true}), "`background` is not supported"),
-        (json!({"input": "x", "text": {"format": {"type": "xml"}}}), "`text.format.type` must be"),
-    ] {
-        router.post(RESPONSES, &body).await.refuses(400, words);
-    }
 }

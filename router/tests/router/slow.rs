@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use trunkline_base::limits::{Limits, ServerLimits};
 
-use crate::support::{Connection, DEADLINE, Router, ShardPlan, user, with};
+use crate::support::{Connection, DEADLINE, Router, ShardPlan, eventually, user, with};
 
 const COMPLETIONS: &str = "/v1/completions";
 const CHATS: &str = "/v1/chat/completions";
@@ -40,13 +40,8 @@ fn answer_limits() -> ServerLimits {
 
 /// Waits until no whole answer holds memory.
 async fn wait_answers(router: &Router) {
-    let answers = &router.app.admission.answers;
-    let all_free = async {
-        while answers.free.available_permits() * 1024 < router.app.limits.max_answers_bytes {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, all_free).await.expect("the memory of answers is free again");
+    let (free, all) = (&router.app.admission.answers.free, router.app.limits.max_answers_bytes);
+    eventually("the memory of answers", async || free.available_permits() * 1024 >= all).await;
 }
 
 /// Connects with the smallest receive buffer that the kernel allows.
@@ -175,16 +170,12 @@ async fn without_keys_an_address_whose_bodies_stall_leaves_memory_to_others() {
 #[tokio::test]
 async fn a_body_that_arrives_during_a_drain_is_refused() {
     let mut router = Router::start(ShardPlan::default(), reading_limits()).await;
-    let all = router.app.admission.reading.free.available_permits();
+    let free = router.app.admission.reading.free.clone();
+    let all = free.available_permits();
     let whole = largest("");
     let mut connection = router.connect().await;
     connection.stream.write_all(&whole[..whole.len() - 1]).await.unwrap();
-    let begun = async {
-        while router.app.admission.reading.free.available_permits() == all {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, begun).await.expect("the body is being read");
+    eventually("the body", async || free.available_permits() < all).await;
     router.terminate();
     let refused = connection.answer().await;
     refused.fails(503, "draining");
@@ -285,14 +276,10 @@ async fn a_client_that_does_not_read_a_whole_answer_is_disconnected_and_its_memo
     let mut slow = connect_narrow(&router).await;
     let body = json!({"messages": user("x"), "max_tokens": 900, "logprobs": true, "top_logprobs": 20});
     slow.write_all(&post(CHATS, &body.to_string())).await.unwrap();
-    let all = router.app.admission.answers.free.available_permits();
+    let free = &router.app.admission.answers.free;
+    let all = free.available_permits();
     router.wait("some tokens", |app| app.served.stats.borrow().output_tokens > 200).await;
-    let collected = async {
-        while router.app.admission.answers.free.available_permits() == all {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, collected).await.expect("a whole answer holds memory");
+    eventually("a whole answer", async || free.available_permits() < all).await;
     wait_answers(&router).await;
     router.wait_idle().await;
     assert_eq!(router.metric("trunkline_stalled_connections_total").await, 1.0);
@@ -341,10 +328,8 @@ async fn a_tenant_whose_clients_do_not_read_leaves_memory_to_others() {
         let mut stream = connect_narrow(&router).await;
         let body = large_text().to_string();
         let head = format!("x-api-key: {ALICE}\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream
-            .write_all(format!("POST /tokenize HTTP/1.1\r\nhost: x\r\n{head}{body}").as_bytes())
-            .await
-            .unwrap();
+        let whole = format!("POST /tokenize HTTP/1.1\r\nhost: x\r\n{head}{body}");
+        stream.write_all(whole.as_bytes()).await.unwrap();
         slow.push(stream);
     }
     let small = json!({"inputs": "x".repeat(4_000)});
@@ -367,14 +352,9 @@ async fn an_answer_that_cannot_fit_is_refused_or_ends() {
     let router = Router::start(ShardPlan::endless(), answer_limits()).await;
     let endless = json!({"prompt": [1, 2], "max_tokens": 5000, "logprobs": 5});
     // These tokens are certain, so nothing is computed.
-    router
-        .post(COMPLETIONS, &with(endless.clone(), json!({"ignore_eos": true})))
-        .await
-        .fails(400, "answer_too_large");
-    router
-        .post(COMPLETIONS, &with(endless.clone(), json!({"min_tokens": 5000})))
-        .await
-        .fails(400, "answer_too_large");
+    for fields in [json!({"ignore_eos": true}), json!({"min_tokens": 5000})] {
+        router.post(COMPLETIONS, &with(endless.clone(), fields)).await.fails(400, "answer_too_large");
+    }
     assert_eq!(router.app.served.stats.borrow().output_tokens, 0);
     // These are not, so the output ends when it has become too large.
     let problem = router.post(COMPLETIONS, &endless).await.fails(400, "answer_too_large");

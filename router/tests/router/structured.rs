@@ -193,7 +193,7 @@ async fn a_required_call_that_is_cut_says_so_and_has_the_arguments_so_far() {
         json!({"tools": [tool], "tool_choice": choice, "max_tokens": 900, "parallel_tool_calls": false});
     let answer = router.post(CHAT, &chat(fields)).await.ok();
     let (reason, message) = (&answer["choices"][0]["finish_reason"], &answer["choices"][0]["message"]);
-    assert_eq!((reason, &message["content"]), (&json!("length"), &Value::Null), "{answer}");
+    assert_eq!(json!([reason, message["content"]]), json!(["length", null]), "{answer}");
     let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
     assert!(arguments.contains('x') && serde_json::from_str::<Value>(arguments).is_err(), "{arguments}");
     let tool = json!({"name": "pick", "input_schema": parameters});
@@ -202,16 +202,16 @@ async fn a_required_call_that_is_cut_says_so_and_has_the_arguments_so_far() {
                            "max_tokens": 900}));
     let answer = router.post("/v1/messages", &body).await.ok();
     assert_eq!(
-        (&answer["stop_reason"], &answer["content"][0]["type"]),
-        (&json!("max_tokens"), &json!("tool_use"))
+        json!([answer["stop_reason"], answer["content"][0]["type"]]),
+        json!(["max_tokens", "tool_use"])
     );
     let tool = json!({"type": "function", "name": "pick", "parameters": parameters});
     let body = json!({"input": "x", "tools": [tool], "tool_choice": "required", "parallel_tool_calls": false,
                       "max_output_tokens": 900});
     let answer = router.post("/v1/responses", &body).await.ok();
     assert_eq!(
-        (&answer["status"], &answer["output"][0]["type"]),
-        (&json!("incomplete"), &json!("function_call"))
+        json!([answer["status"], answer["output"][0]["type"]]),
+        json!(["incomplete", "function_call"])
     );
     assert_eq!(answer["output"][0]["status"], "incomplete");
 }
@@ -230,7 +230,7 @@ async fn a_reply_follows_its_schema_or_calls_a_tool() {
         let message = &answer["choices"][0]["message"];
         if said.starts_with('<') {
             let function = &message["tool_calls"][0]["function"];
-            assert_eq!((&function["name"], &message["content"]), (&json!("pick"), &Value::Null), "{answer}");
+            assert_eq!(json!([function["name"], message["content"]]), json!(["pick", null]), "{answer}");
             check(function["arguments"].as_str().unwrap());
             assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
         } else {
@@ -290,7 +290,7 @@ async fn each_format_with_marks_has_calls_beside_a_schema() {
                 continue;
             }
             let function = &message["tool_calls"][0]["function"];
-            assert_eq!((&function["name"], &message["content"]), (&json!("plan"), &Value::Null), "{answer}");
+            assert_eq!(json!([function["name"], message["content"]]), json!(["plan", null]), "{answer}");
             let arguments: Value = serde_json::from_str(function["arguments"].as_str().unwrap()).unwrap();
             if is_right {
                 assert_eq!(arguments, json!({"note": "a \"b\"\n", "mode": "safe", "days": [1, 2]}));
@@ -358,7 +358,7 @@ async fn every_event_of_tgi_has_a_token_also_where_the_grammar_ends_the_output()
     let ids: Vec<&Value> = events.iter().map(|event| &event["token"]["id"]).collect();
     assert_eq!(json!(ids), json!([97, 98, END]));
     let last = events.last().unwrap();
-    assert_eq!((&last["token"]["special"], &last["generated_text"]), (&json!(true), &json!("ab")));
+    assert_eq!(json!([last["token"]["special"], last["generated_text"]]), json!([true, "ab"]));
     assert_eq!(last["details"]["finish_reason"], "eos_token");
 }
 

@@ -237,15 +237,6 @@ async fn chat_tokenize_returns_the_chats_prompt() {
     assert_eq!(tokens[0], json!({"id": 256, "text": "<|start|>", "start": 0, "stop": 9}));
     let last = &tokens[tokens.len() - 1];
     assert_eq!(last["stop"], text.chars().count());
-    for (messages, words) in [
-        (json!(5), "`messages`"),
-        (user(5), "must be a string or a list of parts, not the number 5"),
-        (json!([{"role": "x", "content": "y"}]), "`messages[0].role`"),
-    ] {
-        let refused = router.post("/chat_tokenize", &json!({"messages": messages})).await;
-        refused.refuses(422, words);
-        assert_eq!(refused.json()["error_type"], "validation");
-    }
 }
 
 #[tokio::test]
@@ -261,11 +252,6 @@ async fn invocations_accept_the_bodies_of_other_routes() {
     }
     let events = router.post("/invocations", &json!({"inputs": "x", "stream": true})).await.events();
     assert_eq!(events.last().unwrap()["generated_text"], "hi");
-    for (body, words) in
-        [(json!({}), "`inputs` is missing"), (json!([]), "body must be a JSON object, not a list")]
-    {
-        router.post("/invocations", &body).await.refuses(422, words);
-    }
     router.wait_idle().await;
 }
 
@@ -281,25 +267,5 @@ async fn vertex_returns_a_prediction_for_each_instance() {
     let answer = router.post("/vertex", &body).await.ok();
     assert_eq!(answer, json!({"predictions": ["hello", "bhe", "hello", "hel"]}));
     assert_eq!(router.shard().last_start().token_ids, prompt_of("d"));
-    let chat = |field: &str, value: Value| json!({"messages": user("d"), field: value});
-    let instance = |instance: Value| json!({"instances": [{"inputs": "a"}, instance]});
-    let text = |parameters: Value| instance(json!({"inputs": "x", "parameters": parameters}));
-    for (body, words) in [
-        (json!({"instances": []}), "`instances` is empty"),
-        (json!({"instances": vec![json!({"inputs": "x"}); 129]}), "`instances` has 129, the limit is 128"),
-        (instance(json!({"inputs": ""})), "`instances[1].inputs` is empty"),
-        (instance(json!({})), "`instances[1].inputs` is missing"),
-        (text(json!({"details": true})), "`instances[1].parameters.details`"),
-        (text(json!({"num_beams": 2})), "`instances[1].parameters.num_beams`"),
-        (text(json!({"top_k": "x"})), "`instances[1].parameters.top_k`"),
-        (text(json!({"truncate": 0})), "`truncate` is 0"),
-        (instance(json!("x")), "`instances[1]`"),
-        (instance(chat("n", json!(2))), "`instances[1].n` is not supported"),
-        (instance(chat("audio", json!({}))), "`instances[1].audio` is not supported"),
-        (instance(chat("top_p", json!("x"))), "`instances[1].top_p` must be a number, not a string"),
-        (instance(chat("temperature", json!(-1))), "`temperature` is -1"),
-    ] {
-        router.post("/vertex", &body).await.refuses(422, words);
-    }
     router.wait_idle().await;
 }

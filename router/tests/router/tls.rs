@@ -19,7 +19,7 @@ use trunkline_http::tls::{Tls, TlsError};
 use trunkline_router::server::Front;
 
 use crate::support::process::{PROGRAM, WithSettings, settings};
-use crate::support::{DEADLINE, Router};
+use crate::support::{DEADLINE, Router, eventually};
 
 /// A certificate for localhost and its key. `certificates/make.sh` creates all of them.
 const FIRST: Pair = (include_str!("certificates/first.cert.pem"), include_str!("certificates/first.key.pem"));
@@ -150,16 +150,10 @@ async fn the_server_reloads_changed_files_and_counts_failures() {
     };
     files.write(SECOND);
     // Until the server has reloaded its files, clients that trust only the new certificate cannot connect.
-    let seen = async {
-        while metric(SECOND, "trunkline_tls_reloads_total").await != Some(1.0) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        std::fs::write(files.key(), "no key").unwrap();
-        while metric(SECOND, "trunkline_tls_reload_failures_total").await != Some(1.0) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, seen).await.expect("the files are reloaded in time");
+    eventually("new files", async || metric(SECOND, "trunkline_tls_reloads_total").await == Some(1.0)).await;
+    std::fs::write(files.key(), "no key").unwrap();
+    let has_failed = async || metric(SECOND, "trunkline_tls_reload_failures_total").await == Some(1.0);
+    eventually("a failed reload", has_failed).await;
 }
 
 #[tokio::test]

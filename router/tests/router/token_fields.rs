@@ -141,7 +141,7 @@ async fn bad_words_do_not_occur() {
     assert_eq!(post(json!({"bad_words": []})).await["text"], "hab ab");
     // Fields beside them count as they do without them.
     let most = post(json!({"bad_words": ["ab"], "ignore_eos": true, "max_tokens": 8})).await;
-    assert_eq!((&most["text"], &most["finish_reason"]), (&json!("hac ac"), &json!("length")));
+    assert_eq!(json!([most["text"], most["finish_reason"]]), json!(["hac ac", "length"]));
     let chosen = json!({"bad_words": ["ab"], "guided_choice": ["hab", "hat"]});
     assert_eq!(post(chosen).await["text"], "hat");
     let chat = json!({"messages": user("x"), "bad_words": ["ab"]});
@@ -180,16 +180,6 @@ async fn dry_penalises_repeated_texts_in_prompt_and_output() {
     assert_eq!(post("abcd", json!({"dry_penalty_last_n": 7})).await, "-abcd");
     assert_eq!(post("abcd", json!({"dry_penalty_last_n": 8})).await, "-abce");
     assert_eq!(post("abcd", json!({"dry_sequence_breakers": ["bc"]})).await, "-abcd");
-    for (fields, text) in [
-        (json!({"dry_multiplier": -1}), "`dry_multiplier` is -1, must be at least 0 and at most 100"),
-        (json!({"dry_base": 0.5}), "`dry_base` is 0.5, must be at least 1 and at most 100"),
-        (json!({"dry_allowed_length": -1}), "`dry_allowed_length` is -1, must be at least 0"),
-        (json!({"dry_penalty_last_n": -2}), "`dry_penalty_last_n` is -2, must be at least 0, or -1"),
-        (json!({"dry_sequence_breakers": [""]}), "`dry_sequence_breakers[0]` is empty"),
-        (json!({"dry_multiplier": 1, "prompt_logprobs": 1}), "cannot be combined with `dry_multiplier`"),
-    ] {
-        router.post(COMPLETIONS, &with(json!({"prompt": "a"}), fields)).await.refuses(400, text);
-    }
 }
 
 #[tokio::test]
@@ -211,7 +201,7 @@ async fn a_stop_token_ends_the_output_and_is_not_shown() {
     let body = json!({"prompt": "x", "stop_token_ids": [b'.'], "ignore_eos": true});
     let answer = router.post(COMPLETIONS, &body).await.ok();
     let choice = &answer["choices"][0];
-    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("one"), &json!("stop")));
+    assert_eq!(json!([choice["text"], choice["finish_reason"]]), json!(["one", "stop"]));
     // If the model's end token is in `stop_token_ids`, it is reported as the stop reason only with `ignore_eos`.
     for (ignore_eos, reason) in [(false, json!(null)), (true, json!(END))] {
         let body = json!({"prompt": "x", "stop_token_ids": [END], "ignore_eos": ignore_eos, "stream": true});

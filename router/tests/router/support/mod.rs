@@ -150,6 +150,16 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
+/// Waits until `condition` holds. It is checked again and again, so prefer [`Router::wait`].
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let look = async {
+        while !condition().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(tokio::time::timeout(DEADLINE, look).await.is_ok(), "timed out waiting for {what}");
+}
+
 impl Router {
     /// Starts a router with this shard and these limits, and waits until it is ready.
     pub async fn start(plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
