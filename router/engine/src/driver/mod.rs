@@ -20,7 +20,8 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepWork, TenantUsage, Update,
+    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepWork,
+    TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
@@ -50,6 +51,8 @@ pub struct Driver {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     link: mpsc::Receiver<LinkEvent>,
+    /// The lane of the shard at the other end of the link.
+    lane: LaneId,
     plans: Option<mpsc::Sender<StepRequest>>,
     clients: HashMap<SequenceId, Client>,
     constraints: Constraints,
@@ -113,8 +116,10 @@ impl Driver {
         let usage = Arc::<UsageLedger>::default();
         let (kv_events, kv_events_out) = kv_events::channel();
         let (constraints, worked) = Constraints::new(max_requests, Handle::current());
+        let scheduler = Scheduler::new(config);
         let driver = Self {
-            scheduler: Scheduler::new(config),
+            lane: scheduler.only_lane(),
+            scheduler,
             commands: commands_in,
             link: link_in,
             plans: None,
@@ -270,9 +275,9 @@ impl Driver {
                 );
                 self.plans = Some(plans);
                 self.constraints.set_vocab_size(info.vocab_size);
-                self.handle(Event::ShardReady(self.scheduler.only_lane(), info.limits()));
+                self.handle(Event::ShardReady(self.lane, info.limits()));
                 if let Some(store) = store {
-                    self.handle(Event::StoreReady(self.scheduler.only_lane(), store));
+                    self.handle(Event::StoreReady(self.lane, store));
                 }
                 self.shard.send_replace(ShardStatus::Ready(info));
             }
@@ -280,12 +285,10 @@ impl Driver {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
                 let (step_id, device_us) = (result.step_id, result.device_time_us);
                 tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
-                self.step_spans.add(self.turn, &result, &self.scheduler, &self.clients);
-                self.handle(Event::StepResult(self.scheduler.only_lane(), result));
+                self.step_spans.add(self.turn, self.lane, &result, &self.scheduler, &self.clients);
+                self.handle(Event::StepResult(self.lane, result));
             }
-            LinkEvent::Transfers(transfers) => {
-                self.handle(Event::Transfers(self.scheduler.only_lane(), transfers))
-            }
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(self.lane, transfers)),
             LinkEvent::Lost => {
                 self.plans = None;
                 self.shard.send_if_modified(|status| match status {
@@ -303,7 +306,7 @@ impl Driver {
     /// Tells the scheduler that there is no shard. A server that drains restarts none.
     fn on_loss(&mut self) {
         let may_return = *self.phase.borrow() == Phase::Serving;
-        self.handle(Event::ShardLost { lane: self.scheduler.only_lane(), may_return });
+        self.handle(Event::ShardLost { lane: self.lane, may_return });
     }
 
     fn on_worked(&mut self, worked: Vec<Worked>) {
@@ -360,9 +363,9 @@ impl Driver {
     fn send_plans(&mut self) {
         self.turn = Instant::now();
         loop {
-            let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now(), &mut self.updates);
+            let plan = self.scheduler.plan(self.lane, self.now(), &mut self.updates);
             self.route();
-            let late_masks = self.scheduler.take_late_masks(self.scheduler.only_lane());
+            let late_masks = self.scheduler.take_late_masks(self.lane);
             let is_last = plan.is_none();
             if is_last && late_masks.is_empty() {
                 return;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use trunkline_scheduler::{Scheduler, SequenceId, StepResult};
+use trunkline_scheduler::{LaneId, Scheduler, SequenceId, StepResult};
 
 use super::handle::Client;
 use trunkline_base::trace::{StepRecord, TelemetrySlot};
@@ -30,6 +30,7 @@ impl StepSpans {
     pub(super) fn add(
         &mut self,
         now: Instant,
+        lane: LaneId,
         result: &StepResult,
         scheduler: &Scheduler,
         clients: &HashMap<SequenceId, Client>,
@@ -38,8 +39,7 @@ impl StepSpans {
         if self.next.is_some_and(|next| now < next) {
             return;
         }
-        let step = scheduler.step_in_flight(scheduler.only_lane(), result.step_id);
-        let Some((num_tokens, sequences)) = step else { return };
+        let Some((num_tokens, sequences)) = scheduler.step_in_flight(lane, result.step_id) else { return };
         let spans = sequences.iter().filter_map(|id| clients.get(id)?.span);
         let requests: Vec<_> = spans.take(MAX_LINKS).collect();
         if requests.is_empty() {
