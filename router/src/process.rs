@@ -181,7 +181,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     tokio::spawn(async move {
         app.served.wait_ready().await;
         if let Ok(shard) = app.served.shard_info() {
-            let useless = app.served.validator(&shard).useless_limits(&app.limits);
+            let useless = app.served.validator(&shard).useless_limits();
             useless.iter().for_each(|line| tracing::warn!("{line}"));
         }
     });

@@ -162,7 +162,12 @@ routes! {
 
 impl Route {
     /// Returns the row that a request has matched. A method without a row has that of the path's first one.
+    ///
+    /// The outermost middleware notes it in the request's extensions, so that it is looked up once.
     pub fn of(request: &Request) -> Option<&'static Self> {
+        if let Some(noted) = request.extensions().get::<Option<&'static Self>>() {
+            return *noted;
+        }
         let matched = request.extensions().get::<MatchedPath>()?;
         let mut rows = ROUTES.iter().filter(|route| route.path == matched.as_str());
         let first = rows.clone().next();

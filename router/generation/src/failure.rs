@@ -39,7 +39,7 @@ pub(super) fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, delive
             ApiError::ContextLength {
                 limit: u32::try_from(max_total_tokens).unwrap_or(u32::MAX),
                 prompt_tokens: prompt_tokens as usize,
-                field: delivery.max_new_tokens_field,
+                field: delivery.names.max_new_tokens,
                 max_new_tokens: u64::from(max_new_tokens),
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }

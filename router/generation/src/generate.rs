@@ -7,6 +7,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
+use tokio::time::Instant;
+use trunkline_draft::Drafter;
 use trunkline_scheduler::{EndReason, Pinned, SampledToken, SequenceRequest, TokenLogprob, TokenScore};
 use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
@@ -19,8 +21,8 @@ use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_WAITING_TOKENS, ServerLimits};
 use trunkline_base::request_id::RequestId;
 use trunkline_base::shutdown::Phase;
-use trunkline_base::trace::{MAX_TIMELINES, Timeline, TokenCounts};
-use trunkline_engine::driver::{Sequence, SequenceUpdate};
+use trunkline_base::trace::{MAX_TIMELINES, RequestTrace, Timeline, TokenCounts};
+use trunkline_engine::driver::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 
 /// The reason for which an output is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,7 +159,7 @@ impl Generation {
         }
         let scored = is_scored.then(|| ScoredPrompt { token_ids: token_ids.clone(), scores: Vec::new() });
         let timeline = Timeline::begin(TokenCounts::default());
-        let (mut sequence, delivery) = request.submit(&served.driver).await?;
+        let (mut sequence, delivery) = submit(request, &served.driver).await?;
         let mut ends_at_once = false;
         match sequence.next().await {
             Some(SequenceUpdate::Accepted) => {}
@@ -377,6 +379,27 @@ impl Drop for Generation {
             }
         });
     }
+}
+
+/// Submits the sequence of a request, unless its deadline has passed, and returns it with what stays here.
+pub(super) async fn submit(
+    request: GenerationRequest,
+    driver: &DriverHandle,
+) -> Result<(Sequence, Delivery), ApiError> {
+    let GenerationRequest { sequence: mut request, delivery, grammar, prediction_token_ids } = request;
+    if let Some(deadline) = delivery.deadline.filter(|deadline| deadline.at <= Instant::now()) {
+        return Err(deadline.exceeded());
+    }
+    request.drafter = prediction_token_ids.map(|prediction| Drafter::new(&request.token_ids, &prediction));
+    let sequence = NewSequence {
+        constraint: grammar.map(|grammar| grammar.constraint(&request.token_ids)),
+        request,
+        arrived: delivery.arrived,
+        deadline: delivery.deadline.map(|deadline| deadline.at),
+        span: delivery.id.trace().and_then(RequestTrace::span_ids),
+    };
+    let submitted = driver.submit(sequence).await;
+    submitted.map_err(|DriverGone| bug(&delivery)).map(|sequence| (sequence, delivery))
 }
 
 pub(super) async fn terminated(mut phase: watch::Receiver<Phase>) {

@@ -98,15 +98,7 @@ impl ServedModel {
     }
 
     pub fn validator(&self, shard: &ShardInfo) -> Validator {
-        let context =
-            self.model.text.max_context_tokens.unwrap_or(u32::MAX).min(shard.max_position_embeddings);
-        Validator::new(
-            &self.limits,
-            context,
-            shard.pool_tokens(),
-            shard.vocab_size,
-            self.model.text.end_token_ids.clone(),
-        )
+        Validator::new(self.limits.clone(), self.model.clone(), shard)
     }
 
     /// Runs `work` on a text of `num_bytes`, on the blocking pool if the text is long.

@@ -8,7 +8,7 @@ use trunkline_scheduler::EndReason;
 
 use super::admission::Admission;
 use super::failure::{bug, failed, rejected};
-use super::generate::terminated;
+use super::generate::{submit, terminated};
 use super::place::Place;
 use super::served::ServedModel;
 use crate::request::arrival::Arrival;
@@ -87,7 +87,7 @@ impl Admission {
 async fn vector(request: GenerationRequest, served: &ServedModel) -> Result<(Vec<f32>, Timeline), ApiError> {
     let prompt = request.sequence.token_ids.len() as u32;
     let mut timeline = Timeline::begin(TokenCounts { prompt, ..TokenCounts::default() });
-    let (mut sequence, delivery) = request.submit(&served.driver).await?;
+    let (mut sequence, delivery) = submit(request, &served.driver).await?;
     let mut vector = None;
     loop {
         let update = tokio::select! {

@@ -30,6 +30,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let arrived = Instant::now();
     let id = sent_id(&request).unwrap_or_else(RequestId::random);
     let row = Route::of(&request);
+    request.extensions_mut().insert(row);
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let route = route.unwrap_or_else(|| "unmatched".to_owned());
     let method = request.method().clone();

@@ -124,7 +124,7 @@ async fn a_prompt_that_is_too_long_names_what_would_help() {
         let message = answer.fails(400, "context_length_exceeded");
         assert!(message.ends_with(&format!("; hint: {hint}")), "{message}");
         let shard = router.app.served.shard_info().unwrap();
-        let useless = router.app.served.validator(&shard).useless_limits(&router.app.limits);
+        let useless = router.app.served.validator(&shard).useless_limits();
         let is_useless = limits.max_input_tokens == Some(9000);
         let line = "`--max-input-tokens` is 9000, but model and KV cache allow only 8191 tokens of a prompt";
         assert_eq!(useless, if is_useless { vec![line.to_owned()] } else { vec![] });

@@ -101,7 +101,7 @@ async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
     let router = router().await;
     let system = "s".repeat(40);
     let part = json!({"type": "text", "text": system, "cache_control": {"type": "ephemeral", "ttl": "1h"}});
-    let body = json!({
+    let mut body = json!({
         "messages": [{"role": "system", "content": [part]}, {"role": "user", "content": "u".repeat(40)}],
         "max_tokens": 1,
     });
@@ -110,6 +110,13 @@ async fn a_mark_in_the_messages_pins_the_prompt_before_it() {
     let num_pinned = router.metric("trunkline_kv_blocks_pinned").await;
     let num_prompt_blocks = answer["usage"]["prompt_tokens"].as_f64().unwrap() / 8.0;
     assert!((5.0..num_prompt_blocks - 4.0).contains(&num_pinned), "{num_pinned} of {num_prompt_blocks}");
+    let details = &answer["usage"]["prompt_tokens_details"];
+    assert!(details["pinned_tokens"].as_u64().unwrap() >= 40, "{details}");
+    // A field of the request goes before its marks.
+    body["cache_retention"] = json!({"priority": "normal"});
+    let answer = router.post("/v1/chat/completions", &body).await.ok();
+    let details = &answer["usage"]["prompt_tokens_details"];
+    assert!(details.get("pinned_tokens").is_none(), "{details}");
 }
 
 #[tokio::test]

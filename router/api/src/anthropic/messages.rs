@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, json};
-use trunkline_text::{ChatRequest, GenerationDefaults};
+use trunkline_text::ChatRequest;
 
 use super::blocks::{Chat, Message};
 use super::stream::{Head, MessageStream};
@@ -13,7 +13,7 @@ use super::tools::{budget, thinks, tools};
 use super::types::{Answer, Body, ContentBlock, CountAnswer, CountBody};
 use super::{ErrorResponse, stop_reason, stop_sequence};
 use crate::app::App;
-use crate::chat::conversation::{Conversation, encode};
+use crate::chat::conversation::{Conversation, Unencoded, encode};
 use crate::chat::prompt::Mark;
 use crate::chat::reply::{Reply, ReplyPlan};
 use crate::chat::structured::{Relaxed, request_grammar};
@@ -79,7 +79,7 @@ impl Call for Body {
             return Err(ApiError::MissingField { field: "max_tokens".into() });
         }
         limits.check_messages("messages", self.messages.iter().map(Message::num_blocks))?;
-        let params = raw_params(&mut self, model.text.generation_defaults.clone())?;
+        let params = raw_params(&mut self)?;
         if let Some(management) = &self.context_management {
             management.check()?;
         }
@@ -105,7 +105,11 @@ impl Call for Body {
             num_choices: NumChoices::ONE,
             is_stream: self.stream == Some(true),
             prompts: Conversing {
-                conversation: Conversation { chat, mark, tools, hides_reasoning: !thinks, reasoning_budget },
+                conversation: Conversation {
+                    chat: Unencoded { chat, mark, tools },
+                    hides_reasoning: !thinks,
+                    reasoning_budget,
+                },
                 shows_tier: self.service_tier.is_some(),
             },
         })
@@ -186,7 +190,8 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
     let (caller, _place, (chat, tools)) = app.read(request, |app, _, body| counted(app, body)).await?;
-    let prompt = encode(&app.served, &caller, chat, tools).await?;
+    let chat = Unencoded { chat, mark: None, tools };
+    let (prompt, ..) = encode(&app.served, &caller, chat, 0, |_| Ok(())).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
@@ -241,10 +246,10 @@ fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
     }
 }
 
-fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
         names: FieldNames { stop: "stop_sequences", ..FieldNames::OF_CHATS },
-        defaults,
+        takes_defaults: true,
         class: Wanted::from_anthropic(body.service_tier.as_deref())?,
         timeout: body.timeout,
         max_new_tokens: body.max_tokens,

@@ -19,11 +19,7 @@ use trunkline_generation::served::ServedModel;
 /// A chat and the way to read its reply.
 #[derive(Debug, Clone)]
 pub struct Conversation {
-    /// The messages and the variables for the chat template.
-    pub chat: ChatRequest,
-    /// The position of the last `cache_control`.
-    pub mark: Option<Mark>,
-    pub tools: Tools,
+    pub chat: Unencoded,
     pub hides_reasoning: bool,
     /// The most tokens of reasoning.
     pub reasoning_budget: Option<AskedBudget>,
@@ -41,7 +37,7 @@ impl Conversation {
         Ok((request, reply))
     }
 
-    /// Like [`Self::complete`], of a chat that `add` completes, as [`encode_with`] does.
+    /// Like [`Self::complete`], of a chat that `add` completes, as [`encode`] does.
     pub async fn complete_with<T: Send + 'static>(
         self,
         scope: &Scope,
@@ -52,25 +48,19 @@ impl Conversation {
     ) -> Result<(GenerationRequest, ReplyPlan, T), ApiError> {
         let served = &scope.app.served;
         let style = served.model.reply;
-        let Self { chat, mark, tools, hides_reasoning, reasoning_budget } = self;
-        let chat = Unencoded { chat, mark, tools };
+        let Self { chat, hides_reasoning, reasoning_budget } = self;
+        let mark = chat.mark;
         let (prompt, tools, added) =
-            encode_with(served, &scope.arrival.caller, chat, num_added_bytes, add).await?;
-        let reasoning = match &grammar {
-            Some(_) => prompt.reasoning_before_grammar(style),
-            None => prompt.reasoning(style),
-        };
-        let reply = match &grammar {
-            Some(_) => ReplyPlan::constrained(style, &tools, reasoning, hides_reasoning),
-            None => ReplyPlan::new(style, &tools, reasoning, hides_reasoning),
-        };
+            encode(served, &scope.arrival.caller, chat, num_added_bytes, add).await?;
+        let is_constrained = grammar.is_some();
+        let reasoning = if is_constrained { prompt.reasoning_before_grammar() } else { prompt.reasoning };
+        let plan = if is_constrained { ReplyPlan::constrained } else { ReplyPlan::new };
+        let reply = plan(style, &tools, reasoning, hides_reasoning);
         let prediction_token_ids = match params.prediction() {
             Some(text) => {
-                let text = text.to_owned();
+                let (num_bytes, text) = (text.len(), text.to_owned());
                 let encode = move |model: &ModelText| model.tokenizer.encode(&text, EncodeSpecial::Plain);
-                served
-                    .tokenize(&scope.arrival.caller, params.prediction().map_or(0, str::len), encode)
-                    .await?
+                served.tokenize(&scope.arrival.caller, num_bytes, encode).await?
             }
             None => Vec::new(),
         };
@@ -94,27 +84,18 @@ impl Conversation {
 }
 
 /// A chat that is not tokenized yet, without its tools.
+#[derive(Debug, Clone)]
 pub struct Unencoded {
+    /// The messages and the variables for the chat template.
     pub chat: ChatRequest,
+    /// The position of the last `cache_control`.
     pub mark: Option<Mark>,
     pub tools: Tools,
 }
 
-/// Writes the tools into the chat and tokenizes it.
-pub async fn encode(
-    served: &ServedModel,
-    caller: &Caller,
-    chat: ChatRequest,
-    tools: Tools,
-) -> Result<EncodedChat, ApiError> {
-    let chat = Unencoded { chat, mark: None, tools };
-    let (encoded, ..) = encode_with(served, caller, chat, 0, |_| Ok(())).await?;
-    Ok(encoded)
-}
-
 /// Completes a chat with `add`, which adds text of `num_added_bytes`, writes the tools into it, and tokenizes it. If
 /// the text is long, all of this runs on the blocking pool. Also returns the tools and the result of `add`.
-pub async fn encode_with<T: Send + 'static>(
+pub async fn encode<T: Send + 'static>(
     served: &ServedModel,
     caller: &Caller,
     unencoded: Unencoded,
@@ -129,7 +110,7 @@ pub async fn encode_with<T: Send + 'static>(
         call_ids::fit(&mut chat.messages, style.call_ids);
         fit_system_messages(text, &mut chat, &mut mark);
         tools.describe(&mut chat, style.knows_tools(), &mut mark);
-        Ok::<_, ApiError>((prompt::encode(text, &chat, mark, style.marks)?, tools, added))
+        Ok::<_, ApiError>((prompt::encode(text, &chat, mark, style)?, tools, added))
     };
     served.tokenize(caller, num_bytes, encode).await
 }

@@ -1,6 +1,6 @@
 //! The prompt of a chat, for the dialects that have chats.
 
-use trunkline_reply::{ReasoningMarks, ReasoningStart};
+use trunkline_reply::ReasoningStart;
 use trunkline_text::{ChatRequest, ModelText, TextError};
 
 use crate::message_size::{fields_bytes, json_bytes, message_bytes};
@@ -29,47 +29,36 @@ pub struct EncodedChat {
     /// The number of tokens before the mark; `None` without a mark, or if the template cannot render the messages up to
     /// it.
     pub num_marked: Option<u32>,
-    /// If true, the prompt ends with the mark that opens reasoning, so the reply begins inside the reasoning.
-    pub opens_reasoning: bool,
-    /// If true, the prompt ends with the mark that closes reasoning, so the reply has none.
-    pub closes_reasoning: bool,
+    /// The place where the reply's reasoning begins, or `None` if it has none.
+    pub reasoning: Option<ReasoningStart>,
     /// If true, the prompt ends where a message of the reply begins, so the reply begins with a mark.
     pub opens_message: bool,
 }
 
 impl EncodedChat {
-    /// Returns the place where the reply's reasoning begins, or `None` if it has none.
-    pub fn reasoning(&self, style: ReplyStyle) -> Option<ReasoningStart> {
-        if self.opens_reasoning {
-            return style.reasons.then_some(ReasoningStart::InPrompt);
-        }
-        (style.reasons && !self.closes_reasoning).then_some(ReasoningStart::InReply)
-    }
-
-    /// Returns the same for a reply under a grammar. A reply that continues the content of a message has no reasoning.
-    pub fn reasoning_before_grammar(&self, style: ReplyStyle) -> Option<ReasoningStart> {
-        self.reasoning(style).filter(|_| self.opens_message || self.opens_reasoning)
+    /// Returns where reasoning begins in a reply under a grammar. A reply that continues the content of a message has
+    /// none.
+    pub fn reasoning_before_grammar(&self) -> Option<ReasoningStart> {
+        self.reasoning.filter(|start| self.opens_message || *start == ReasoningStart::InPrompt)
     }
 }
 
-/// Renders and tokenizes a chat, for a model that reasons between the given marks.
+/// Renders and tokenizes a chat, for a model with this style of replies.
 pub fn encode(
     text: &ModelText,
     chat: &ChatRequest,
     mark: Option<Mark>,
-    reasoning: ReasoningMarks,
+    style: ReplyStyle,
 ) -> Result<EncodedChat, TextError> {
     let whole = text.encode_chat(chat)?;
-    let opens_reasoning = whole.text.trim_end().ends_with(reasoning.open());
-    let closes_reasoning = whole.text.trim_end().ends_with(reasoning.close());
-    let opens_message = whole.text.trim_end().ends_with(reasoning.message());
-    let mut prompt = EncodedChat {
-        token_ids: whole.token_ids,
-        num_marked: None,
-        opens_reasoning,
-        closes_reasoning,
-        opens_message,
+    let ends_with = |mark: &str| whole.text.trim_end().ends_with(mark);
+    let reasoning = match style.reasons {
+        true if ends_with(style.marks.open()) => Some(ReasoningStart::InPrompt),
+        true if !ends_with(style.marks.close()) => Some(ReasoningStart::InReply),
+        _ => None,
     };
+    let opens_message = ends_with(style.marks.message());
+    let mut prompt = EncodedChat { token_ids: whole.token_ids, num_marked: None, reasoning, opens_message };
     let Some(Mark { message_idx, num_bytes, .. }) = mark else { return Ok(prompt) };
     let mut before = chat.clone();
     before.add_generation_prompt = false;

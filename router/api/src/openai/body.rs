@@ -112,7 +112,7 @@ macro_rules! body {
 
         impl $name {
             /// Takes the common generation parameters out of the body, except for those of the grammar.
-            pub fn shared_params(&mut self, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
+            pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
                 let repeat_penalty = self.repeat_penalty.map(|penalty| {
                     bounded("repeat_penalty", penalty, range::REQUEST_REPETITION_PENALTY)
                 });
@@ -124,7 +124,7 @@ macro_rules! body {
                 let keep_stop = self.include_stop_str_in_output.unwrap_or(false);
                 let numbers = self.numbers();
                 Ok(RawParams {
-                    defaults,
+                    takes_defaults: true,
                     numbers: trunkline_contract::RequestNumbers {
                         repetition_penalty: numbers.repetition_penalty.or(repeat_penalty),
                         ..numbers

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value};
-use trunkline_text::{ChatPrompt, ChatRequest, GenerationDefaults, Tokenizer};
+use trunkline_text::{ChatPrompt, ChatRequest, Tokenizer};
 
 use super::chat_stream::{ChatStream, Head, Shown, chat_logprobs};
 use super::chat_types::{Answer, AssistantMessage, Body, Choice};
@@ -15,7 +15,7 @@ use super::reasoning::budget;
 use super::tools::{ToolCall, tools};
 use super::{ErrorResponse, StreamUsage, foreign, system_fingerprint};
 use crate::app::App;
-use crate::chat::conversation::{Conversation, fit_system_messages, reasoning_kwargs};
+use crate::chat::conversation::{Conversation, Unencoded, fit_system_messages, reasoning_kwargs};
 use crate::chat::prompt as chat_prompt;
 use crate::chat::reply::Reply;
 use crate::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
@@ -96,7 +96,7 @@ impl Call for Body {
     fn asked(mut self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
         let app = &scope.app;
         app.limits.check_messages("messages", self.messages.iter().map(Message::num_parts))?;
-        let params = raw_params(&mut self, app.served.model.text.generation_defaults.clone())?;
+        let params = raw_params(&mut self)?;
         let choice = self.tool_choice.as_ref();
         let tools = tools(self.tools.take(), choice, self.parallel_tool_calls, &app.limits)?;
         // If the reply must consist of calls, `response_format` does not apply to it.
@@ -109,9 +109,7 @@ impl Call for Body {
         let is_excluded = reasoning.is_some_and(|reasoning| reasoning.exclude == Some(true));
         let chat = chat_request(&mut self)?;
         let conversation = Conversation {
-            chat,
-            mark,
-            tools,
+            chat: Unencoded { chat, mark, tools },
             hides_reasoning: self.include_reasoning.map_or(is_excluded, |include| !include),
             reasoning_budget,
         };
@@ -153,7 +151,7 @@ impl Prompts for Chat {
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
     ) -> Result<Completed<ChatAnswer>, ApiError> {
-        let names_tool = self.conversation.tools.is_named();
+        let names_tool = self.conversation.chat.tools.is_named();
         let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
         let model = &scope.app.served.model;
         let head = Head {
@@ -298,7 +296,7 @@ fn kwargs(body: &mut Body) -> Map<String, Value> {
     kwargs
 }
 
-fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     if let (Some(old), Some(new)) = (body.max_tokens, body.max_completion_tokens)
         && old != new
     {
@@ -315,7 +313,7 @@ fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams
         return Err(ApiError::value("prompt_logprobs", problem));
     }
     let prediction = body.prediction.as_ref().map(|prediction| prediction.text()).transpose()?;
-    let mut raw = body.shared_params(defaults)?;
+    let mut raw = body.shared_params()?;
     raw.names.max_new_tokens = match (body.max_completion_tokens, body.max_tokens, body.n_predict) {
         (Some(_), ..) => "max_completion_tokens",
         (None, None, Some(_)) => "n_predict",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trunkline_contract::range;
-use trunkline_text::{GenerationDefaults, StopText};
+use trunkline_text::StopText;
 use utoipa::ToSchema;
 
 use super::body::body;

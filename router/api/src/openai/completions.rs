@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{GenerationDefaults, ModelText, TextError, Tokenizer};
+use trunkline_text::{ModelText, TextError, Tokenizer};
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
@@ -68,8 +68,7 @@ impl Call for Body {
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Completion>, ApiError> {
-        let defaults = scope.app.served.model.text.generation_defaults.clone();
-        let mut params = raw_params(&mut self, defaults)?;
+        let mut params = raw_params(&mut self)?;
         let grammar = self.structured().grammar()?;
         let num_choices = scope.validator.num_choices(self.n, self.best_of, self.prompt.0.len())?;
         check_together(&self, num_choices)?;
@@ -286,8 +285,8 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
     Ok(())
 }
 
-fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
-    let mut raw = body.shared_params(defaults)?;
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
+    let mut raw = body.shared_params()?;
     raw.names = FieldNames { top_logprobs: "logprobs", prompt: "prompt", ..FieldNames::OF_CHATS };
     if body.max_tokens.is_none() && body.n_predict.is_some() {
         raw.names.max_new_tokens = "n_predict";

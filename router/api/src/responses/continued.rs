@@ -8,7 +8,6 @@ use std::sync::Arc;
 use trunkline_text::{ChatMessage, ChatRequest};
 
 use super::input::{self, Input};
-use super::types::Body;
 use super::unknown;
 use crate::app::App;
 use crate::lists::TextOrList;
@@ -43,11 +42,16 @@ pub struct Added {
 }
 
 impl Continued {
-    /// Takes the input out of a body, and finds the stored responses that it continues or refers to.
-    pub fn find(body: &mut Body, app: &App, caller: &Caller) -> Result<Self, ApiError> {
+    /// Finds the stored responses that an input refers to, and the one that it continues.
+    pub fn find(
+        input: Input,
+        instructions: Option<String>,
+        previous_response_id: Option<&str>,
+        app: &App,
+        caller: &Caller,
+    ) -> Result<Self, ApiError> {
         let (store, owner) = (app.responses.clone(), caller.name());
-        let input = std::mem::take(&mut body.input);
-        let before = match &body.previous_response_id {
+        let before = match previous_response_id {
             None => None,
             Some(id) => Some(store.get(owner, id).ok_or_else(|| unknown(id))?.0),
         };
@@ -68,7 +72,7 @@ impl Continued {
         memory.grow_to(2 * (size.num_bytes + num_referred_bytes))?;
         Ok(Self {
             input,
-            instructions: body.instructions.clone(),
+            instructions,
             owner: owner.map(str::to_owned),
             store,
             before,

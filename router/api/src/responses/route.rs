@@ -7,16 +7,16 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Value, json};
-use trunkline_text::{ChatRequest, GenerationDefaults};
+use trunkline_text::ChatRequest;
 
 use super::continued::Continued;
 use super::types::{
-    Body, CountBody, Deleted, Echo, InputTokens, ResponseObject, ToolField, plain, plain_text,
+    Body, CountBody, Deleted, Echo, InputTokens, ReasoningField, ResponseObject, ToolField, plain, plain_text,
 };
 use super::unknown;
 use super::writer::ResponseWriter;
 use crate::app::App;
-use crate::chat::conversation::{Conversation, Unencoded, encode_with, reasoning_kwargs};
+use crate::chat::conversation::{Conversation, Unencoded, encode, reasoning_kwargs};
 use crate::chat::structured::{Relaxed, request_grammar};
 use crate::chat::tools::{Tool, ToolChoice, Tools, no_parameters};
 use crate::openai::ErrorResponse;
@@ -148,16 +148,17 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 
 async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError> {
     let read = |app: &App, caller: &Caller, body: &[u8]| {
-        let mut body = Body::from(parse::<CountBody>(body, ELSEWHERE, "")?);
+        let body: CountBody = parse(body, ELSEWHERE, "")?;
         app.served.model.check_name(body.model.as_deref())?;
-        let tools = tools(&body, &app.limits)?;
-        let continued = Continued::find(&mut body, app, caller)?;
-        Ok((continued, Unencoded { chat: chat_request(&body), mark: None, tools }))
+        let tools = tools(body.tools.as_deref(), body.tool_choice.as_ref(), None, &app.limits)?;
+        let previous = body.previous_response_id.as_deref();
+        let continued = Continued::find(body.input, body.instructions, previous, app, caller)?;
+        Ok((continued, Unencoded { chat: chat_request(body.reasoning.as_ref()), mark: None, tools }))
     };
     let (caller, _place, (continued, chat)) = app.read(request, read).await?;
     let num_bytes = continued.num_bytes();
     let add = move |chat: &mut ChatRequest| continued.add_to(chat);
-    let (prompt, ..) = encode_with(&app.served, &caller, chat, num_bytes, add).await?;
+    let (prompt, ..) = encode(&app.served, &caller, chat, num_bytes, add).await?;
     let input_tokens = u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX);
     Ok(InputTokens { object: "response.input_tokens", input_tokens })
 }
@@ -176,10 +177,13 @@ impl Call for Body {
             let hint = "leave out `message.output_text.logprobs`, or use /v1/chat/completions";
             return Err(ApiError::UnsupportedField { field: "include".into(), hint });
         }
-        let params = raw_params(&mut self, app.served.model.text.generation_defaults.clone())?;
-        let tools = tools(&self, &app.limits)?;
+        let params = raw_params(&mut self)?;
+        let choice = self.tool_choice.as_ref();
+        let tools = tools(self.tools.as_deref(), choice, self.parallel_tool_calls, &app.limits)?;
         let format = grammar(&self)?;
-        let continued = Continued::find(&mut self, app, &scope.arrival.caller)?;
+        let (input, instructions) = (std::mem::take(&mut self.input), self.instructions.clone());
+        let previous = self.previous_response_id.as_deref();
+        let continued = Continued::find(input, instructions, previous, app, &scope.arrival.caller)?;
         let grammar = tools.constrain(app.served.model.reply, format);
         Ok(Asked {
             params,
@@ -188,9 +192,7 @@ impl Call for Body {
             is_stream: self.stream == Some(true),
             prompts: Continuing {
                 conversation: Conversation {
-                    chat: chat_request(&self),
-                    mark: None,
-                    tools,
+                    chat: Unencoded { chat: chat_request(self.reasoning.as_ref()), mark: None, tools },
                     hides_reasoning: false,
                     reasoning_budget: None,
                 },
@@ -284,11 +286,10 @@ fn response(app: &App, body: Body) -> ResponseObject {
 }
 
 /// Returns the chat without its messages.
-fn chat_request(body: &Body) -> ChatRequest {
-    let effort = body.reasoning.as_ref().and_then(|reasoning| reasoning.effort.as_deref());
+fn chat_request(reasoning: Option<&ReasoningField>) -> ChatRequest {
     ChatRequest {
         add_generation_prompt: true,
-        kwargs: reasoning_kwargs(effort),
+        kwargs: reasoning_kwargs(reasoning.and_then(|reasoning| reasoning.effort.as_deref())),
         now_unix_s: unix_s().cast_signed(),
         ..ChatRequest::default()
     }
@@ -304,11 +305,16 @@ fn grammar(body: &Body) -> Result<Option<AskedGrammar>, ApiError> {
     request_grammar("text.format", text.format.clone(), Relaxed::ByDefault)
 }
 
-fn tools(body: &Body, limits: &Limits) -> Result<Tools, ApiError> {
-    let choice = ToolChoice::from_openai(body.tool_choice.as_ref(), "/name")?;
-    let fields = body.tools.iter().flatten().enumerate();
+fn tools(
+    fields: Option<&[ToolField]>,
+    choice: Option<&Value>,
+    is_parallel: Option<bool>,
+    limits: &Limits,
+) -> Result<Tools, ApiError> {
+    let choice = ToolChoice::from_openai(choice, "/name")?;
+    let fields = fields.unwrap_or_default().iter().enumerate();
     let tools: Result<Vec<Tool>, ApiError> = fields.map(|(idx, field)| tool(idx, field)).collect();
-    Tools::new(tools?, choice, body.parallel_tool_calls.unwrap_or(true), limits)
+    Tools::new(tools?, choice, is_parallel.unwrap_or(true), limits)
 }
 
 fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
@@ -325,10 +331,10 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
     })
 }
 
-fn raw_params(body: &mut Body, defaults: GenerationDefaults) -> Result<RawParams, ApiError> {
+fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
         names: FieldNames { max_new_tokens: "max_output_tokens", prompt: "input", ..FieldNames::OF_CHATS },
-        defaults,
+        takes_defaults: true,
         class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
         timeout: body.timeout,
         max_new_tokens: body.max_output_tokens,

@@ -14,7 +14,7 @@ use trunkline_generation::generate;
 
 sampling_body! { responses:
     /// The body of a request to the Responses API.
-    #[derive(Debug, Default, Deserialize, ToSchema)]
+    #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = ResponsesRequest)]
     pub struct Body {
         /// The name of the served model; may be omitted.
@@ -261,23 +261,6 @@ pub struct CountBody {
     pub tool_choice: Option<Value>,
     /// The reasoning effort, for chat templates that support it.
     pub reasoning: Option<ReasoningField>,
-}
-
-impl From<CountBody> for Body {
-    fn from(body: CountBody) -> Self {
-        let CountBody { model, input, instructions, previous_response_id, tools, tool_choice, reasoning } =
-            body;
-        Self {
-            model,
-            input,
-            instructions,
-            previous_response_id,
-            tools,
-            tool_choice,
-            reasoning,
-            ..Self::default()
-        }
-    }
 }
 
 /// The token count of a prompt.

@@ -28,6 +28,7 @@ use trunkline_generation::fold::{Folded, KeepTokens, rank};
 use trunkline_generation::generate::{FinishReason, Output, OutputToken, Usage};
 use trunkline_generation::grammars::CompiledGrammar;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices};
+use trunkline_generation::request::number::too_small;
 use trunkline_generation::request::raw::{FieldNames, RawParams};
 use trunkline_generation::request::ready::{GenerationRequest, Prompt};
 use trunkline_generation::request::tokens::{PromptLogprobsField, TokenFields};
@@ -153,6 +154,7 @@ impl Call for Generate {
 
     fn asked(self, scope: &Scope) -> Result<Asked<Inputs>, ApiError> {
         let Self { inputs, mut parameters, form } = self;
+        let inputs: Arc<str> = inputs.into();
         let is_stream = form == Form::Events;
         let prefill = parameters.decoder_input_details == Some(true);
         if prefill && is_stream {
@@ -178,19 +180,20 @@ impl Call for Generate {
         }
         // Outputs are ranked by their logprobs.
         params.logprobs = params.logprobs.or(num_choices.is_ranked().then_some(0));
-        let top_tokens = parameters.top_n_tokens.is_some_and(|top| top > 0);
         Ok(Asked {
             params,
             grammar,
             num_choices,
             is_stream,
             prompts: Inputs {
+                shown: Shown {
+                    details,
+                    top_tokens: parameters.top_n_tokens.is_some_and(|top| top > 0),
+                    seed: None,
+                    prefix: (parameters.return_full_text == Some(true)).then(|| inputs.clone()),
+                },
                 inputs,
-                num_last: parameters.truncate,
                 is_sampled,
-                details,
-                top_tokens,
-                shows_inputs: parameters.return_full_text == Some(true),
                 form,
             },
         })
@@ -198,13 +201,10 @@ impl Call for Generate {
 }
 
 pub(crate) struct Inputs {
-    inputs: String,
-    /// The number of prompt tokens to keep, counted from the end (`truncate`).
-    num_last: Option<i64>,
+    inputs: Arc<str>,
     is_sampled: bool,
-    details: bool,
-    top_tokens: bool,
-    shows_inputs: bool,
+    /// Without the seed.
+    shown: Shown,
     form: Form,
 }
 
@@ -218,23 +218,15 @@ impl Prompts for Inputs {
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
     ) -> Result<Completed<GenerateAnswerer>, ApiError> {
-        let Self { inputs, num_last, is_sampled, details, top_tokens, shows_inputs, form } = self;
+        let Self { inputs, is_sampled, shown, form } = self;
         let served = &scope.app.served;
-        let inputs: Arc<str> = inputs.into();
         let text = inputs.clone();
-        let prompt = served
+        let token_ids = served
             .tokenize(&scope.arrival.caller, inputs.len(), move |model| model.encode_prompt(&text))
             .await?;
-        let token_ids = truncated(prompt, num_last)?;
         let request = params.with_prompt(Prompt { token_ids, grammar, ..Prompt::default() })?;
-        let prefix = shows_inputs.then(|| inputs.clone());
         let answer = GenerateAnswerer {
-            shown: Shown {
-                details,
-                top_tokens,
-                seed: is_sampled.then_some(request.sequence.sampling.seed),
-                prefix,
-            },
+            shown: Shown { seed: is_sampled.then_some(request.sequence.sampling.seed), ..shown },
             form,
             timings: Timings::queued_now(scope.arrival.at, &inputs, &scope.shard.device),
             tokenizer: served.model.text.tokenizer.clone(),
@@ -322,16 +314,6 @@ fn parse_body(body: &[u8], ignored: &mut IgnoredFields) -> Result<Body, ApiError
     Ok(parsed)
 }
 
-/// Returns the last `asked` tokens of the prompt, or all of them.
-fn truncated(mut prompt: Vec<u32>, asked: Option<i64>) -> Result<Vec<u32>, ApiError> {
-    let Some(last) = asked else { return Ok(prompt) };
-    match usize::try_from(last) {
-        Ok(last) if last > 0 => drop(prompt.drain(..prompt.len().saturating_sub(last))),
-        _ => return Err(ApiError::value("truncate", format!("is {last}, must be at least 1"))),
-    }
-    Ok(prompt)
-}
-
 /// Converts the parameters. Like TGI, it samples if `do_sample` is true or if a parameter is set that only sampling
 /// uses.
 fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, ApiError> {
@@ -345,6 +327,9 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         let problem =
             format!("is {temperature}, must be greater than 0; hint: leave it out for greedy decoding");
         return Err(ApiError::value("temperature", problem));
+    }
+    if let Some(last) = parameters.truncate.filter(|last| *last < 1) {
+        return Err(too_small("truncate", last, 1));
     }
     Ok(RawParams {
         names: NAMES,
@@ -364,6 +349,7 @@ fn raw_params(parameters: &mut Parameters, logprobs: bool) -> Result<RawParams, 
         tokens: TokenFields {
             prompt_logprobs: (parameters.decoder_input_details == Some(true))
                 .then_some(PromptLogprobsField { field: "decoder_input_details", num_top: 0 }),
+            truncate_prompt_tokens: parameters.truncate,
             ..TokenFields::default()
         },
         timeout: parameters.timeout,

@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use super::ErrorResponse;
 use crate::app::App;
 use crate::respond;
+use trunkline_generation::request::checked::PromptLimits;
 
 /// The served model and the limits of the server, under TGI's names.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,7 +68,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         Ok(shard) => shard,
         Err(error) => return respond::error::<ErrorResponse>(&error),
     };
-    let validator = app.served.validator(&shard);
+    let PromptLimits { max_input_tokens, max_total_tokens, .. } = app.served.validator(&shard).prompt;
     axum::Json(Info {
         model_id: app.served.model.served_name.clone(),
         model_sha: None,
@@ -77,9 +78,9 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         kv_cache_dtype: shard.kv_dtype.clone(),
         max_concurrent_requests: app.limits.max_concurrent_requests,
         max_best_of: app.limits.max_best_of,
-        max_stop_sequences: validator.max_stop_sequences,
-        max_input_tokens: validator.prompt.max_input_tokens,
-        max_total_tokens: validator.prompt.max_total_tokens,
+        max_stop_sequences: app.limits.max_stop_sequences,
+        max_input_tokens,
+        max_total_tokens,
         max_batch_total_tokens: shard.pool_tokens(),
         max_batch_prefill_tokens: shard.max_step_tokens,
         validation_workers: app.served.working.count(),

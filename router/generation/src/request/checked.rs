@@ -4,8 +4,10 @@
 //! them into [`CheckedParams`], and [`CheckedParams::with_prompt`] completes the request with a prompt. An error names
 //! the field, the value and the limit.
 
+use std::sync::Arc;
+
 use trunkline_contract::RequestNumbers;
-use trunkline_scheduler::{SamplingParams, SequenceRequest, Watermark};
+use trunkline_scheduler::{SamplingParams, SequenceRequest};
 use trunkline_text::GenerationDefaults;
 
 use super::arrival::Arrival;
@@ -13,11 +15,13 @@ use super::avoid::CheckedAvoid;
 use super::number::{RequestNumber, count, too_small};
 use super::raw::{FieldNames, RawParams};
 use super::ready::{Delivery, GenerationRequest, Prompt};
-use super::retention::CheckedRetention;
+use super::retention::{Breakpoint, to_ms};
 use super::tokens::{PromptLogprobsField, TokenFields};
+use crate::model::Model;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
 use trunkline_base::random;
+use trunkline_engine::shard::ShardInfo;
 
 const MAX_SALT_BYTES: usize = 256;
 
@@ -51,44 +55,32 @@ pub struct PromptLimits {
     pub vocab_size: u32,
 }
 
-/// The limits of requests, as flags, model and shard set them.
-#[derive(Debug, Clone)]
+/// Checks requests against the limits that flags, model and shard set.
 pub struct Validator {
     pub prompt: PromptLimits,
-    pub max_best_of: u32,
-    /// The most requests open at once; each output of a request counts as one.
-    pub max_concurrent_requests: usize,
-    pub max_stop_sequences: usize,
-    pub end_token_ids: Vec<u32>,
-    pub watermark: Watermark,
+    limits: Arc<ServerLimits>,
+    model: Arc<Model>,
 }
 
 impl Validator {
-    /// Combines the flags with the model's context, the tokens that the KV pool can hold, and the vocabulary.
-    pub fn new(
-        limits: &ServerLimits,
-        model_context: u32,
-        pool_tokens: u64,
-        vocab_size: u32,
-        end_token_ids: Vec<u32>,
-    ) -> Self {
-        let pool = u32::try_from(pool_tokens).unwrap_or(u32::MAX);
-        let max_total_tokens = limits.max_total_tokens.unwrap_or(u32::MAX).min(model_context).min(pool);
+    /// Combines the flags with the model's context, and the vocabulary and the KV pool of a shard.
+    pub fn new(limits: Arc<ServerLimits>, model: Arc<Model>, shard: &ShardInfo) -> Self {
+        let context = model.text.max_context_tokens.unwrap_or(u32::MAX).min(shard.max_position_embeddings);
+        let pool = u32::try_from(shard.pool_tokens()).unwrap_or(u32::MAX);
+        let max_total_tokens = limits.max_total_tokens.unwrap_or(u32::MAX).min(context).min(pool);
         let room = max_total_tokens.saturating_sub(1);
         let max_input_tokens = limits.max_input_tokens.unwrap_or(u32::MAX).min(room);
         let prompt_flag = match max_total_tokens {
             _ if max_input_tokens < room => Some("--max-input-tokens"),
-            total if total == model_context => None,
+            total if total == context => None,
             total if total == pool => Some("--max-batch-total-tokens"),
             _ => Some("--max-total-tokens"),
         };
+        let vocab_size = shard.vocab_size;
         Self {
             prompt: PromptLimits { max_total_tokens, max_input_tokens, prompt_flag, vocab_size },
-            max_best_of: limits.max_best_of,
-            max_concurrent_requests: limits.max_concurrent_requests,
-            max_stop_sequences: limits.max_stop_sequences,
-            end_token_ids,
-            watermark: limits.watermark,
+            limits,
+            model,
         }
     }
 
@@ -105,12 +97,17 @@ impl Validator {
     }
 
     /// Returns a line for each limit that is larger than what the model and the KV cache allow.
-    pub fn useless_limits(&self, limits: &ServerLimits) -> Vec<String> {
+    pub fn useless_limits(&self) -> Vec<String> {
         let PromptLimits { max_total_tokens, .. } = self.prompt;
         let room = max_total_tokens.saturating_sub(1);
         [
-            ("--max-input-tokens", limits.max_input_tokens, room, "tokens of a prompt"),
-            ("--max-total-tokens", limits.max_total_tokens, max_total_tokens, "tokens of prompt and output"),
+            ("--max-input-tokens", self.limits.max_input_tokens, room, "tokens of a prompt"),
+            (
+                "--max-total-tokens",
+                self.limits.max_total_tokens,
+                max_total_tokens,
+                "tokens of prompt and output",
+            ),
         ]
         .into_iter()
         .filter_map(|(flag, given, most, what)| {
@@ -131,8 +128,10 @@ impl Validator {
     ) -> Result<CheckedParams, ApiError> {
         let deadline = arrival.deadline(raw.timeout)?;
         let names = raw.names;
-        let mut sampling = sampling(&raw, &raw.defaults, names)?;
-        sampling.watermark = raw.watermark.then_some(self.watermark);
+        let none = GenerationDefaults::default();
+        let defaults = if raw.takes_defaults { &self.model.text.generation_defaults } else { &none };
+        let mut sampling = sampling(&raw, defaults, names)?;
+        sampling.watermark = raw.watermark.then_some(self.limits.watermark);
         let stop_token_ids = raw.tokens.check(&mut sampling, self.prompt.vocab_size)?;
         self.check_output_length(&raw, sampling.min_tokens)?;
         self.check_stops(&raw.stops, names.stop)?;
@@ -140,25 +139,25 @@ impl Validator {
         let avoid = raw.avoid.check()?;
         check_prompt_logprobs(raw.tokens.prompt_logprobs, avoid.as_ref().map(|avoid| avoid.field))?;
         let retention = raw.retention.check()?;
+        let is_decided = raw.retention.cache_retention.is_some() || retention.pinned_ms.is_some();
         if raw.cache_salt.as_ref().is_some_and(|salt| salt.len() > MAX_SALT_BYTES) {
             return Err(ApiError::value("cache_salt", format!("is longer than {MAX_SALT_BYTES} bytes")));
         }
         // With `ignore_eos` the tokens that the request names still end the output.
         let ignore_eos = raw.ignore_eos && stop_token_ids.is_empty();
         let mut end_token_ids =
-            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.end_token_ids.clone() };
+            if raw.ignore_eos && !ignore_eos { Vec::new() } else { self.model.text.end_token_ids.clone() };
         let is_own = |id: &u32| end_token_ids.contains(id);
         let (own, stop_token_ids): (Vec<u32>, Vec<u32>) = stop_token_ids.into_iter().partition(is_own);
         end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
         sampling.end_token_ids = end_token_ids;
         Ok(CheckedParams {
-            names,
             limits: self.prompt,
             delivery: Delivery {
                 id: arrival.id.clone(),
                 arrived: arrival.at,
                 deadline,
-                max_new_tokens_field: names.max_new_tokens,
+                names,
                 end_token_ids: if ignore_eos { Vec::new() } else { sampling.end_token_ids.clone() },
                 stop_token_ids,
                 shown_token_ids: Vec::new(),
@@ -170,6 +169,7 @@ impl Validator {
             sequence: SequenceRequest {
                 sampling,
                 ignore_eos,
+                retention,
                 priority: raw.class.granted(arrival.caller.max_priority()),
                 salt: arrival.caller.salt(raw.cache_salt.as_deref()),
                 ..SequenceRequest::default()
@@ -179,7 +179,7 @@ impl Validator {
             // The mask has them.
             tokens: TokenFields { allowed_token_ids: None, ..raw.tokens },
             avoid,
-            retention,
+            takes_breakpoints: !is_decided,
             speculates: raw.speculation != Some(false),
             prediction: raw.prediction,
         })
@@ -216,8 +216,8 @@ impl Validator {
             if value < min {
                 return Err(too_small(field, value, min));
             }
-            if value > i64::from(self.max_best_of) {
-                let limit = self.max_best_of;
+            if value > i64::from(self.limits.max_best_of) {
+                let limit = self.limits.max_best_of;
                 let problem = format!("is {value}, the limit is {limit}; hint: raise `--max-best-of`");
                 return Err(ApiError::value(field, problem));
             }
@@ -226,11 +226,11 @@ impl Validator {
         let shown = check("n", n.unwrap_or(1), 1)?;
         let computed = best_of.map_or(Ok(shown), |best_of| check("best_of", best_of, shown as i64))?;
         let total = computed.saturating_mul(num_prompts);
-        if total > self.max_concurrent_requests {
+        if total > self.limits.max_concurrent_requests {
             let problem = format!(
                 "asks for {total} outputs at once, the limit is {}; hint: send several requests or raise \
                  `--max-concurrent-requests`",
-                self.max_concurrent_requests
+                self.limits.max_concurrent_requests
             );
             let field = if num_prompts > 1 {
                 "prompt"
@@ -245,11 +245,11 @@ impl Validator {
     }
 
     fn check_stops(&self, stops: &[String], field: &str) -> Result<(), ApiError> {
-        if stops.len() > self.max_stop_sequences {
+        if stops.len() > self.limits.max_stop_sequences {
             let problem = format!(
                 "has {} strings, the limit is {}; hint: send fewer or raise `--max-stop-sequences`",
                 stops.len(),
-                self.max_stop_sequences
+                self.limits.max_stop_sequences
             );
             return Err(ApiError::value(field, problem));
         }
@@ -270,7 +270,6 @@ impl Validator {
 /// makes it.
 #[derive(Debug, Clone)]
 pub struct CheckedParams {
-    names: FieldNames,
     limits: PromptLimits,
     /// The computation, without what the prompt decides.
     sequence: SequenceRequest,
@@ -280,7 +279,8 @@ pub struct CheckedParams {
     default_max_new_tokens: Option<u32>,
     tokens: TokenFields,
     avoid: Option<CheckedAvoid>,
-    retention: CheckedRetention,
+    /// False if fields of the request decide how long its prompt is kept.
+    takes_breakpoints: bool,
     speculates: bool,
     prediction: Option<String>,
 }
@@ -296,8 +296,8 @@ impl CheckedParams {
         self.avoid.as_ref()
     }
 
-    /// Checks a prompt against the limits, and completes the request with it. Each dialect calls it once for each prompt
-    /// that it has tokenized.
+    /// Checks a prompt against the limits, and completes the request with it. Each dialect calls it once for each
+    /// prompt that it has tokenized.
     pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
         let mut token_ids = prompt.token_ids;
         self.tokens.truncate(&mut token_ids, self.prompt_room());
@@ -311,19 +311,18 @@ impl CheckedParams {
         let min_tokens = self.sequence.sampling.min_tokens;
         if min_tokens > max_new_tokens {
             let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
-            return Err(ApiError::value(self.names.min_tokens, problem));
+            return Err(ApiError::value(self.delivery.names.min_tokens, problem));
         }
         let mut prediction_token_ids = prompt.prediction_token_ids;
         prediction_token_ids.truncate(max_new_tokens as usize);
         let is_drafted = self.speculates && prompt.pooling.is_none();
+        let pooling = prompt.pooling;
+        let mut sequence = SequenceRequest { token_ids, max_new_tokens, pooling, ..self.sequence.clone() };
+        if let Some(Breakpoint { ttl_s, num_tokens }) = prompt.breakpoint.filter(|_| self.takes_breakpoints) {
+            (sequence.retention.pinned_ms, sequence.retention.num_tokens) = (Some(to_ms(ttl_s)), num_tokens);
+        }
         Ok(GenerationRequest {
-            sequence: SequenceRequest {
-                token_ids,
-                max_new_tokens,
-                retention: self.retention.up_to(prompt.breakpoint),
-                pooling: prompt.pooling,
-                ..self.sequence.clone()
-            },
+            sequence,
             delivery: Delivery {
                 shown_token_ids: prompt.shown_token_ids,
                 sections: prompt.sections,
@@ -337,7 +336,7 @@ impl CheckedParams {
     /// Returns how many tokens to generate behind a prompt, which fits the context.
     fn max_new_tokens(&self, num_prompt_tokens: usize) -> Result<u32, ApiError> {
         let room = self.limits.max_total_tokens - num_prompt_tokens as u32;
-        let field = self.names.max_new_tokens;
+        let field = self.delivery.names.max_new_tokens;
         match self.max_new_tokens {
             Some(asked) if asked > i64::from(room) => Err(ApiError::ContextLength {
                 limit: self.limits.max_total_tokens,
@@ -360,7 +359,10 @@ impl CheckedParams {
     /// Checks the number of tokens of a prompt.
     pub fn check_length(&self, num_tokens: usize) -> Result<(), ApiError> {
         if num_tokens == 0 {
-            return Err(ApiError::value(self.names.prompt, "is empty; hint: send at least one token"));
+            return Err(ApiError::value(
+                self.delivery.names.prompt,
+                "is empty; hint: send at least one token",
+            ));
         }
         if num_tokens > self.limits.max_input_tokens as usize {
             return Err(ApiError::PromptTooLong {
@@ -380,7 +382,7 @@ impl CheckedParams {
             Some(idx) => {
                 let problem =
                     format!("is {}, token ids are below {}", token_ids[idx], self.limits.vocab_size);
-                Err(ApiError::value(format!("{}[{idx}]", self.names.prompt), problem))
+                Err(ApiError::value(format!("{}[{idx}]", self.delivery.names.prompt), problem))
             }
         }
     }

@@ -1,6 +1,6 @@
 //! A request in three forms: [`raw`] holds the fields as they were sent, [`checked`] has passed every limit, and
-//! [`ready`] is complete with its prompt. Its computation, the scheduler's `SequenceRequest`, is made once by the checks
-//! and then moved.
+//! [`ready`] is complete with its prompt. Its computation, the scheduler's `SequenceRequest`, is made once by the
+//! checks and then moved.
 
 pub mod arrival;
 pub mod avoid;

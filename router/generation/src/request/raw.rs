@@ -1,7 +1,7 @@
 //! The fields of a request before any check. Every field is optional.
 
 use trunkline_contract::RequestNumbers;
-use trunkline_text::{GenerationDefaults, StopText};
+use trunkline_text::StopText;
 
 use super::avoid::AvoidFields;
 use super::retention::RawRetention;
@@ -9,7 +9,7 @@ use super::service_tier::Wanted;
 use super::tokens::TokenFields;
 
 /// The names that a dialect has for fields that every dialect has, for error messages.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldNames {
     /// `max_tokens`, `max_completion_tokens` or `max_new_tokens`.
     pub max_new_tokens: &'static str,
@@ -41,8 +41,8 @@ impl Default for FieldNames {
 #[derive(Debug, Clone, Default)]
 pub struct RawParams {
     pub names: FieldNames,
-    /// Values for fields that the client did not send; none unless they are the model's.
-    pub defaults: GenerationDefaults,
+    /// True if the model's defaults stand for fields that the client did not send.
+    pub takes_defaults: bool,
     pub max_new_tokens: Option<i64>,
     /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
     pub default_max_new_tokens: Option<u32>,

@@ -1,19 +1,15 @@
 //! The complete request, which every dialect ends in.
 
 use tokio::time::Instant;
-use trunkline_draft::Drafter;
 use trunkline_reply::Sections;
 use trunkline_scheduler::{PooledPrompt, SequenceRequest};
 use trunkline_text::{DecodeSpecial, StopText};
 
 use super::deadline::Deadline;
+use super::raw::FieldNames;
 use super::retention::Breakpoint;
-use crate::failure::bug;
 use crate::grammars::CompiledGrammar;
-use trunkline_base::error::ApiError;
 use trunkline_base::request_id::RequestId;
-use trunkline_base::trace::RequestTrace;
-use trunkline_engine::driver::{DriverGone, DriverHandle, NewSequence, Sequence};
 
 /// A request that passed every check, for one sequence. Later stages check none of its fields again.
 /// [`CheckedParams::with_prompt`](super::checked::CheckedParams::with_prompt) makes it.
@@ -38,8 +34,8 @@ pub struct Delivery {
     pub id: RequestId,
     pub arrived: Instant,
     pub deadline: Option<Deadline>,
-    /// The client's name for `max_new_tokens`, for error messages.
-    pub max_new_tokens_field: &'static str,
+    /// The client's names of fields, for error messages.
+    pub names: FieldNames,
     /// Tokens that end the output: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
     /// Those that only the request adds.
@@ -84,25 +80,5 @@ impl GenerationRequest {
             }
         }
         choices
-    }
-
-    /// Submits the sequence, unless its deadline has passed, and returns it with what stays.
-    pub(crate) async fn submit(self, driver: &DriverHandle) -> Result<(Sequence, Delivery), ApiError> {
-        let Self { sequence: mut request, delivery, grammar, prediction_token_ids } = self;
-        if let Some(deadline) = delivery.deadline.filter(|deadline| deadline.at <= Instant::now()) {
-            return Err(deadline.exceeded());
-        }
-        let constraint = grammar.map(|grammar| grammar.constraint(&request.token_ids));
-        request.drafter =
-            prediction_token_ids.map(|prediction| Drafter::new(&request.token_ids, &prediction));
-        let sequence = NewSequence {
-            request,
-            constraint,
-            arrived: delivery.arrived,
-            deadline: delivery.deadline.map(|deadline| deadline.at),
-            span: delivery.id.trace().and_then(RequestTrace::span_ids),
-        };
-        let submitted = driver.submit(sequence).await;
-        submitted.map_err(|DriverGone| bug(&delivery)).map(|sequence| (sequence, delivery))
     }
 }

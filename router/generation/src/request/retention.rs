@@ -70,55 +70,29 @@ pub struct RawRetention {
     pub cache_retention: Option<CacheRetention>,
 }
 
-/// The retention that the fields ask for. Marks in the messages may still change it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CheckedRetention {
-    retention: Retention,
-    /// Set if a field decides, so that marks in the messages do not count.
-    is_decided: bool,
-}
-
-impl CheckedRetention {
-    /// Returns the retention of a prompt whose last `cache_control` is `breakpoint`.
-    pub fn up_to(&self, breakpoint: Option<Breakpoint>) -> Retention {
-        match breakpoint {
-            Some(Breakpoint { ttl_s, num_tokens }) if !self.is_decided => {
-                Retention { pinned_ms: Some(to_ms(ttl_s)), num_tokens, ..self.retention.clone() }
-            }
-            _ => self.retention.clone(),
-        }
-    }
-}
-
 impl RawRetention {
     /// Checks the fields. Our own has precedence over OpenAI's, and that over Anthropic's marks.
-    pub fn check(&self) -> Result<CheckedRetention, ApiError> {
+    pub fn check(&self) -> Result<Retention, ApiError> {
         if self.prompt_cache_key.as_ref().is_some_and(|key| key.len() > MAX_KEY_BYTES) {
             return Err(ApiError::value("prompt_cache_key", format!("is longer than {MAX_KEY_BYTES} bytes")));
         }
-        let of_openai = match self.prompt_cache_retention.as_deref() {
+        let ttl_s = match self.prompt_cache_retention.as_deref() {
             None | Some("in_memory" | "in-memory") => None,
             Some("24h") => Some(MAX_TTL_S),
             Some(_) => {
                 return Err(ApiError::value("prompt_cache_retention", "must be `in_memory` or `24h`"));
             }
         };
-        let group = self.prompt_cache_key.as_deref().map(Arc::from);
-        let kept = |pinned_ms| Retention {
-            pinned_ms,
-            num_tokens: None,
-            cache_priority: CachePriority::Normal,
-            group,
+        let mut retention = Retention {
+            pinned_ms: ttl_s.map(to_ms),
+            group: self.prompt_cache_key.as_deref().map(Arc::from),
+            ..Retention::default()
         };
         if let Some(own) = &self.cache_retention {
-            let pinned_ms = own.ttl_s()?.map(to_ms);
-            let retention = Retention { cache_priority: own.cache_priority(), ..kept(pinned_ms) };
-            return Ok(CheckedRetention { retention, is_decided: true });
+            retention.pinned_ms = own.ttl_s()?.map(to_ms);
+            retention.cache_priority = own.cache_priority();
         }
-        if let Some(ttl_s) = of_openai {
-            return Ok(CheckedRetention { retention: kept(Some(to_ms(ttl_s))), is_decided: true });
-        }
-        Ok(CheckedRetention { retention: kept(None), is_decided: false })
+        Ok(retention)
     }
 }
 

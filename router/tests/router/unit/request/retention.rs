@@ -1,5 +1,5 @@
-use trunkline_generation::request::retention::{Breakpoint, CacheControl, CacheRetention, RawRetention};
-use trunkline_scheduler::{CachePriority, Retention};
+use trunkline_generation::request::retention::{CacheControl, CacheRetention, RawRetention};
+use trunkline_scheduler::CachePriority;
 
 fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
     let cache_retention = Some(CacheRetention { priority: priority.into(), ttl_s });
@@ -7,7 +7,7 @@ fn own(priority: &str, ttl_s: Option<i64>) -> RawRetention {
 }
 
 fn pinned_ms(raw: &RawRetention) -> Result<Option<u64>, String> {
-    raw.check().map(|checked| checked.up_to(None).pinned_ms).map_err(|error| error.to_string())
+    raw.check().map(|checked| checked.pinned_ms).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -23,13 +23,11 @@ fn each_dialects_fields_set_a_retention_time() {
     let mark = |ttl: Option<&str>| CacheControl { kind: "ephemeral".into(), ttl: ttl.map(Into::into) };
     assert_eq!(mark(None).ttl_s("f").unwrap(), 300);
     assert_eq!(mark(Some("1h")).ttl_s("f").unwrap(), 3600);
-    let mark = Some(Breakpoint { ttl_s: 300, num_tokens: Some(7) });
-    let kept = Retention { pinned_ms: Some(300_000), num_tokens: Some(7), ..Retention::default() };
-    assert_eq!(RawRetention::default().check().unwrap().up_to(mark), kept);
-    let decided = own("normal", None).check().unwrap();
-    assert_eq!(decided.up_to(mark), Retention::default(), "a field of the request goes before its marks");
+    // Our own field goes before OpenAI's.
+    let both = RawRetention { prompt_cache_retention: Some("24h".into()), ..own("normal", None) };
+    assert_eq!(pinned_ms(&both), Ok(None));
     let low = RawRetention { prompt_cache_key: Some("k".into()), ..own("low", None) };
-    let low = low.check().unwrap().up_to(None);
+    let low = low.check().unwrap();
     assert_eq!(
         (low.pinned_ms, low.cache_priority, low.group.as_deref()),
         (None, CachePriority::Low, Some("k"))
