@@ -128,7 +128,10 @@ def test_documented_error_codes_are_those_of_the_code() -> None:
         | codes_of("router/grammar/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("router/text/src/error.rs", r'=> "([a-z_]+)",')
         | codes_of("server/trunkline_server/errors.py", r'code(?:: ClassVar\[str\])? = "([a-z_]+)"')
-        | codes_of("server/trunkline_server/plan_checks.py", r'"([a-z_]+)": shard_pb2\.SEQUENCE_ERROR_CODE')
+        | {
+            code.lower()
+            for code in codes_of("proto/trunkline/shard/v1/shard.proto", r"SEQUENCE_ERROR_CODE_([A-Z_]+) = [1-9]")
+        }
     )
     text = page("errors.md")
     cells = first_cells(section(text, "## Answers of the server")) + first_cells(section(text, "## Errors of a start"))

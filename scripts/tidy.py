@@ -29,11 +29,11 @@ PYTHON_LAYERS = {
     "models": "models errors",
     "weights": "weights models errors _kernels",
     "sampling": "_proto sampling errors",
-    "backends.interface": "_proto",
+    "backends.interface": "_proto _kernels",
     "backends.host_memory": "",
     "backends.sequences": "_proto backends.interface sampling errors",
     "backends.states": "backends.store_files models weights errors",
-    "backends.store_files": "backends.interface errors _kernels",
+    "backends.store_files": "_proto backends.interface errors _kernels",
     "backends.reference": "_proto backends.interface backends.late_masks backends.reference backends.sequences "
     "models weights sampling errors",
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
@@ -42,7 +42,7 @@ PYTHON_LAYERS = {
     "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
     "backends.cpu": "_proto backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
     "models weights errors _kernels",
-    "engine": "_proto backends.interface errors plan plan_checks",
+    "engine": "_proto backends.interface errors plan_checks",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")
 PURE_CRATES = ("contract", "router/draft", "router/kv", "router/scheduler")

@@ -32,7 +32,7 @@ from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 from gpu.lines import Lines
@@ -188,7 +188,7 @@ def generate(
         sequences.prefill(number)
     sequences.decode(model.num_decodes)
     sequences.end()
-    failed = [one for outcomes in sequences.outcomes.values() for one in outcomes if not isinstance(one, Sampled)]
+    failed = [one for outcomes in sequences.outcomes.values() for one in outcomes if one.HasField("error")]
     assert not failed, failed
     return sequences.outcomes
 

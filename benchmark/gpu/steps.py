@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from tests.plans import new_start
-from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceResult
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import sampling_params
 
 from gpu.shapes import Shape
 
 ELEMENT_BYTES = 2
 WARM_STEPS = 3
-Outcomes: TypeAlias = list[Sampled | SequenceFailure]
+Outcomes: TypeAlias = list[SequenceResult]
 
 
 class Sequences:
@@ -87,7 +87,7 @@ class Sequences:
         self._backend.begin(chunks)
 
     def _finish(self) -> None:
-        for outcome in self._backend.finish():
+        for outcome in self._backend.finish().sequences:
             self.outcomes[outcome.sequence_id].append(outcome)
 
 

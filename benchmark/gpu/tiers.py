@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 
 import torch
-from trunkline_server._proto.shard_pb2 import BlockRestore, BlockStore, Chunk, Restore
+from trunkline_server._proto.shard_pb2 import BlockRestore, BlockStore, Chunk, Restore, Transfers
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.host_pool import pinned_blocks
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import Transfers, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.sequences import RunningSequence
 
 from gpu.probes import best_seconds

@@ -8,8 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, StepPlan
-from trunkline_server.backends.interface import Backend, Sampled, SequenceFailure, Store, Transfers
+from trunkline_server._proto.shard_pb2 import (
+    Chunk,
+    SampledToken,
+    SamplingParams,
+    SequenceError,
+    SequenceResult,
+    StepPlan,
+    StepResult,
+    Transfers,
+)
+from trunkline_server.backends.interface import Backend, Store
 from trunkline_server.engine import Engine
 
 from tests.plans import new_chunk, new_start
@@ -30,7 +39,7 @@ class Runner:
     num_known: int
     num_computed: int = 0
     num_blocks: int = 0
-    output: list[Sampled] = field(default_factory=list)
+    output: list[SampledToken] = field(default_factory=list)
     block_size: int = 16
 
     def chunk(self, num_tokens: int, **changes: Any) -> Chunk:
@@ -41,51 +50,63 @@ class Runner:
         blocks = [next(self.blocks) for _ in range(needed)]
         return new_chunk(self.sequence_id, first, num_tokens, blocks, end == self.num_known, **changes)
 
-    def take(self, outcome: Sampled | SequenceFailure) -> None:
-        assert isinstance(outcome, Sampled), outcome
-        self.output.append(outcome)
+    def take(self, token: SampledToken) -> None:
+        self.output.append(token)
         self.num_known += 1
 
 
 def run_alone(
     backend: Backend, prompt: Sequence[int], cuts: Sequence[int], blocks: Sequence[int], params: SamplingParams, *,
     num_decodes: int,
-) -> list[Sampled]:  # fmt: skip
+) -> list[SampledToken]:  # fmt: skip
     """Prefills the prompt in chunks of these sizes, then decodes."""
     assert sum(cuts) == len(prompt)
     backend.start(new_start(1, prompt, len(prompt), params))
     runner = Runner(1, iter(blocks), len(prompt))
     for num_tokens in [*cuts, *[1] * num_decodes]:
-        for outcome in backend.step([runner.chunk(num_tokens)]):
-            runner.take(outcome)
+        for token in all_sampled(backend.step([runner.chunk(num_tokens)])):
+            runner.take(token)
     backend.end(1)
     return runner.output
 
 
-def assert_same(actual: Sequence[Sampled], expected: Sequence[Sampled], atol: float) -> None:
+def assert_same(actual: Sequence[SampledToken], expected: Sequence[SampledToken], atol: float) -> None:
     """Asserts equal tokens, and logprobs within the error of f32 sums in another order."""
     assert [token.token_id for token in actual] == [token.token_id for token in expected]
     np.testing.assert_allclose([t.logprob for t in actual], [t.logprob for t in expected], atol=atol)
     for one, other in zip(actual, expected, strict=True):
-        assert [token_id for token_id, _ in one.top_logprobs] == [token_id for token_id, _ in other.top_logprobs]
-        np.testing.assert_allclose([p for _, p in one.top_logprobs], [p for _, p in other.top_logprobs], atol=atol)
+        assert [top.token_id for top in one.top_logprobs] == [top.token_id for top in other.top_logprobs]
+        np.testing.assert_allclose(
+            [top.logprob for top in one.top_logprobs], [top.logprob for top in other.top_logprobs], atol=atol
+        )
 
 
-def all_sampled(outcomes: Sequence[Sampled | SequenceFailure]) -> list[Sampled]:
-    """Returns the outcomes, none of which may be a failure."""
-    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
-    return [outcome for outcome in outcomes if isinstance(outcome, Sampled)]
+def token_of(outcome: SequenceResult) -> SampledToken:
+    """Returns the token of an outcome, which must have one."""
+    assert outcome.HasField("token"), outcome
+    return outcome.token
+
+
+def error_of(outcome: SequenceResult) -> SequenceError:
+    """Returns the error of an outcome, which must be a failure."""
+    assert outcome.HasField("error"), outcome
+    return outcome.error
+
+
+def all_sampled(result: StepResult) -> list[SampledToken]:
+    """Returns the tokens of a step, each outcome of which must have one."""
+    return [token_of(outcome) for outcome in result.sequences]
 
 
 def wait_for_transfers(
     take: Callable[[], Transfers | None], store: Store, num_stores: int = 0, num_restores: int = 0
 ) -> Transfers:
     """Waits for this many outcomes of each kind, which may come one by one or together. Fails at the deadline."""
-    found, deadline = Transfers([], []), time.monotonic() + DEADLINE_S
+    found, deadline = Transfers(), time.monotonic() + DEADLINE_S
     while True:
         # An early one came with the step that requested it and would be waited for in vain.
         if (transfers := take()) is not None:
-            found = Transfers([*found.stores, *transfers.stores], [*found.restores, *transfers.restores])
+            found.MergeFrom(transfers)
         if len(found.stores) >= num_stores and len(found.restores) >= num_restores:
             return found
         rest = deadline - time.monotonic()
@@ -112,9 +133,9 @@ class Shard:
         self.engine = Engine(backend, vocab_size=vocab_size)
         self._step_id = 0
 
-    def step(self, **parts: Any) -> list[Sampled]:
+    def step(self, **parts: Any) -> list[SampledToken]:
         self._step_id += 1
-        return all_sampled(self.engine.step(StepPlan(step_id=self._step_id, **parts)).sequences)
+        return all_sampled(self.engine.step(StepPlan(step_id=self._step_id, **parts)))
 
     def reset(self) -> None:
         self.engine.reset()

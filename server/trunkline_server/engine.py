@@ -12,22 +12,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server.backends.interface import (
-    DraftingBackend,
-    RunAheadBackend,
-    Sampled,
-    SequenceFailure,
-    StoreOutcome,
-    Transfers,
-)
+from trunkline_server._proto.shard_pb2 import StepResult, Transfers
+from trunkline_server.backends.interface import INVALID_PLAN, DraftingBackend, RunAheadBackend, failure, step_result
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepResult
 from trunkline_server.plan_checks import start_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan
+    from trunkline_server._proto.shard_pb2 import Chunk, SequenceResult, SequenceStart, StepPlan
     from trunkline_server.backends.interface import Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
@@ -37,14 +30,14 @@ logger = logging.getLogger(__name__)
 class _Begun:
     """A plan that has begun.
 
-    outcomes: None until the backend has returned them; failures: of chunks that could not run, by sequence id.
+    result: None until the backend has returned it; failures: of chunks that could not run, by sequence id.
     """
 
     step_id: int
     chunks: Sequence[Chunk]
     began_ns: int
-    failures: dict[int, SequenceFailure]
-    outcomes: list[Sampled | SequenceFailure] | None = None
+    failures: dict[int, SequenceResult]
+    result: StepResult | None = None
 
 
 class Engine:
@@ -99,7 +92,7 @@ class Engine:
     def is_ready(self) -> bool:
         """Returns True if `finish` would not wait. A plan must have begun."""
         begun = self._begun[0]
-        return begun.outcomes is not None or self._run_ahead_backend is None or self._run_ahead_backend.is_ready()
+        return begun.result is not None or self._run_ahead_backend is None or self._run_ahead_backend.is_ready()
 
     def finish(self) -> StepResult:
         """Waits for the oldest plan that has begun and returns its result.
@@ -108,17 +101,19 @@ class Engine:
         predecessor was finished waited until then.
         """
         begun = self._begun.popleft()
-        outcomes = begun.outcomes
-        if outcomes is None:
-            assert self._run_ahead_backend is not None, "only a run-ahead backend leaves outcomes open"
-            outcomes = self._merged(begun.chunks, self._run_ahead_backend.finish(), begun.failures)
+        result = begun.result
+        if result is None:
+            assert self._run_ahead_backend is not None, "only a run-ahead backend leaves results open"
+            result = self._with_failures(begun, self._run_ahead_backend.finish())
         if begun.failures:
             failed = (chunk for chunk in begun.chunks if chunk.sequence_id in begun.failures)
             self._unstored_slots.extend(store.slot for chunk in failed for store in chunk.stores)
         free_ns, self._last_finished_ns = max(begun.began_ns, self._last_finished_ns), time.perf_counter_ns()
         device_time_us = self._backend.step_time_us(elapsed_us=(self._last_finished_ns - free_ns) // 1000)
         draft_time_us = 0 if self._drafting_backend is None else self._drafting_backend.draft_time_us
-        return StepResult(begun.step_id, outcomes, device_time_us, min(draft_time_us, device_time_us))
+        result.step_id, result.device_time_us = begun.step_id, device_time_us
+        result.draft_time_us = min(draft_time_us, device_time_us)
+        return result
 
     def begin(self, plan: StepPlan, late_masks: LateMasks | None = None) -> None:
         """Begins a plan. At most one earlier plan may be unfinished. Raises PlanError as `step` does."""
@@ -149,12 +144,12 @@ class Engine:
     def take_transfers(self) -> Transfers | None:
         """Returns outcomes of transfers that ended since the last call, or None if there are none."""
         transfers = None if self._backend.store is None else self._backend.store.take_outcomes()
-        if not self._unstored_slots:
-            return transfers
-        transfers = transfers or Transfers()
-        unstored = [StoreOutcome(slot, is_stored=False) for slot in self._unstored_slots]
-        self._unstored_slots.clear()
-        return Transfers([*transfers.stores, *unstored], transfers.restores)
+        if self._unstored_slots:
+            transfers = transfers or Transfers()
+            for slot in self._unstored_slots:
+                transfers.stores.add(slot=slot, is_stored=False)
+            self._unstored_slots.clear()
+        return transfers
 
     @property
     def store(self) -> Store | None:
@@ -195,20 +190,16 @@ class Engine:
                 if problem is None:
                     runnable.append(chunk)
                 else:
-                    failures[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+                    failures[chunk.sequence_id] = failure(chunk.sequence_id, INVALID_PLAN, problem)
         if not runnable:
-            begun.outcomes = [failures[chunk.sequence_id] for chunk in chunks]
+            begun.result = step_result(chunks, failures)
         elif self._run_ahead_backend is not None:
             self._run_ahead_backend.begin(runnable, late_masks)
         else:
-            ran = self._backend.step(runnable, late_masks)
-            begun.outcomes = ran if not failures else self._merged(chunks, ran, failures)
+            begun.result = self._with_failures(begun, self._backend.step(runnable, late_masks))
 
     @staticmethod
-    def _merged(
-        chunks: Sequence[Chunk],
-        ran: Sequence[Sampled | SequenceFailure],
-        failures: dict[int, SequenceFailure],
-    ) -> list[Sampled | SequenceFailure]:
-        outcomes = {outcome.sequence_id: outcome for outcome in ran} | failures
-        return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
+    def _with_failures(begun: _Begun, ran: StepResult) -> StepResult:
+        if not begun.failures:
+            return ran
+        return step_result(begun.chunks, {one.sequence_id: one for one in ran.sequences} | begun.failures)

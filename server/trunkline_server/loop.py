@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trunkline_server._proto.shard_pb2 import StepPlan
+from trunkline_server._proto.shard_pb2 import StepPlan, StepResponse
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepResponse
 from trunkline_server.stream import StepStream, StreamEnd
 
 # Longest single wait for a transfer's outcome; the wait is then repeated, so no outcome is missed.
@@ -176,7 +175,7 @@ class EngineLoop:
         result = self._engine.finish()
         now_ns = time.monotonic_ns()
         self._activity = (result.step_id, now_ns, now_ns if self._engine.num_begun else 0)
-        stream.put_response(StepResponse(result, self._engine.take_transfers()))
+        stream.put_response(StepResponse(result=result, transfers=self._engine.take_transfers()))
 
     def _send_outcomes(self) -> None:
         """Sends outcomes of transfers that end while no step runs or that outlast their step."""
@@ -188,7 +187,7 @@ class EngineLoop:
                 with self._turn:
                     stream, transfers = self._stream, self._engine.take_transfers()
                     if stream is not None and transfers is not None:
-                        stream.put_response(StepResponse(None, transfers))
+                        stream.put_response(StepResponse(transfers=transfers))
         except BaseException as bug:
             logger.critical("sending transfer outcomes failed", exc_info=bug)
             self._on_bug(bug)

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING
 
 from trunkline_server import _kernels
 from trunkline_server._proto import shard_pb2
-from trunkline_server.backends.interface import (
-    BackendInfo,
-    LateMasks,
-    Sampled,
-    StoredBlocks,
-    num_rows,
-)
+from trunkline_server.backends.interface import BackendInfo, LateMasks, num_rows
 from trunkline_server.errors import PlanError
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan import StepResponse, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +24,6 @@ if TYPE_CHECKING:
 
 # Length of a block's key.
 KEY_BYTES = 16
-
-_ERROR_CODES = {
-    "not_finite": shard_pb2.SEQUENCE_ERROR_CODE_NOT_FINITE,
-    "invalid_plan": shard_pb2.SEQUENCE_ERROR_CODE_INVALID_PLAN,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,71 +114,6 @@ def _check_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, named_masks: Named
         if start.sampling.mask_id:
             # A mask takes its name even if the sequence cannot start.
             start.sampling.allowed_tokens = named_masks.read(start.sampling, start.sequence_id)
-
-
-def encode_response(response: StepResponse) -> shard_pb2.StepResponse:
-    """Encodes a result, outcomes of transfers, or both."""
-    message = shard_pb2.StepResponse() if response.result is None else encode_result(response.result)
-    if response.transfers is not None:
-        # Sets the field even if there are no outcomes.
-        transfers = message.transfers
-        transfers.SetInParent()
-        for store in response.transfers.stores:
-            transfers.stores.add(slot=store.slot, is_stored=store.is_stored)
-        for restore in response.transfers.restores:
-            transfers.restores.add(
-                restore_id=restore.restore_id, num_blocks=restore.num_blocks, time_us=restore.time_us
-            )
-    return message
-
-
-def encode_result(result: StepResult) -> shard_pb2.StepResponse:
-    response = shard_pb2.StepResponse()
-    message = response.result
-    message.step_id = result.step_id
-    message.device_time_us = result.device_time_us
-    message.draft_time_us = result.draft_time_us
-    add_sequence = message.sequences.add
-    for outcome in result.sequences:
-        sequence = add_sequence(sequence_id=outcome.sequence_id)
-        if isinstance(outcome, Sampled):
-            if outcome.token_id is not None:
-                _fill_token(sequence.token, outcome)
-                sequence.num_own_drafts = outcome.num_own_drafts
-                for token in outcome.more_tokens:
-                    _fill_token(sequence.more_tokens.add(), token)
-            sequence.vector.extend(outcome.vector)
-            for score in outcome.scores:
-                scored = sequence.scores.add(logprob=score.logprob, rank=score.rank)
-                for token_id, logprob in score.top_logprobs:
-                    scored.top_logprobs.add(token_id=token_id, logprob=logprob)
-        else:
-            sequence.error.code = _ERROR_CODES[outcome.code]
-            sequence.error.message = _cut(outcome.message)
-    return response
-
-
-def _cut(text: str) -> str:
-    """Returns a text that Protobuf can write in at most `MAX_ERROR_MESSAGE_BYTES` bytes."""
-    return text.encode(errors="replace")[: _kernels.MAX_ERROR_MESSAGE_BYTES].decode(errors="ignore")
-
-
-def _fill_token(message: shard_pb2.SampledToken, token: Sampled) -> None:
-    assert token.token_id is not None, "a token was sampled"
-    message.token_id = token.token_id
-    message.logprob = token.logprob
-    for token_id, logprob in token.top_logprobs:
-        message.top_logprobs.add(token_id=token_id, logprob=logprob)
-
-
-def encode_stored_blocks(blocks: StoredBlocks) -> shard_pb2.StoreContentsResponse:
-    return shard_pb2.StoreContentsResponse(
-        slots=blocks.slots,
-        keys=blocks.keys,
-        parent_keys=blocks.parent_keys,
-        depths=blocks.depths,
-        sequences=blocks.sequences,
-    )
 
 
 def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> None:

@@ -22,7 +22,7 @@ from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan_checks import PlanLimits, encode_response, encode_stored_blocks, read_request
+from trunkline_server.plan_checks import PlanLimits, read_request
 from trunkline_server.stream import StepStream, StreamEnd
 
 logger = logging.getLogger(__name__)
@@ -97,8 +97,7 @@ class ShardService:
         if self._store is None:
             return
         try:
-            for blocks in self._store.contents():
-                yield encode_stored_blocks(blocks)
+            yield from self._store.contents()
         except OSError as error:
             logger.error("cannot read the KV block store: %s", error)
             context.abort(grpc.StatusCode.DATA_LOSS, str(error))
@@ -127,8 +126,7 @@ class ShardService:
         logger.debug("step stream opened")
         self._loop.open(stream)
         reader.start()
-        for response in stream.responses():
-            yield encode_response(response)
+        yield from stream.responses()
         if stream.plan_error is not None:
             logger.error("step stream ended: %s", stream.plan_error)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(stream.plan_error))

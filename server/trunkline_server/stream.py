@@ -7,10 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum, auto
 
-from trunkline_server._proto.shard_pb2 import StepPlan
+from trunkline_server._proto.shard_pb2 import StepPlan, StepResponse
 from trunkline_server.backends.interface import LateMasks
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepResponse
 
 # The router keeps two plans in flight. Beyond this limit the reader waits, and gRPC's flow control stops the router.
 MAX_QUEUED_PLANS = 4

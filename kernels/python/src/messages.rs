@@ -5,7 +5,7 @@ use pyo3::PyResult;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::pyfunction;
 use trunkline_contract::proto::{self, sequence_result::Outcome};
-use trunkline_contract::{BlockKey, KEY_BYTES, SamplingParams};
+use trunkline_contract::{BlockKey, KEY_BYTES, MAX_ERROR_MESSAGE_BYTES, SamplingParams};
 use trunkline_kernels::executor::{Chunk, Executor, SequenceFailure, SequenceResult};
 
 use crate::failure::Failure;
@@ -100,5 +100,11 @@ fn error(failure: &SequenceFailure) -> proto::SequenceError {
         SequenceFailure::NotFinite(_) => proto::SequenceErrorCode::NotFinite,
         SequenceFailure::InvalidPlan(_) => proto::SequenceErrorCode::InvalidPlan,
     };
-    proto::SequenceError { code: code.into(), message: failure.message().to_owned() }
+    proto::SequenceError { code: code.into(), message: cut(failure.message()).to_owned() }
+}
+
+/// Cuts a text after the last character that ends within `MAX_ERROR_MESSAGE_BYTES`.
+fn cut(text: &str) -> &str {
+    let is_end = |&end: &usize| text.is_char_boundary(end);
+    &text[..(0..=text.len().min(MAX_ERROR_MESSAGE_BYTES)).rev().find(is_end).unwrap_or(0)]
 }

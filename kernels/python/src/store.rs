@@ -4,9 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use pyo3::exceptions::{PyBlockingIOError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use trunkline_contract::{BlockKey, KEY_BYTES};
+use pyo3::types::PyBytes;
+use trunkline_contract::{BlockKey, KEY_BYTES, proto};
 use trunkline_store::{Found, Geometry, NewBlock, OpenError, Store, Transfers, WriteError};
 
 use crate::block_io::{BlockRead, Borrowed, check_disjoint, read_in_parallel};
@@ -15,10 +17,6 @@ use crate::block_io::{BlockRead, Borrowed, check_disjoint, read_in_parallel};
 const MAX_WAIT_S: f64 = 3600.0;
 
 type Key = [u8; KEY_BYTES];
-type Stored = (u32, bool);
-type Restored = (u64, u32, u64);
-/// Slots, keys, parents' keys, depths and sequence numbers of blocks.
-type Columns = (Vec<u32>, Vec<u8>, Vec<u8>, Vec<u32>, Vec<u64>);
 
 /// An open store of KV blocks with its threads; see `store/`. All methods may be called from any thread.
 #[pyclass(name = "Store", module = "trunkline_server._kernels", frozen)]
@@ -136,19 +134,25 @@ impl PyStore {
         Ok(self.transfers.store().erase(slot)?)
     }
 
-    /// Returns the blocks of up to `num_slots` slots from `first_slot` on by ascending slot: lists of slots, keys, keys
-    /// of the blocks before them, depths and sequence numbers. The keys are joined. Raises OSError if the disk fails.
-    fn contents(&self, py: Python<'_>, first_slot: u32, num_slots: u32) -> PyResult<Columns> {
+    /// Returns the blocks of up to `num_slots` slots from `first_slot` on, as the bytes of a `StoreContentsResponse`.
+    /// Raises OSError if the disk fails.
+    fn contents<'py>(
+        &self,
+        py: Python<'py>,
+        first_slot: u32,
+        num_slots: u32,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let store = self.transfers.store();
         let end = first_slot.saturating_add(num_slots).min(store.geometry().num_slots);
         let blocks = py.detach(|| store.contents(first_slot..end))?;
-        Ok((
-            blocks.iter().map(|block| block.slot).collect(),
-            blocks.iter().flat_map(|block| *block.key.as_bytes()).collect(),
-            blocks.iter().flat_map(|block| *block.parent.as_bytes()).collect(),
-            blocks.iter().map(|block| block.depth).collect(),
-            blocks.iter().map(|block| block.sequence).collect(),
-        ))
+        let contents = proto::StoreContentsResponse {
+            slots: blocks.iter().map(|block| block.slot).collect(),
+            keys: blocks.iter().flat_map(|block| *block.key.as_bytes()).collect(),
+            parent_keys: blocks.iter().flat_map(|block| *block.parent.as_bytes()).collect(),
+            depths: blocks.iter().map(|block| block.depth).collect(),
+            sequences: blocks.iter().map(|block| block.sequence).collect(),
+        };
+        Ok(PyBytes::new(py, &contents.encode_to_vec()))
     }
 
     #[getter]
@@ -188,16 +192,24 @@ impl PyStore {
         self.transfers.wake();
     }
 
-    /// Returns the outcomes since the last call: ([(slot, is stored)...], [(restore id, number of blocks,
-    /// microseconds)...]).
-    fn take_outcomes(&self) -> (Vec<Stored>, Vec<Restored>) {
+    /// Returns the outcomes since the last call as the bytes of `Transfers`.
+    fn take_outcomes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let outcomes = self.transfers.take_outcomes();
-        let stores = outcomes.stores.iter().map(|outcome| (outcome.slot, outcome.is_stored));
-        let restores = outcomes.restores.iter().map(|outcome| {
-            let microseconds = u64::try_from(outcome.time.as_micros()).unwrap_or(u64::MAX);
-            (outcome.restore_id, outcome.num_blocks, microseconds)
-        });
-        (stores.collect(), restores.collect())
+        let stores = outcomes.stores.iter();
+        let restores = outcomes.restores.iter();
+        let transfers = proto::Transfers {
+            stores: stores
+                .map(|outcome| proto::StoreOutcome { slot: outcome.slot, is_stored: outcome.is_stored })
+                .collect(),
+            restores: restores
+                .map(|outcome| proto::RestoreOutcome {
+                    restore_id: outcome.restore_id,
+                    num_blocks: outcome.num_blocks,
+                    time_us: u64::try_from(outcome.time.as_micros()).unwrap_or(u64::MAX),
+                })
+                .collect(),
+        };
+        PyBytes::new(py, &transfers.encode_to_vec())
     }
 
     /// Returns a message about recent failures, at most once a minute.

@@ -9,11 +9,12 @@ import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, NUM_BLOCKS, Sequences, build_tiny, log_softmax
 from tests.models.tiny import CASES, VOCAB_SIZE, TinyModels
 from tests.plans import new_chunk, new_start
+from tests.running import all_sampled, error_of, token_of
 from tests.tiers import matrix
 from trunkline_server import _kernels
-from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams
+from trunkline_server._proto.shard_pb2 import Chunk, SampledToken, SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import INVALID_PLAN, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -99,7 +100,7 @@ def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
     alone = Sequences(backend, seed=0).run(PROMPT, [], 4, RANDOM)
     sequences = Sequences(backend, seed=1)
     backend.start(new_start(1, PROMPT, len(PROMPT), RANDOM))
-    output: list[Sampled] = []
+    output: list[SampledToken] = []
     position, blocks = 0, sequences.blocks(len(PROMPT) + 4)
     for step in range(4):
         # A new neighbour joins in every step; earlier ones decode.
@@ -110,10 +111,9 @@ def test_neighbours_change_no_bit(backend: CpuBackend) -> None:
         # Each began one token longer and one step later than the one before it, so all are at the same position.
         chunks += [new_chunk(other, 9 + step, 1, [], sample=True) for other in range(2, neighbour)]
         chunks.append(new_chunk(neighbour, 0, 10 + step, sequences.blocks(BLOCK_SIZE), sample=True))
-        outcomes = backend.step(chunks)
+        outcomes = backend.step(chunks).sequences
         assert [outcome.sequence_id for outcome in outcomes] == [1, *range(2, neighbour + 1)]
-        assert isinstance(outcomes[0], Sampled)
-        output.append(outcomes[0])
+        output.append(token_of(outcomes[0]))
         position = end
     assert output == alone
 
@@ -130,12 +130,10 @@ def test_a_prefix_hit_changes_no_bit(backend: CpuBackend, num_hit: int) -> None:
     if num_hit % BLOCK_SIZE:
         backend.copy_block(holder[num_hit // BLOCK_SIZE], blocks[num_hit // BLOCK_SIZE], num_hit % BLOCK_SIZE)
     backend.start(new_start(9, PROMPT, len(PROMPT), GREEDY))
-    output = [*backend.step([new_chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)])]
+    output = all_sampled(backend.step([new_chunk(9, num_hit, len(PROMPT) - num_hit, blocks, sample=True)]))
     for end in (len(PROMPT) + 1, len(PROMPT) + 2):
-        output += backend.step([new_chunk(9, end - 1, 1, [], sample=True)])
-    assert [(o.token_id, o.logprob, o.top_logprobs) for o in output if isinstance(o, Sampled)] == [
-        (o.token_id, o.logprob, o.top_logprobs) for o in cold
-    ]
+        output += all_sampled(backend.step([new_chunk(9, end - 1, 1, [], sample=True)]))
+    assert output == cold
 
 
 @pytest.mark.parametrize(
@@ -152,15 +150,11 @@ def test_only_the_invalid_chunk_fails(backend: CpuBackend, chunk: Chunk) -> None
     backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
     backend.start(new_start(2, PROMPT, len(PROMPT), GREEDY))
     good = new_chunk(2, 0, 30, [20, 21], sample=False)
-    outcomes = backend.step([chunk, good])
-    assert len(outcomes) == 1
-    failure = outcomes[0]
-    assert isinstance(failure, SequenceFailure)
-    assert (failure.sequence_id, failure.code) == (1, "invalid_plan")
-    (sampled,) = backend.step([new_chunk(2, 30, len(PROMPT) - 30, [22, 23, 24, 25], sample=True)])
+    (failed,) = backend.step([chunk, good]).sequences
+    assert (failed.sequence_id, error_of(failed).code) == (1, INVALID_PLAN)
+    (sampled,) = all_sampled(backend.step([new_chunk(2, 30, len(PROMPT) - 30, [22, 23, 24, 25], sample=True)]))
     backend.end(1)
     backend.end(2)
-    assert isinstance(sampled, Sampled)
     assert [sampled.token_id] == [Sequences(backend, seed=0).run(PROMPT, [], 1, GREEDY)[0].token_id]
 
 

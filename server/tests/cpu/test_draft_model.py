@@ -9,9 +9,10 @@ import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_chunk, new_start
-from trunkline_server._proto.shard_pb2 import SamplingParams
+from tests.running import token_of
+from trunkline_server._proto.shard_pb2 import SampledToken, SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.errors import DoesNotFit, InvalidArgument
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -27,23 +28,22 @@ NUM_BLOCKS = 6
 
 def decode(
     backend: CpuBackend, num_own: int, params: SamplingParams, *, sequence_id: int = 1, hit: int = 0
-) -> tuple[list[Sampled], int, int]:
+) -> tuple[list[SampledToken], int, int]:
     """Returns the tokens, and the numbers of steps and of drafts. hit: prompt tokens that an earlier sequence computed
     in the same blocks.
     """
     backend.start(new_start(sequence_id, PROMPT, len(PROMPT), params))
-    output: list[Sampled] = []
+    output: list[SampledToken] = []
     first, end, steps, drafted = hit, len(PROMPT), 0, 0
     while len(output) < NUM_OUTPUT:
         blocks = list(range(NUM_BLOCKS)) if steps == 0 else []
         own = min(num_own, NUM_OUTPUT - len(output) - 1)
         chunk = new_chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own)
-        (outcome,) = backend.step([chunk])
-        assert isinstance(outcome, Sampled), outcome
+        (outcome,) = backend.step([chunk]).sequences
         assert outcome.num_own_drafts <= own
         drafted += outcome.num_own_drafts
-        tokens = [replace(outcome, more_tokens=(), num_own_drafts=0), *outcome.more_tokens]
-        output += [replace(token, sequence_id=1) for token in tokens]
+        tokens = [token_of(outcome), *outcome.more_tokens]
+        output += tokens
         first, end, steps = end + len(tokens) - 1, end + len(tokens), steps + 1
     backend.end(sequence_id)
     return output, steps, drafted
@@ -86,23 +86,21 @@ def test_sequences_with_and_without_own_drafts_share_steps(tiny_model: TinyModel
         backend.start(new_start(sequence_id, PROMPT, len(PROMPT), GREEDY))
     known = {1: len(PROMPT), 2: len(PROMPT)}
     computed = {1: 0, 2: 0}
-    outputs: dict[int, list[Sampled]] = {1: [], 2: []}
+    outputs: dict[int, list[SampledToken]] = {1: [], 2: []}
     while len(outputs[2]) < 12:
         chunks = []
         for sequence_id, own in ((1, 2), (2, 0)):
             blocks = [*range(8 * sequence_id, 8 * sequence_id + NUM_BLOCKS)] if not computed[sequence_id] else []
             first, end = computed[sequence_id], known[sequence_id]
             chunks.append(new_chunk(sequence_id, first, end - first, blocks, sample=True, num_own_drafts=own))
-        for outcome in backend.step(chunks):
-            assert isinstance(outcome, Sampled), outcome
-            tokens = [replace(outcome, more_tokens=(), num_own_drafts=0), *outcome.more_tokens]
+        for outcome in backend.step(chunks).sequences:
+            tokens = [token_of(outcome), *outcome.more_tokens]
             outputs[outcome.sequence_id] += tokens
             computed[outcome.sequence_id] = known[outcome.sequence_id] + len(tokens) - 1
             known[outcome.sequence_id] += len(tokens)
     assert len(outputs[1]) == 36
     for sequence_id, output in outputs.items():
-        ours = [replace(token, sequence_id=1) for token in output]
-        assert ours[:NUM_OUTPUT] == expected[: len(ours)], sequence_id
+        assert output[:NUM_OUTPUT] == expected[: len(output)], sequence_id
 
 
 def test_a_draft_model_needs_the_same_vocabulary_and_room(tiny_model: TinyModels) -> None:

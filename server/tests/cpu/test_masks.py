@@ -13,10 +13,11 @@ import pytest
 from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import changed, new_chunk, new_start
+from tests.running import all_sampled, error_of, token_of
 from tests.tiers import IS_FULL
-from trunkline_server._proto.shard_pb2 import SamplingParams, StepPlan
+from trunkline_server._proto.shard_pb2 import SamplingParams, SequenceResult, StepPlan
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import INVALID_PLAN, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.engine import Engine
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -42,40 +43,35 @@ def mask_of(token_ids: Sequence[int]) -> bytes:
 
 def sample(
     backend: Backend, allowed: bytes, sampling: SamplingParams = GREEDY, prompt: Sequence[int] = PROMPT
-) -> Sampled | SequenceFailure:
+) -> SequenceResult:
     """Samples the token after a prompt."""
     backend.start(new_start(1, prompt, len(prompt), sampling))
-    (outcome,) = backend.step([new_chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)])
+    (outcome,) = backend.step([new_chunk(1, 0, len(prompt), [0, 1], True, allowed_tokens=allowed)]).sequences
     backend.end(1)
     return outcome
 
 
 def test_the_likeliest_allowed_token_is_taken_and_logprobs_cover_all_tokens(backend: Backend) -> None:
-    free = sample(backend, b"")
-    assert isinstance(free, Sampled)
-    for token_id, logprob in free.top_logprobs[1:6]:
+    free = token_of(sample(backend, b""))
+    for top in free.top_logprobs[1:6]:
         # Allows this token and the least likely reported ones, but never the likeliest.
-        allowed = mask_of([token_id, *(other for other, _ in free.top_logprobs[10:])])
-        masked = sample(backend, allowed)
-        assert isinstance(masked, Sampled)
-        assert (masked.token_id, masked.logprob) == (token_id, logprob)
+        allowed = mask_of([top.token_id, *(other.token_id for other in free.top_logprobs[10:])])
+        masked = token_of(sample(backend, allowed))
+        assert (masked.token_id, masked.logprob) == (top.token_id, top.logprob)
         assert masked.top_logprobs == free.top_logprobs
 
 
 def test_penalties_behind_a_mask_lower_logits(backend: Backend) -> None:
-    free = sample(backend, b"")
-    assert isinstance(free, Sampled)
-    (first, top), (second, next_best), (third, _) = free.top_logprobs[:3]
+    free = token_of(sample(backend, b""))
+    (first, top), (second, next_best), (third, _) = ((one.token_id, one.logprob) for one in free.top_logprobs[:3])
     everything = mask_of(range(VOCAB_SIZE))
     gap = top - next_best
     for addend, expected in [(-0.9 * gap, first), (-1.1 * gap, second)]:
-        lowered = sample(backend, everything + struct.pack("<IfIf", first, addend, VOCAB_SIZE + 5, 1e9))
-        assert isinstance(lowered, Sampled)
+        lowered = token_of(sample(backend, everything + struct.pack("<IfIf", first, addend, VOCAB_SIZE + 5, 1e9)))
         assert (lowered.token_id, lowered.top_logprobs) == (expected, free.top_logprobs)
-    both = sample(backend, everything + struct.pack("<IfIf", second, -1e30, first, -1e30))
-    assert isinstance(both, Sampled)
+    both = token_of(sample(backend, everything + struct.pack("<IfIf", second, -1e30, first, -1e30)))
     assert both.token_id == third
-    assert "a mask of" in sample(backend, everything + b"1234").message  # type: ignore[union-attr]
+    assert "a mask of" in error_of(sample(backend, everything + b"1234")).message
 
 
 def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
@@ -83,9 +79,7 @@ def test_no_other_token_is_ever_sampled(backend: Backend) -> None:
     seen = set()
     for seed in range(60 if IS_FULL else 20):
         sampling = sampling_params(temperature=2.0, seed=seed, repetition_penalty=1.2, min_p=0.01)
-        outcome = sample(backend, mask_of(allowed), sampling)
-        assert isinstance(outcome, Sampled)
-        seen.add(outcome.token_id)
+        seen.add(token_of(sample(backend, mask_of(allowed), sampling)).token_id)
     assert seen <= set(allowed) and len(seen) > 1
 
 
@@ -97,20 +91,19 @@ def test_a_mask_of_all_changes_nothing(backend: Backend) -> None:
 
 def test_a_wrong_mask_fails_only_its_sequence(backend: Backend) -> None:
     free = sample(backend, b"")
-    for allowed, code in [(b"\xff" * (NUM_MASK_BYTES + 1), "invalid_plan"), (bytes(NUM_MASK_BYTES), None)]:
+    for allowed, code in [(b"\xff" * (NUM_MASK_BYTES + 1), INVALID_PLAN), (bytes(NUM_MASK_BYTES), None)]:
         backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
         backend.start(new_start(2, PROMPT, len(PROMPT), GREEDY))
         chunks = [
             new_chunk(1, 0, len(PROMPT), [0, 1], True),
             new_chunk(2, 0, len(PROMPT), [2, 3], True, allowed_tokens=allowed),
         ]
-        good, bad = backend.step(chunks)
+        good, bad = backend.step(chunks).sequences
         backend.end(1)
         backend.end(2)
-        assert isinstance(good, Sampled) and isinstance(free, Sampled)
-        assert good.token_id == free.token_id
-        assert isinstance(bad, SequenceFailure) and bad.sequence_id == 2
-        assert code is None or bad.code == code
+        assert token_of(good).token_id == token_of(free).token_id
+        assert bad.sequence_id == 2
+        assert code in (None, error_of(bad).code)
 
 
 def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
@@ -121,23 +114,22 @@ def test_a_late_mask_acts_like_an_early_one(backend: Backend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling))
     with ThreadPoolExecutor(1) as other:
         other.submit(masks.tell, 1, allowed)
-        (outcome,) = backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks)
-    assert isinstance(expected, Sampled)
+        (outcome,) = backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks).sequences
+    assert expected.HasField("token")
     assert outcome == expected
     # An empty mask samples nothing, and the sequence continues from there.
     masks.tell(1, b"")
     first = len(PROMPT)
-    assert backend.step([new_chunk(1, first, 1, [], True, awaits_mask=True)], masks) == []
-    (outcome,) = backend.step([new_chunk(1, first + 1, 1, [], True, appended_token_ids=[9])])
-    assert isinstance(outcome, Sampled)
+    assert backend.step([new_chunk(1, first, 1, [], True, awaits_mask=True)], masks).sequences == []
+    assert len(all_sampled(backend.step([new_chunk(1, first + 1, 1, [], True, appended_token_ids=[9])]))) == 1
     masks.tell(1, b"\xff")
-    (outcome,) = backend.step([new_chunk(1, first + 2, 1, [], True, awaits_mask=True)], masks)
-    assert isinstance(outcome, SequenceFailure) and outcome.code == "invalid_plan"
+    (outcome,) = backend.step([new_chunk(1, first + 2, 1, [], True, awaits_mask=True)], masks).sequences
+    assert error_of(outcome).code == INVALID_PLAN
     backend.end(1)
     # No masks will come.
     masks.close()
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling))
-    assert backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks) == []
+    assert backend.step([new_chunk(1, 0, len(PROMPT), [0, 1], True, awaits_mask=True)], masks).sequences == []
     backend.end(1)
 
 
@@ -169,20 +161,18 @@ def test_allowed_tokens_of_a_request_act_like_a_mask_of_each_sample(backend: Bac
     expected = sample(backend, allowed, sampling)
     assert sample(backend, b"", changed(sampling, allowed_tokens=allowed)) == expected
     both = sample(backend, mask_of([*range(8), 11]), changed(sampling, allowed_tokens=allowed))
-    assert isinstance(both, Sampled) and both.token_id in (5, 11)
+    assert token_of(both).token_id in (5, 11)
 
 
 def test_appended_tokens_act_like_sampled_ones(backend: Backend) -> None:
     """Tokens after two appended ones equal those after a prompt that contains the two."""
     appended = [7, 11]
-    expected = sample(backend, b"", prompt=[*PROMPT, *appended])
-    assert isinstance(expected, Sampled)
+    expected = token_of(sample(backend, b"", prompt=[*PROMPT, *appended]))
     backend.start(new_start(1, PROMPT, len(PROMPT), GREEDY))
-    assert backend.step([new_chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]) == []
+    assert backend.step([new_chunk(1, 0, len(PROMPT) - 1, [0, 1], False)]).sequences == []
     first = len(PROMPT) - 1
-    (outcome,) = backend.step([new_chunk(1, first, 3, [], True, appended_token_ids=appended)])
+    (outcome,) = all_sampled(backend.step([new_chunk(1, first, 3, [], True, appended_token_ids=appended)]))
     backend.end(1)
-    assert isinstance(outcome, Sampled)
     assert outcome.token_id == expected.token_id
     # The reference adds in another order there.
     np.testing.assert_allclose(outcome.logprob, expected.logprob, atol=1e-5)

@@ -10,8 +10,10 @@ import pytest
 from tests.cpu.tiny_backend import BLOCK_SIZE, Sequences, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_chunk, new_start
+from tests.running import all_sampled, error_of
+from trunkline_server._proto.shard_pb2 import SampledToken
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.states import num_states
 from trunkline_server.backends.store_files import StoreOptions
@@ -81,15 +83,13 @@ def test_the_reference_cuts_prompts_as_well(checkpoint: Checkpoint) -> None:
         np.testing.assert_allclose([token.logprob for token in sampled(reference, cuts)], whole, atol=1e-4)
 
 
-def sampled(backend: CpuBackend | ReferenceBackend, ends: list[int], first: int = 0) -> list[Sampled]:
+def sampled(backend: CpuBackend | ReferenceBackend, ends: list[int], first: int = 0) -> list[SampledToken]:
     """Computes `PROMPT` from `first` on in chunks with these ends, then three tokens, in blocks 0 to 6."""
     backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
-    blocks, output = list(range(7)), []
+    blocks = list(range(7))
+    output: list[SampledToken] = []
     for end in [*ends, 91, 92, 93]:
-        (*found,) = backend.step([new_chunk(1, first, end - first, blocks, sample=end >= len(PROMPT))])
-        for outcome in found:
-            assert isinstance(outcome, Sampled), outcome
-            output.append(outcome)
+        output += all_sampled(backend.step([new_chunk(1, first, end - first, blocks, sample=end >= len(PROMPT))]))
         first, blocks = end, []
     backend.end(1)
     return output
@@ -101,9 +101,8 @@ def test_a_prefix_hit_begins_with_the_state_of_a_whole_block(backend: CpuBackend
     for hit in (64, 80):
         assert sampled(backend, [90], first=hit) == cold
     backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
-    (failure,) = backend.step([new_chunk(1, 32, 58, list(range(7)), sample=True)])
-    assert isinstance(failure, SequenceFailure)
-    assert "block 1 has no window part, but position 32 needs it" in failure.message
+    (failed,) = backend.step([new_chunk(1, 32, 58, list(range(7)), sample=True)]).sequences
+    assert "block 1 has no window part, but position 32 needs it" in error_of(failed).message
 
 
 def test_a_block_that_a_chunk_finds_half_filled_gets_its_new_state(backend: CpuBackend) -> None:
@@ -118,7 +117,7 @@ def test_a_whole_block_is_copied_with_its_state(backend: CpuBackend) -> None:
     backend.copy_block(3, 20, BLOCK_SIZE)
     backend.drop_window_parts([3])
     backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
-    (outcome,) = backend.step([new_chunk(1, 64, 26, [0, 1, 2, 20, 21, 22], sample=True)])
+    (outcome,) = all_sampled(backend.step([new_chunk(1, 64, 26, [0, 1, 2, 20, 21, 22], sample=True)]))
     assert outcome == cold[0]
     with pytest.raises(ValueError, match="cannot copy 5 tokens"):
         backend.copy_block(20, 30, 5)

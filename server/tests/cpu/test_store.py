@@ -20,10 +20,10 @@ from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_block_restore, new_chunk, new_restore, new_start, new_store
 from tests.running import HEADER_BYTES, RECORD_BYTES, ROOT_KEY, keys_on_disk
-from trunkline_server._proto.shard_pb2 import BlockStore
+from trunkline_server._proto.shard_pb2 import BlockStore, SampledToken
 from trunkline_server.backends import registry, store_files
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -47,13 +47,13 @@ class Shard(running.Shard):
     def __init__(self, backend: CpuBackend) -> None:
         super().__init__(backend, VOCAB_SIZE)
 
-    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
+    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> SampledToken:
         """Computes the prompt from position `first` on."""
         start = new_start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
         return self.step(starts=[start], chunks=[chunk])[0]
 
-    def go_on(self, count: int) -> list[Sampled]:
+    def go_on(self, count: int) -> list[SampledToken]:
         first = len(PROMPT)
         return [self.step(chunks=[new_chunk(1, first + i, 1, (), True)])[0] for i in range(count)]
 
@@ -63,7 +63,7 @@ STORES = [new_store(index, 20 - index) for index in range(NUM_STORED)]
 SLOTS = [store.slot for store in STORES]
 
 
-def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[Sampled], list[bytes], Path]:
+def store_prompt(checkpoint: Checkpoint, folder: Path) -> tuple[list[SampledToken], list[bytes], Path]:
     """Returns the continuation, the keys of the stored blocks, and their folder. The shard is closed afterwards."""
     shard = Shard(open_backend(checkpoint, folder))
     sampled = [shard.prefill(BLOCK_IDS, stores=STORES)]

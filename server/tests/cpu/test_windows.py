@@ -13,8 +13,9 @@ from tests.cpu.tiny_backend import BLOCK_SIZE, build_tiny, log_softmax
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_block_restore, new_chunk, new_restore, new_start, new_store
 from tests.running import ROOT_KEY, all_sampled, keys_on_disk, wait_for_transfers
+from trunkline_server._proto.shard_pb2 import SampledToken
 from trunkline_server.backends.cpu.backend import CpuBackend
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -34,7 +35,7 @@ def open_tiny(folder: Path, num_tokens: int, window_parts: int | None, **changes
     return build_tiny(open_checkpoint(folder), window_parts=window_parts, **{**options, **changes})
 
 
-def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Sampled]:
+def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[SampledToken]:
     """Yields samples after `PROMPT` in chunks of a block, then token by token; drops parts that the window has left."""
     backend.start(new_start(1, PROMPT, len(PROMPT), SAMPLING))
     known, first, num_blocks, num_dropped = len(PROMPT), 0, 0, 0
@@ -44,10 +45,10 @@ def generate(backend: CpuBackend, num_output: int, window: int) -> Iterator[Samp
             backend.drop_window_parts([num_dropped])
             num_dropped += 1
         needed = -(-end // BLOCK_SIZE)
-        for outcome in backend.step([new_chunk(1, first, end - first, range(num_blocks, needed), end == known)]):
-            assert isinstance(outcome, Sampled), outcome
+        chunk = new_chunk(1, first, end - first, range(num_blocks, needed), end == known)
+        for token in all_sampled(backend.step([chunk])):
             known += 1
-            yield outcome
+            yield token
         first, num_blocks = end, needed
     backend.end(1)
 
@@ -112,10 +113,10 @@ def test_window_parts_change_no_bit(tiny_model: TinyModels, case: str) -> None:
     assert list(generate(apart, 150, window)) == list(generate(whole, 150, window))
 
 
-def stored_prompt(backend: CpuBackend) -> list[Sampled]:
+def stored_prompt(backend: CpuBackend) -> list[SampledToken]:
     """Runs `LONG_PROMPT` a block at a time, storing each block as it fills, and then 41 tokens."""
     backend.start(new_start(1, LONG_PROMPT, len(LONG_PROMPT), SAMPLING, ROOT_KEY))
-    outcomes: list[Sampled] = []
+    outcomes: list[SampledToken] = []
     for index, first in enumerate(range(0, len(LONG_PROMPT), BLOCK_SIZE)):
         end = min(first + BLOCK_SIZE, len(LONG_PROMPT))
         is_full = end - first == BLOCK_SIZE
@@ -130,9 +131,9 @@ def stored_prompt(backend: CpuBackend) -> list[Sampled]:
     return outcomes + go_on(backend, len(LONG_PROMPT), -(-len(LONG_PROMPT) // BLOCK_SIZE))
 
 
-def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None = None) -> list[Sampled]:
+def go_on(backend: CpuBackend, first: int, num_blocks: int, window: int | None = None) -> list[SampledToken]:
     """Generates 40 tokens one by one; drops window parts as the window moves."""
-    outcomes: list[Sampled] = []
+    outcomes: list[SampledToken] = []
     for position in range(first, first + 40):
         if window is not None:
             backend.drop_window_parts(range(max(0, position + 1 - window) // BLOCK_SIZE))

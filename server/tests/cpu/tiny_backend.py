@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tests.plans import new_chunk, new_start
-from trunkline_server._proto.shard_pb2 import SamplingParams
+from tests.running import all_sampled
+from trunkline_server._proto.shard_pb2 import SampledToken, SamplingParams
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.interface import Sampled
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 BLOCK_SIZE = 16
@@ -59,16 +59,16 @@ class Sequences:
     def blocks(self, num_tokens: int) -> list[int]:
         return [next(self._blocks) for _ in range(-(-num_tokens // BLOCK_SIZE))]
 
-    def run(self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams) -> list[Sampled]:
+    def run(
+        self, token_ids: list[int], cuts: list[int], num_output: int, sampling: SamplingParams
+    ) -> list[SampledToken]:
         """Runs one sequence: its prompt cut at the given positions, then one token per step."""
         self.backend.start(new_start(1, token_ids, len(token_ids), sampling))
         blocks = self.blocks(len(token_ids) + num_output)
-        output: list[Sampled] = []
+        output: list[SampledToken] = []
         edges = [0, *cuts, *range(len(token_ids), len(token_ids) + num_output)]
         for first, end in itertools.pairwise(edges):
             chunk = new_chunk(1, first, end - first, blocks if first == 0 else [], sample=end >= len(token_ids))
-            for outcome in self.backend.step([chunk]):
-                assert isinstance(outcome, Sampled), outcome
-                output.append(outcome)
+            output += all_sampled(self.backend.step([chunk]))
         self.backend.end(1)
         return output

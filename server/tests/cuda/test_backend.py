@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +13,13 @@ from tests import running
 from tests.models.compared import CUDA_CASES
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import changed, new_biases, new_chunk, new_start
-from tests.running import Runner, all_sampled
+from tests.running import Runner, all_sampled, error_of, token_of
 from tests.tiers import IS_FULL, first, full
-from trunkline_server._proto.shard_pb2 import SamplingParams, Watermark
+from trunkline_server._proto.shard_pb2 import SampledToken, SamplingParams, SequenceResult, Watermark
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device, Event, Stream
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -64,7 +63,7 @@ def reference(checkpoint: Checkpoint) -> ReferenceBackend:
 
 def run_alone(
     backend: Any, cuts: list[int], blocks: list[int], params: SamplingParams = WITH_LOGPROBS, num_decodes: int = 4
-) -> list[Sampled]:
+) -> list[SampledToken]:
     return running.run_alone(backend, PROMPT, cuts, blocks, params, num_decodes=num_decodes)
 
 
@@ -128,8 +127,8 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
             one.start(new_start(runner.sequence_id, PROMPT[: runner.num_known], runner.num_known, WITH_LOGPROBS))
         for cuts in ((10, 0, 5), (1, 17, 10), (1, 1, 9), (1, 1, 1)):
             chunks = [runner.chunk(cut) for runner, cut in zip(runners, cuts, strict=True) if cut]
-            for outcome in one.step(chunks):
-                runners[outcome.sequence_id - 1].take(outcome)
+            for outcome in one.step(chunks).sequences:
+                runners[outcome.sequence_id - 1].take(token_of(outcome))
         for runner in runners:
             one.end(runner.sequence_id)
         outputs[name] = [runner.output for runner in runners]
@@ -151,9 +150,8 @@ def test_two_steps_in_flight_equal_consecutive_steps(backend: CudaBackend) -> No
         runner.num_known += 1
         backend.begin([runner.chunk(1)])
         assert backend.num_steps_in_flight == 2
-        (outcome,) = backend.finish()
-        runner.output.append(outcome)  # type: ignore[arg-type]
-    runner.output.extend(backend.finish())  # type: ignore[arg-type]
+        runner.output += all_sampled(backend.finish())
+    runner.output += all_sampled(backend.finish())
     assert [token.token_id for token in runner.output] == [token.token_id for token in expected]
     np.testing.assert_allclose([t.logprob for t in runner.output], [t.logprob for t in expected], atol=1e-5)
 
@@ -166,7 +164,7 @@ def mask_at(position: int) -> bytes:
 
 def decode_with_drafts(
     backend: CudaBackend, params: SamplingParams, drafts: list[list[int]], is_masked: bool
-) -> list[Sampled]:
+) -> list[SampledToken]:
     """Decodes with the drafts of each step, beside another sequence. Checks that as many samples come as are right."""
     backend.start(new_start(1, PROMPT, len(PROMPT), params))
     backend.start(new_start(2, PROMPT[:9], 9, params))
@@ -176,9 +174,9 @@ def decode_with_drafts(
         if is_masked:
             masks = [mask_at(mine.num_known + index) for index in range(len(drafted) + 1)]
             chunk = changed(chunk, allowed_tokens=masks[0], draft_masks=masks[1:])
-        first, beside = all_sampled(backend.step([chunk, other.chunk(9 if step == 0 else 1)]))
-        other.take(beside)
-        tokens = [replace(first, more_tokens=()), *first.more_tokens]
+        first, beside = backend.step([chunk, other.chunk(9 if step == 0 else 1)]).sequences
+        other.take(token_of(beside))
+        tokens = [token_of(first), *first.more_tokens]
         num_right = len(tokens) - 1
         assert [token.token_id for token in tokens[:num_right]] == drafted[:num_right]
         assert num_right == len(drafted) or tokens[num_right].token_id != drafted[num_right]
@@ -197,7 +195,7 @@ def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
         frequency_penalty=0.3, min_tokens=5, end_token_ids=(3, 5), watermark=Watermark(gamma=0.4, delta=3.0, key=9),
     )  # fmt: skip
     expected = decode_with_drafts(backend, params, [[]] * 8, is_masked)
-    tokens = [token.token_id or 0 for token in expected]
+    tokens = [token.token_id for token in expected]
     wrong = (tokens[3] + 1) % VOCAB_SIZE
     # All right behind a whole prompt, all wrong, the second wrong, and none.
     drafts = [tokens[:2], [wrong, wrong], [tokens[4], wrong], []]
@@ -208,14 +206,12 @@ def test_drafts_change_no_token(backend: CudaBackend, is_masked: bool) -> None:
 
 def test_drafts_are_read_behind_a_token_that_is_on_the_device(backend: CudaBackend) -> None:
     expected = run_alone(backend, [24], [0, 1], num_decodes=3)
-    tokens = [token.token_id or 0 for token in expected]
+    tokens = [token.token_id for token in expected]
     backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     backend.begin([new_chunk(1, 0, 24, [0, 1], True)])
     backend.begin([new_chunk(1, 24, 1, [], True, draft_token_ids=tokens[1:3])])
-    (first,), (second,) = backend.finish(), backend.finish()
-    assert isinstance(first, Sampled)
-    assert isinstance(second, Sampled)
-    assert_same([first, replace(second, more_tokens=()), *second.more_tokens], expected)
+    (first,), (second,) = backend.finish().sequences, backend.finish().sequences
+    assert_same([token_of(first), token_of(second), *second.more_tokens], expected)
 
 
 def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
@@ -223,27 +219,31 @@ def test_only_the_bad_chunk_fails(backend: CudaBackend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
     good = new_chunk(1, 0, 24, [0, 1, 2], True)
-    outcomes = backend.step([new_chunk(2, 0, 20, [NUM_BLOCKS], False), new_chunk(9, 0, 1, [3], True), good])
-    assert [type(outcome) for outcome in outcomes] == [SequenceFailure, SequenceFailure, Sampled]
-    assert [outcome.code for outcome in outcomes[:2]] == ["invalid_plan"] * 2  # type: ignore[union-attr]
-    assert_same([outcomes[2]], expected)  # type: ignore[list-item]
+    chunks = [new_chunk(2, 0, 20, [NUM_BLOCKS], False), new_chunk(9, 0, 1, [3], True), good]
+    *failed, sampled = backend.step(chunks).sequences
+    assert [error_of(outcome).code for outcome in failed] == [INVALID_PLAN] * 2
+    assert_same([token_of(sampled)], expected)
+
+
+def outcome_of(sequence_id: int, token_id: int) -> SequenceResult:
+    return SequenceResult(sequence_id=sequence_id, token=SampledToken(token_id=token_id))
 
 
 def test_early_and_late_masks_restrict_tokens(backend: CudaBackend) -> None:
     mask = mask_of(77)
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
-    (outcome,) = backend.step([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)])
-    assert outcome == Sampled(1, 77, scores=[])
+    (outcome,) = backend.step([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=mask)]).sequences
+    assert outcome == outcome_of(1, 77)
     late = backend.make_late_masks()
     backend.begin([new_chunk(1, 24, 1, [], True, awaits_mask=True)], late)
     late.tell(1, mask)
-    assert backend.finish() == [Sampled(1, 77, scores=[])]
+    assert backend.finish().sequences == [outcome_of(1, 77)]
     backend.begin([new_chunk(1, 25, 1, [], True, awaits_mask=True)], late)
     late.tell(1, b"")
-    assert backend.finish() == []
+    assert backend.finish().sequences == []
     # Forced tokens follow without being sampled.
-    (outcome,) = backend.step([new_chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=mask)])
-    assert outcome == Sampled(1, 77, scores=[])
+    (outcome,) = backend.step([new_chunk(1, 26, 2, [], True, appended_token_ids=[5, 6], allowed_tokens=mask)]).sequences
+    assert outcome == outcome_of(1, 77)
 
 
 class HeldDevice(Device):
@@ -313,13 +313,13 @@ def test_a_step_is_not_ready_before_all_its_masks_have_come(held: CudaBackend) -
     assert device.num_marks > num_marks, "it has been told to"
     device.is_done = True
     assert held.is_ready()
-    assert held.finish() == [Sampled(1, 77, scores=[]), Sampled(2, 77, scores=[])]
+    assert held.finish().sequences == [outcome_of(1, 77), outcome_of(2, 77)]
     # Masks that never come are as good as empty ones.
     held.begin([new_chunk(number, 25, 1, [], True, awaits_mask=True) for number in (1, 2)], late)
     assert not held.is_ready()
     late.close()
     assert held.is_ready()
-    assert held.finish() == []
+    assert held.finish().sequences == []
 
 
 def test_a_step_begins_while_the_one_before_samples_under_late_masks(held: CudaBackend) -> None:
@@ -332,9 +332,8 @@ def test_a_step_begins_while_the_one_before_samples_under_late_masks(held: CudaB
     held.begin([new_chunk(1, 25, 1, [], True), new_chunk(2, 24, 1, [], True)])
     assert held.num_steps_in_flight == 2
     device.is_done = True
-    assert held.finish() == [Sampled(1, 77, scores=[])]
-    first, second = held.finish()
-    assert isinstance(first, Sampled) and isinstance(second, Sampled)
+    assert held.finish().sequences == [outcome_of(1, 77)]
+    assert len(all_sampled(held.finish())) == 2
 
 
 def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
@@ -358,7 +357,7 @@ def test_the_time_of_a_step_is_the_devices_without_waits_for_masks(
     assert held.step_time_us(elapsed_us=123) == 75
     device.now_us += 40_000
     late.tell(2, mask_of(77))
-    assert held.finish() == [Sampled(2, 77, scores=[])]
+    assert held.finish().sequences == [outcome_of(2, 77)]
     assert held.step_time_us(elapsed_us=123) == 75
     # A step in which nothing runs has no time.
     held.step([new_chunk(9, 0, 1, [], True)])
@@ -397,17 +396,15 @@ def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -
     for name, one in (("cuda", backend), ("reference", reference)):
         one.start(new_start(1, PROMPT[:9], 9, params))
         outcomes = [
-            *one.step([new_chunk(1, 0, 4, [0], False, score=True)]),
-            *one.step([new_chunk(1, 4, 5, [], True, score=True)]),
+            *one.step([new_chunk(1, 0, 4, [0], False, score=True)]).sequences,
+            *one.step([new_chunk(1, 4, 5, [], True, score=True)]).sequences,
         ]
-        found[name] = [score for outcome in outcomes for score in outcome.scores]  # type: ignore[union-attr]
+        found[name] = [score for outcome in outcomes for score in outcome.scores]
         one.end(1)
     assert len(found["cuda"]) == 8
     for actual, expected in zip(found["cuda"], found["reference"], strict=True):
-        assert (actual.rank, [t for t, _ in actual.top_logprobs]) == (
-            expected.rank,
-            [t for t, _ in expected.top_logprobs],
-        )
+        assert actual.rank == expected.rank
+        assert [top.token_id for top in actual.top_logprobs] == [top.token_id for top in expected.top_logprobs]
         assert actual.logprob == pytest.approx(expected.logprob, abs=1e-4)
 
 
@@ -418,8 +415,8 @@ def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> Non
     # A prefix hit: the first block has been computed already.
     runner = Runner(2, iter([9, 10, 11]), len(PROMPT), num_computed=BLOCK_SIZE)
     for num_tokens in (8, 1, 1, 1, 1):
-        for outcome in backend.step([runner.chunk(num_tokens)]):
-            runner.take(outcome)
+        for token in all_sampled(backend.step([runner.chunk(num_tokens)])):
+            runner.take(token)
     assert_same(runner.output, expected)
 
 
@@ -428,8 +425,8 @@ def test_reset_forgets_sequences_and_steps_in_flight(backend: CudaBackend) -> No
     backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True)])
     backend.reset()
     assert backend.num_steps_in_flight == 0
-    (outcome,) = backend.step([new_chunk(1, 24, 1, [], True)])
-    assert isinstance(outcome, SequenceFailure)
+    (outcome,) = backend.step([new_chunk(1, 24, 1, [], True)]).sequences
+    assert outcome.HasField("error")
 
 
 def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
@@ -439,8 +436,6 @@ def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
     nothing[0] = 1
     backend.begin([new_chunk(1, 0, 24, [0, 1, 2], True, allowed_tokens=bytes(nothing))])
     backend.begin([new_chunk(1, 24, 1, [], True)])
-    (first,), (second,) = backend.finish(), backend.finish()
-    assert isinstance(first, SequenceFailure)
-    assert first.code == "not_finite"
-    assert isinstance(second, SequenceFailure)
-    assert second.code == "invalid_plan"
+    (first,), (second,) = backend.finish().sequences, backend.finish().sequences
+    assert error_of(first).code == NOT_FINITE
+    assert error_of(second).code == INVALID_PLAN

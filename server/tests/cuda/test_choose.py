@@ -218,8 +218,8 @@ def test_logprobs_ranks_and_likeliest_tokens_match(device: str) -> None:
         assert row.logprob == pytest.approx(float(logprobs[token]), abs=1e-6)
         assert row.rank == np.count_nonzero(logits[number] >= logits[number][token])
         expected = top_logprobs(logprobs, tops[number])
-        assert [token_id for token_id, _ in row.top] == [token_id for token_id, _ in expected]
-        np.testing.assert_allclose([value for _, value in row.top], [value for _, value in expected], atol=1e-6)
+        assert [top.token_id for top in row.top] == [top.token_id for top in expected]
+        np.testing.assert_allclose([top.logprob for top in row.top], [top.logprob for top in expected], atol=1e-6)
 
 
 def test_rows_without_a_distribution_are_reported(device: str) -> None:

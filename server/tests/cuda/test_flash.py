@@ -16,6 +16,7 @@ from tests.cuda.test_runner import CapturingDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_chunk, new_start
 from tests.tiers import full
+from trunkline_server._proto.shard_pb2 import SequenceResult
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
@@ -24,7 +25,7 @@ from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk, find
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry, StepShape
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 LAYOUT = KvLayout(block_size=16, num_kv_heads=1, head_size=32, format=KvFormat.BF16)
@@ -110,7 +111,7 @@ def backend_of(path: Path, device: str, numerics: str, *, captures: bool = False
     )  # fmt: skip
 
 
-def two_sequences(backend: CudaBackend) -> list[Sampled]:
+def two_sequences(backend: CudaBackend) -> list[SequenceResult]:
     """One sequence decodes while a long and a short chunk of the other are computed."""
     tokens = np.random.default_rng(3).integers(0, VOCAB_SIZE, 60).tolist()
     params = sampling_params(logprobs=True)
@@ -122,9 +123,9 @@ def two_sequences(backend: CudaBackend) -> list[Sampled]:
         [new_chunk(1, 9, 1, [], True), new_chunk(2, 40, 20, [4], True)],
         [new_chunk(2, 60, 1, [], True)],
     ]
-    outcomes = [outcome for plan in plans for outcome in backend.step(plan)]
-    assert all(isinstance(outcome, Sampled) for outcome in outcomes)
-    return outcomes  # type: ignore[return-value]
+    outcomes = [outcome for plan in plans for outcome in backend.step(plan).sequences]
+    assert all(outcome.HasField("token") for outcome in outcomes)
+    return outcomes
 
 
 def test_steps_with_long_chunks_use_it_and_agree(
@@ -149,7 +150,7 @@ def test_steps_with_long_chunks_use_it_and_agree(
     (record,) = [record for record in caplog.records if record.message == "attention of long chunks"]
     assert record.fields == {"by": "flash_attn 2.8.3", "because": "it is installed"}  # type: ignore[attr-defined]
     assert [one.sequence_id for one in found] == [one.sequence_id for one in expected]
-    np.testing.assert_allclose([one.logprob for one in found], [one.logprob for one in expected], atol=0.05)
+    np.testing.assert_allclose([one.token.logprob for one in found], [one.token.logprob for one in expected], atol=0.05)
 
 
 def test_fast_numerics_have_the_version_in_the_fingerprint(

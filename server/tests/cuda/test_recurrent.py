@@ -13,15 +13,15 @@ from tests import running
 from tests.cuda.kv_oracle import random
 from tests.cuda.test_backend import BLOCK_SIZE, PROMPT, WITH_LOGPROBS, build_cuda
 from tests.models.tiny import TinyModels
-from tests.plans import new_chunk
+from tests.plans import new_chunk, new_start
 from tests.tiers import first
+from trunkline_server._proto.shard_pb2 import SampledToken
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.kernels.recurrence import decay, recurrence, softplus
 from trunkline_server.backends.cuda.kernels.short_conv import short_conv
 from trunkline_server.backends.cuda.state_pool import StatePool, kept_blocks
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, StepTensors, shape_of
 from trunkline_server.backends.cuda.tier_build import TierOptions
-from trunkline_server.backends.interface import Sampled, SequenceFailure
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.backends.reference.kv_pool import KvPool
 from trunkline_server.backends.reference.ops import ChunkRows, ReferenceOps, Step
@@ -155,10 +155,12 @@ def test_blocks_give_their_states_back() -> None:
 CASES = ["lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next"]
 
 
-def sampled(backend: CudaBackend, ends: list[int], first: int = 0, blocks: Sequence[int] = (0, 1)) -> list[Sampled]:
+def sampled(
+    backend: CudaBackend, ends: list[int], first: int = 0, blocks: Sequence[int] = (0, 1)
+) -> list[SampledToken]:
     """Computes a prompt from `first` on in chunks with these ends, then a token."""
-    backend.start(1, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    output: list[Sampled] = []
+    backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
+    output: list[SampledToken] = []
     for end in [*ends, 25]:
         output += running.all_sampled(backend.step([new_chunk(1, first, end - first, blocks, sample=end >= 24)]))
         first, blocks = end, []
@@ -179,16 +181,16 @@ def test_hits_and_copies_of_states_change_no_bit(case: str, tiny_model: TinyMode
     assert sampled(backend, [24], first=16, blocks=[20, 22]) == cold
     # A chunk without its state fails alone.
     for sequence_id in (2, 3):
-        backend.start(sequence_id, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    failure, beside = backend.step([new_chunk(2, 16, 8, [0, 5], True), new_chunk(3, 16, 8, [20, 22], True)])
-    assert isinstance(failure, SequenceFailure)
-    assert failure.message == "block 0 has no window part, but position 16 needs it"
-    assert beside == replace(cold[0], sequence_id=3)
+        backend.start(new_start(sequence_id, PROMPT, len(PROMPT), WITH_LOGPROBS))
+    chunks = [new_chunk(2, 16, 8, [0, 5], True), new_chunk(3, 16, 8, [20, 22], True)]
+    failed, beside = backend.step(chunks).sequences
+    assert running.error_of(failed).message == "block 0 has no window part, but position 16 needs it"
+    assert (beside.sequence_id, beside.token) == (3, cold[0])
     # A new router knows of no states.
     backend.reset()
-    backend.start(2, PROMPT, len(PROMPT), WITH_LOGPROBS)
-    (failure,) = backend.step([new_chunk(2, 16, 8, [20, 22], True)])
-    assert isinstance(failure, SequenceFailure)
+    backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
+    (failed,) = backend.step([new_chunk(2, 16, 8, [20, 22], True)]).sequences
+    assert failed.HasField("error")
 
 
 def test_what_states_do_not_allow_is_refused_by_name(tiny_model: TinyModels, device: str, tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from tests.cuda.lazy_device import LazyDevice
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import new_block_restore, new_chunk, new_copy, new_restore, new_start, new_store
 from tests.running import ROOT_KEY, keys_on_disk
-from trunkline_server._proto.shard_pb2 import BlockStore, StepPlan
+from trunkline_server._proto.shard_pb2 import BlockStore, SampledToken, StepPlan
 from trunkline_server.backends import registry
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.tier_build import TierOptions
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import DoesNotFit, InvalidArgument, PlanError
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -65,7 +65,7 @@ class Shard(running.Shard):
         super().__init__(backend, VOCAB_SIZE)
         self._restore_id = 0
 
-    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> Sampled:
+    def prefill(self, block_ids: Sequence[int], first: int = 0, stores: Sequence[BlockStore] = ()) -> SampledToken:
         """Computes the prompt from position `first` on, with a sequence that ends before the next one."""
         start = new_start(1, PROMPT, len(PROMPT), SAMPLING, ROOT_KEY)
         chunk = new_chunk(1, first, len(PROMPT) - first, block_ids, True, stores)
@@ -73,7 +73,7 @@ class Shard(running.Shard):
         self.step(ends=[1])
         return sampled
 
-    def store_prompt(self) -> Sampled:
+    def store_prompt(self) -> SampledToken:
         """Stores the blocks of the prompt; returns the next token, sampled while they are on the device."""
         self.prefill(BLOCK_IDS, stores=STORES)
         stores = self.outcomes(num_stores=NUM_STORED).stores
@@ -107,7 +107,7 @@ class Shard(running.Shard):
         assert outcome.restore_id == self._restore_id
         return outcome.num_blocks
 
-    def hit(self, count: int = NUM_STORED) -> Sampled:
+    def hit(self, count: int = NUM_STORED) -> SampledToken:
         """Computes the prompt behind `count` restored blocks."""
         fresh = [block_id for block_id in range(NUM_BLOCKS) if block_id not in RESTORED_IDS]
         return self.prefill([*RESTORED_IDS[:count], *fresh[: NUM_STORED + 1 - count]], first=count * BLOCK_SIZE)

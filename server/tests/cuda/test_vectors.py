@@ -17,8 +17,9 @@ from tests.cuda.test_backend import PROMPT, build_cuda
 from tests.models.tiny import TinyModels
 from tests.plans import new_chunk, new_start
 from tests.tiers import first
+from trunkline_server._proto.shard_pb2 import StepResult
 from trunkline_server.backends.cuda.kernels.mean import mean
-from trunkline_server.backends.interface import Backend, Sampled, sampling_params
+from trunkline_server.backends.interface import Backend, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.models.config_json import config_from_json
@@ -75,8 +76,8 @@ def vectors(backend: Backend, texts: Sequence[tuple[Sequence[int], int]]) -> lis
         blocks = range(block, block := block + -(-len(tokens) // backend.info.block_size))
         chunks.append(new_chunk(number, 0, len(tokens), list(blocks), sample=True))
     found = []
-    for outcome in backend.step(chunks):
-        assert isinstance(outcome, Sampled) and outcome.token_id is None
+    for outcome in backend.step(chunks).sequences:
+        assert outcome.WhichOneof("outcome") is None
         found.append(np.array(outcome.vector))
         backend.end(outcome.sequence_id)
     return found
@@ -124,14 +125,14 @@ def pooled_checkpoint(tiny_model: TinyModels, pooling: str) -> Checkpoint:
 def vector(backend: Backend, cuts: list[int], blocks: list[int]) -> np.ndarray:
     """Computes the vector of the prompt in chunks of these sizes."""
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params(), pool=0))
-    first, outcomes = 0, []
+    first, result = 0, StepResult()
     for size in cuts:
         last = first + size == len(PROMPT)
-        outcomes = backend.step([new_chunk(1, first, size, [] if first else blocks, sample=last)])
+        result = backend.step([new_chunk(1, first, size, [] if first else blocks, sample=last)])
         first += size
     backend.end(1)
-    (outcome,) = outcomes
-    assert isinstance(outcome, Sampled) and outcome.token_id is None
+    (outcome,) = result.sequences
+    assert outcome.WhichOneof("outcome") is None
     return np.array(outcome.vector, np.float32)
 
 
@@ -161,10 +162,9 @@ def test_two_steps_in_flight_keep_their_vectors_beside_a_chat(
     backend.start(new_start(4, PROMPT[:5], 5, sampling_params()))
     backend.begin([new_chunk(4, 0, 5, [7], sample=True), new_chunk(2, 0, 24, [1, 2], sample=True)])
     backend.begin([new_chunk(3, 0, 7, [3], sample=True), new_chunk(4, 5, 1, [], sample=True)])
-    chat, first = backend.finish()
-    second, _ = backend.finish()
-    assert isinstance(chat, Sampled) and chat.token_id is not None
-    assert isinstance(first, Sampled) and isinstance(second, Sampled)
+    chat, first = backend.finish().sequences
+    second, _ = backend.finish().sequences
+    assert [one.WhichOneof("outcome") for one in (chat, first, second)] == ["token", None, None]
     np.testing.assert_allclose(first.vector, alone, atol=1e-4)
     assert len(second.vector) == len(alone) and list(second.vector) != list(first.vector)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests import running
 from tests.fakes.backend import POISON_TOKEN, VOCAB_SIZE, FakeBackend
 from tests.plans import new_chunk, new_copy, new_start
 from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan, Watermark
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, sampling_params
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
 
@@ -32,9 +33,7 @@ def whole(sequence_id: int, num_tokens: int, block_ids: list[int]) -> Chunk:
 
 
 def sampled(engine: Engine, plan: StepPlan) -> list[int]:
-    outcomes = engine.step(plan).sequences
-    assert all(isinstance(outcome, Sampled) for outcome in outcomes), outcomes
-    return [outcome.token_id for outcome in outcomes if isinstance(outcome, Sampled)]
+    return [token.token_id for token in running.all_sampled(engine.step(plan))]
 
 
 def test_ends_come_before_starts_and_copies_before_chunks(engine: Engine, backend: FakeBackend) -> None:
@@ -90,14 +89,11 @@ def test_a_failed_sequence_does_not_change_the_tokens_of_others(engine: Engine) 
         chunks=[whole(3, 1, [8]), whole(2, 1, [9]), whole(1, 10, [0, 1, 2]), whole(4, 2, [10])],
     )
     bad_start, poisoned, good, too_far = engine.step(plan).sequences
-    assert isinstance(bad_start, SequenceFailure)
-    assert isinstance(poisoned, SequenceFailure)
-    assert isinstance(good, Sampled)
-    assert isinstance(too_far, SequenceFailure)
-    assert [bad_start.code, poisoned.code, too_far.code] == ["invalid_plan", "not_finite", "invalid_plan"]
-    assert [good.token_id] == expected
+    codes = [running.error_of(outcome).code for outcome in (bad_start, poisoned, too_far)]
+    assert codes == [INVALID_PLAN, NOT_FINITE, INVALID_PLAN]
+    assert [running.token_of(good).token_id] == expected
     # The message, which is logged, has nothing of the prompt.
-    assert str(VOCAB_SIZE) in bad_start.message
+    assert str(VOCAB_SIZE) in bad_start.error.message
     # All of them can be ended, including the one that never reached the backend.
     engine.step(StepPlan(step_id=2, ends=[1, 2, 3, 4]))
 
@@ -121,9 +117,8 @@ def test_a_sequence_that_the_backend_refuses_fails_by_itself(
         chunks=[whole(1, 10, [0, 1, 2]), whole(2, 10, [3, 4, 5])],
     )
     good, refused = engine.step(plan).sequences
-    assert isinstance(good, Sampled)
-    assert isinstance(refused, SequenceFailure)
-    assert "1e-40" in refused.message
+    assert good.HasField("token")
+    assert "1e-40" in running.error_of(refused).message
     assert "the backend refused to start sequence 2" in caplog.text
     assert "15485863" not in caplog.text, "the key of a watermark is secret"
     engine.step(StepPlan(step_id=2, ends=[1, 2]))
@@ -135,4 +130,4 @@ def test_only_the_chunk_of_the_ended_sequence_fails(engine: Engine) -> None:
     outcomes = engine.step(
         StepPlan(step_id=2, ends=[1], chunks=[whole(1, 10, [0, 1, 2]), whole(2, 10, [3, 4, 5])])
     ).sequences
-    assert [type(outcome) for outcome in outcomes] == [SequenceFailure, Sampled]
+    assert [outcome.WhichOneof("outcome") for outcome in outcomes] == ["error", "token"]

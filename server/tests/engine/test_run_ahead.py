@@ -9,12 +9,11 @@ from collections.abc import Sequence
 import pytest
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.plans import new_chunk, new_start, new_store
-from trunkline_server._proto.shard_pb2 import Chunk, StepPlan
-from trunkline_server.backends.interface import LateMasks, Sampled, SequenceFailure, StoreOutcome, sampling_params
+from trunkline_server._proto.shard_pb2 import Chunk, StepPlan, StepResult, StoreOutcome
+from trunkline_server.backends.interface import LateMasks, sampling_params
 from trunkline_server.engine import Engine
 from trunkline_server.errors import PlanError
 from trunkline_server.loop import EngineLoop
-from trunkline_server.plan import StepResult
 
 DEADLINE_S = 30.0
 
@@ -25,7 +24,7 @@ class DeviceBackend(FakeBackend):
     def __init__(self, *, has_store: bool = False) -> None:
         super().__init__(has_store=has_store)
         self.log: list[str] = []
-        self._results: deque[list[Sampled | SequenceFailure]] = deque()
+        self._results: deque[StepResult] = deque()
         self.is_done = threading.Event()
         self.has_two = threading.Event()
 
@@ -38,7 +37,7 @@ class DeviceBackend(FakeBackend):
     def is_ready(self) -> bool:
         return self.is_done.is_set()
 
-    def finish(self) -> list[Sampled | SequenceFailure]:
+    def finish(self) -> StepResult:
         self.log.append("finish")
         return self._results.popleft()
 
@@ -105,12 +104,12 @@ def test_chunks_that_cannot_run_fail_beside_those_that_do() -> None:
     plan = plans(1)[0]
     engine.begin(StepPlan(step_id=1, starts=plan.starts, chunks=[new_chunk(7, 0, 1, [9], True), *plan.chunks]))
     failed, sampled = engine.finish().sequences
-    assert isinstance(failed, SequenceFailure)
-    assert isinstance(sampled, Sampled)
+    assert failed.HasField("error")
+    assert sampled.HasField("token")
     engine.begin(StepPlan(step_id=2, chunks=[new_chunk(7, 0, 1, [], True)]))
     assert engine.is_ready()
     (failed,) = engine.finish().sequences
-    assert isinstance(failed, SequenceFailure)
+    assert failed.HasField("error")
 
 
 @pytest.mark.parametrize("ending", ["plans end", "a plan is wrong"])
@@ -130,7 +129,7 @@ def test_the_loop_keeps_two_in_flight_and_sends_all_results(ending: str) -> None
         stream.put_plan(PlanError("not a plan"))
     backend.is_done.set()
     results = [response.result for response in stream.responses()]
-    assert [result.step_id for result in results if isinstance(result, StepResult)] == [1, 2, 3, 4]
+    assert [result.step_id for result in results] == [1, 2, 3, 4]
     loop.stop()
     assert bugs == []
     assert backend.log[:2] == ["begin", "begin"]
@@ -195,6 +194,5 @@ def test_a_result_is_sent_before_outcomes_that_the_next_step_ends() -> None:
     responses = list(stream.responses())
     loop.stop()
     assert bugs == []
-    assert [None if one.result is None else one.result.step_id for one in responses] == [1, 2]
-    assert responses[0].transfers is not None
-    assert responses[0].transfers.stores == [StoreOutcome(2, True)]
+    assert [one.result.step_id for one in responses] == [1, 2]
+    assert responses[0].transfers.stores == [StoreOutcome(slot=2, is_stored=True)]

@@ -6,17 +6,16 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from trunkline_server._proto.shard_pb2 import StepPlan
+from trunkline_server._proto.shard_pb2 import StepPlan, StepResponse, StepResult
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.errors import PlanError
-from trunkline_server.plan import StepResponse, StepResult
 from trunkline_server.stream import MAX_QUEUED_PLANS, MAX_QUEUED_RESPONSES, StepStream, StreamEnd
 
 DEADLINE_S = 20.0
 
 
 def result(step_id: int) -> StepResponse:
-    return StepResponse(StepResult(step_id, (), 0))
+    return StepResponse(result=StepResult(step_id=step_id))
 
 
 class Background:

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
 from tests.plans import changed
-from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart
-from trunkline_server.backends.interface import BackendInfo, Sampled, SequenceFailure, Store, TokenScore
+from trunkline_server._proto.shard_pb2 import (
+    Chunk,
+    PromptTokenLogprob,
+    SampledToken,
+    SequenceResult,
+    SequenceStart,
+    StepResult,
+    TokenLogprob,
+)
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, BackendInfo, Store, failure
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 
@@ -122,20 +130,20 @@ class FakeBackend:
         if source_block_id in self.window_parts:
             self.window_parts.add(destination_block_id)
 
-    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> StepResult:
         self._check_thread()
         if self.on_step is not None:
             self.on_step(chunks)
         outcomes = []
         for chunk in chunks:
             outcome = self._compute(chunk, late_masks)
-            if isinstance(outcome, SequenceFailure):
+            if outcome is not None and outcome.HasField("error"):
                 self._fail_stores(chunk)
             else:
                 self._keep(chunk)
             if outcome is not None:
                 outcomes.append(outcome)
-        return outcomes
+        return StepResult(sequences=outcomes)
 
     def step_time_us(self, *, elapsed_us: int) -> int:
         return elapsed_us if self.time_us is None else self.time_us
@@ -160,21 +168,21 @@ class FakeBackend:
         assert self._caller in (0, caller), "the backend is called from two threads"
         self._caller = caller
 
-    def _compute(self, chunk: Chunk, late_masks: AnyLateMasks | None) -> Sampled | SequenceFailure | None:
+    def _compute(self, chunk: Chunk, late_masks: AnyLateMasks | None) -> SequenceResult | None:
         sequence = self._sequences[chunk.sequence_id]
         sequence.block_ids.extend(chunk.new_block_ids)
         sequence.token_ids.extend(chunk.appended_token_ids)
         end = chunk.first_position + chunk.num_tokens
         problem = self._problem(sequence, end) or self._window_problem(sequence, chunk.first_position, end)
         if problem is not None:
-            return SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+            return failure(chunk.sequence_id, INVALID_PLAN, problem)
         digest = self._slot(sequence, chunk.first_position - 1) if chunk.first_position else _ROOT_DIGEST
         for position in range(chunk.first_position, end):
             if digest is None:
-                return SequenceFailure(chunk.sequence_id, "invalid_plan", f"position {position - 1} is not computed")
+                return failure(chunk.sequence_id, INVALID_PLAN, f"position {position - 1} is not computed")
             token_id = sequence.token_ids[position]
             if token_id == POISON_TOKEN:
-                return SequenceFailure(chunk.sequence_id, "not_finite", "a logit is NaN")
+                return failure(chunk.sequence_id, NOT_FINITE, "a logit is NaN")
             digest = mix(digest, token_id)
             block_size = self.info.block_size
             self._pool[sequence.block_ids[position // block_size]][position % block_size] = digest
@@ -186,15 +194,19 @@ class FakeBackend:
         if chunk.sample and sequence.start.HasField("pooled"):
             # Exact in f32 and in JSON.
             assert digest is not None, "a chunk has tokens"
-            return Sampled(chunk.sequence_id, None, vector=[digest % 64 / 8, float(sequence.start.pooled.second_text)])
+            vector = [digest % 64 / 8, float(sequence.start.pooled.second_text)]
+            return SequenceResult(sequence_id=chunk.sequence_id, vector=vector)
         if chunk.sample:
             own = OWN_DRAFTS[: chunk.num_own_drafts]
             chunk = changed(chunk, draft_token_ids=own or chunk.draft_token_ids)
-            first = replace(self._sample(chunk, sequence, digest), scores=scores, num_own_drafts=len(own))
-            return replace(first, more_tokens=self._sample_drafts(chunk, sequence, first))
-        return Sampled(chunk.sequence_id, None, scores=scores) if chunk.score else None
+            token = self._sample(chunk, sequence, digest)
+            more = self._sample_drafts(chunk, sequence, token)
+            return SequenceResult(
+                sequence_id=chunk.sequence_id, token=token, scores=scores, more_tokens=more, num_own_drafts=len(own)
+            )
+        return SequenceResult(sequence_id=chunk.sequence_id, scores=scores) if chunk.score else None
 
-    def _sample_drafts(self, chunk: Chunk, sequence: _Sequence, first: Sampled) -> list[Sampled]:
+    def _sample_drafts(self, chunk: Chunk, sequence: _Sequence, first: SampledToken) -> list[SampledToken]:
         """Returns the samples behind drafts that are right."""
         sampled, block_size = [first], self.info.block_size
         position = chunk.first_position + chunk.num_tokens
@@ -209,15 +221,14 @@ class FakeBackend:
                 sampled.append(self._sample(masked, sequence, mix(digest, draft)))
         return sampled[1:]
 
-    def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[TokenScore]:
+    def _scores(self, chunk: Chunk, sequence: _Sequence) -> list[PromptTokenLogprob]:
         """Returns scores derived from the tokens, in eighths, which are exact in f32 and in JSON."""
         end = min(chunk.first_position + chunk.num_tokens, sequence.start.num_prompt_tokens - 1)
         count = sequence.start.sampling.num_top_prompt_logprobs
         scores = []
         for token_id in sequence.token_ids[chunk.first_position + 1 : end + 1]:
             logprob = -(1 + token_id % 64) / 8
-            top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(count)]
-            scores.append(TokenScore(logprob, 1, top))
+            scores.append(PromptTokenLogprob(logprob=logprob, rank=1, top_logprobs=_top(token_id, logprob, count)))
         return scores
 
     def _keep(self, chunk: Chunk) -> None:
@@ -259,7 +270,7 @@ class FakeBackend:
         block_size = self.info.block_size
         return self._pool[sequence.block_ids[position // block_size]][position % block_size]
 
-    def _sample(self, chunk: Chunk, sequence: _Sequence, digest: int | None) -> Sampled:
+    def _sample(self, chunk: Chunk, sequence: _Sequence, digest: int | None) -> SampledToken:
         assert digest is not None
         sampling = sequence.start.sampling
         key = mix(mix(digest, sampling.seed), sampling.choice) if sampling.temperature > 0 else digest
@@ -270,6 +281,10 @@ class FakeBackend:
             token_id = (token_id + 1) % VOCAB_SIZE
         # Eighths are exact in f32 and in JSON.
         logprob = -(1 + (key >> 32) % 64) / 8 if sampling.logprobs else 0.0
-        top = [((token_id + i) % VOCAB_SIZE, logprob - i / 8) for i in range(sampling.num_top_logprobs)]
+        top = _top(token_id, logprob, sampling.num_top_logprobs)
         sequence.token_ids.append(token_id)
-        return Sampled(chunk.sequence_id, token_id, logprob, top)
+        return SampledToken(token_id=token_id, logprob=logprob, top_logprobs=top)
+
+
+def _top(token_id: int, logprob: float, count: int) -> list[TokenLogprob]:
+    return [TokenLogprob(token_id=(token_id + i) % VOCAB_SIZE, logprob=logprob - i / 8) for i in range(count)]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from trunkline_server import cli
-from trunkline_server._proto.shard_pb2 import Chunk
+from trunkline_server._proto.shard_pb2 import Chunk, StepResult
 from trunkline_server.backends import registry
 from trunkline_server.backends.interface import LateMasks
 from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions
@@ -41,14 +41,12 @@ class PanicException(BaseException):
 
 
 class PanickingBackend(FakeBackend):
-    def step(  # type: ignore[override]
-        self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None
-    ) -> list[object]:
+    def step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> StepResult:
         if any(self._sequences[chunk.sequence_id].token_ids[0] == PANIC_TOKEN for chunk in chunks):
             raise PanicException("index out of bounds")
         if gate := os.environ.get("FAKE_GATE"):
             os.close(os.open(gate, os.O_RDONLY))
-        return super().step(chunks, late_masks)  # type: ignore[return-value]
+        return super().step(chunks, late_masks)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from trunkline_server._proto.shard_pb2 import Restore
-from trunkline_server.backends.interface import RestoreOutcome, StoredBlocks, StoreOutcome, Transfers
+from trunkline_server._proto.shard_pb2 import Restore, RestoreOutcome, StoreContentsResponse, StoreOutcome, Transfers
 from trunkline_server.errors import PlanError
 
 NUM_SLOTS = 4
@@ -42,26 +41,28 @@ class FakeStore:
     def store(self, slot: int, key: bytes, block_id: int) -> None:
         self.slots[slot] = key, list(self._pool[block_id])
         with self._event:
-            (self._slow if self.is_slow else self._stores).append(StoreOutcome(slot, True))
+            (self._slow if self.is_slow else self._stores).append(StoreOutcome(slot=slot, is_stored=True))
 
     def fail_store(self, slot: int) -> None:
         """Reports that the store of a failed chunk did not happen."""
         with self._event:
-            self._stores.append(StoreOutcome(slot, False))
+            self._stores.append(StoreOutcome(slot=slot, is_stored=False))
 
     def end_slow_stores(self) -> None:
         with self._event:
             self._stores, self._slow = self._slow, []
             self._event.notify_all()
 
-    def contents(self) -> Iterator[StoredBlocks]:
+    def contents(self) -> Iterator[StoreContentsResponse]:
         """Yields two blocks at a time. All are the first of their paths; the fake keeps no parents."""
         if self.fails:
             raise OSError("the disk is on fire")
         slots = sorted(self.slots)
         for piece in (slots[first : first + 2] for first in range(0, len(slots), 2)):
             keys = b"".join(self.slots[slot][0] for slot in piece)
-            yield StoredBlocks(piece, keys, bytes(len(keys)), [0] * len(piece), piece)
+            yield StoreContentsResponse(
+                slots=piece, keys=keys, parent_keys=bytes(len(keys)), depths=[0] * len(piece), sequences=piece
+            )
 
     def restore(self, restore: Restore) -> None:
         num_blocks = 0
@@ -72,7 +73,7 @@ class FakeStore:
             self._pool[block.block_id][:] = digests
             num_blocks += 1
         with self._event:
-            self._restores.append(RestoreOutcome(restore.restore_id, num_blocks, 0))
+            self._restores.append(RestoreOutcome(restore_id=restore.restore_id, num_blocks=num_blocks))
             self._event.notify_all()
 
     def discard(self, slots: Sequence[int]) -> None:
@@ -85,7 +86,7 @@ class FakeStore:
         with self._event:
             stores, self._stores = self._stores, []
             restores, self._restores = self._restores, []
-        return Transfers(stores, restores) if stores or restores else None
+        return Transfers(stores=stores, restores=restores) if stores or restores else None
 
     def wait_outcomes(self, timeout_s: float) -> None:
         with self._event:

@@ -10,9 +10,9 @@ import pytest
 from tests import running
 from tests.models.tiny import VOCAB_SIZE, TinyModels
 from tests.plans import changed, new_chunk, new_start
-from tests.running import Runner
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import Sampled, SequenceFailure, sampling_params
+from tests.running import Runner, all_sampled, error_of, token_of
+from trunkline_server._proto.shard_pb2 import Chunk, SampledToken
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, failure, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax, top_logprobs
@@ -33,7 +33,9 @@ def backend(checkpoint: Checkpoint) -> ReferenceBackend:
     return ReferenceBackend(checkpoint, max_batch_total_tokens=NUM_BLOCKS * 16, max_step_tokens=256)
 
 
-def run_alone(backend: ReferenceBackend, cuts: list[int], blocks: list[int], num_decodes: int = 5) -> list[Sampled]:
+def run_alone(
+    backend: ReferenceBackend, cuts: list[int], blocks: list[int], num_decodes: int = 5
+) -> list[SampledToken]:
     return running.run_alone(backend, PROMPT, cuts, blocks, WITH_LOGPROBS, num_decodes=num_decodes)
 
 
@@ -69,10 +71,10 @@ def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts
     runner = Runner(1, iter(range(10)), len(PROMPT))
     scores, sampled = [], []
     for num_tokens in cuts:
-        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]):
-            assert isinstance(outcome, Sampled), outcome
+        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]).sequences:
+            assert not outcome.HasField("error"), outcome
             scores += outcome.scores
-            sampled += [outcome.token_id] if outcome.token_id is not None else []
+            sampled += [outcome.token.token_id] if outcome.HasField("token") else []
     backend.end(1)
     assert sampled == [int(rows[-1].argmax())]
     assert len(scores) == len(PROMPT) - 1
@@ -80,7 +82,7 @@ def test_a_prompt_has_the_logprobs_of_its_logits(backend: ReferenceBackend, cuts
         logprobs = log_softmax(row)
         assert score.logprob == pytest.approx(float(logprobs[token_id]), abs=1e-5)
         assert score.rank == int(np.count_nonzero(row >= row[token_id]))
-        assert [top for top, _ in score.top_logprobs] == [top for top, _ in top_logprobs(logprobs, 3)]
+        assert [top.token_id for top in score.top_logprobs] == [top.token_id for top in top_logprobs(logprobs, 3)]
 
 
 def test_a_batch_does_not_change_results(backend: ReferenceBackend) -> None:
@@ -93,10 +95,10 @@ def test_a_batch_does_not_change_results(backend: ReferenceBackend) -> None:
         backend.start(new_start(sequence_id, prompt, len(prompt), sampling_params(temperature=1.0, seed=sequence_id)))
         runners.append(Runner(sequence_id, free, len(prompt)))
     for _ in range(6):
-        outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
-        for runner, outcome in zip(runners, outcomes, strict=True):
+        result = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
+        for runner, outcome in zip(runners, result.sequences, strict=True):
             assert outcome.sequence_id == runner.sequence_id
-            runner.take(outcome)
+            runner.take(token_of(outcome))
     assert_same(runners[0].output, alone)
 
 
@@ -105,9 +107,7 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_results(backend: Referenc
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
     backend.start(new_start(2, PROMPT, len(PROMPT), WITH_LOGPROBS))
-    (hot,) = backend.step([new_chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])
-    assert isinstance(hot, Sampled)
-    assert_same([hot], cold[:1])
+    assert_same(all_sampled(backend.step([new_chunk(2, 67, 3, [0, 1, 2, 3, 20], True)])), cold[:1])
 
 
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBackend) -> None:
@@ -115,24 +115,24 @@ def test_a_resumed_sequence_continues_as_if_never_preempted(backend: ReferenceBa
     backend.start(new_start(1, PROMPT, len(PROMPT), params))
     straight = Runner(1, iter(range(10)), len(PROMPT))
     for num_tokens in [70, *[1] * 7]:
-        straight.take(backend.step([straight.chunk(num_tokens)])[0])
+        straight.take(*all_sampled(backend.step([straight.chunk(num_tokens)])))
     known = PROMPT + [token.token_id for token in straight.output[:4]]
     backend.end(1)
     backend.start(new_start(2, known, len(PROMPT), params))
     resumed = Runner(2, iter(range(20, 30)), len(known))
     for num_tokens in [len(known), 1, 1, 1]:
-        resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
+        resumed.take(*all_sampled(backend.step([resumed.chunk(num_tokens)])))
     assert [token.token_id for token in resumed.output] == [token.token_id for token in straight.output[4:]]
 
 
 def test_sampled_tokens_have_the_requested_logprobs(backend: ReferenceBackend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
-    assert backend.step([new_chunk(1, 0, 40, [0, 1, 2], False)]) == []
-    (plain,) = backend.step([new_chunk(1, 40, 30, [3, 4], True)])
-    assert isinstance(plain, Sampled)
+    assert backend.step([new_chunk(1, 0, 40, [0, 1, 2], False)]).sequences == []
+    (plain,) = all_sampled(backend.step([new_chunk(1, 40, 30, [3, 4], True)]))
     assert (plain.logprob, list(plain.top_logprobs)) == (0.0, [])
     (asked,) = run_alone(backend, [70], list(range(5)), num_decodes=0)
-    assert asked.top_logprobs[0] == (asked.token_id, asked.logprob)
+    top = asked.top_logprobs[0]
+    assert (top.token_id, top.logprob) == (asked.token_id, asked.logprob)
     assert len(asked.top_logprobs) == 3
 
 
@@ -151,20 +151,18 @@ def test_an_invalid_chunk_fails_only_its_sequence(backend: ReferenceBackend, chu
     for sequence_id in (1, 2):
         backend.start(new_start(sequence_id, PROMPT, len(PROMPT), sampling_params()))
     good = new_chunk(2, 0, 70, [50, 51, 52, 53, 54], True)
-    failed, sampled = backend.step([chunk, good])
-    assert isinstance(failed, SequenceFailure)
-    assert (failed.sequence_id, failed.code) == (chunk.sequence_id, "invalid_plan")
-    assert says in failed.message
-    assert isinstance(sampled, Sampled)
+    failed, sampled = backend.step([chunk, good]).sequences
+    assert (failed.sequence_id, error_of(failed).code) == (chunk.sequence_id, INVALID_PLAN)
+    assert says in failed.error.message
+    assert sampled.HasField("token")
     assert sampled.sequence_id == 2
 
 
 def test_a_gap_between_chunks_is_an_invalid_plan(backend: ReferenceBackend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     backend.step([new_chunk(1, 0, 10, [0, 1, 2, 3, 4], False)])
-    (failed,) = backend.step([new_chunk(1, 12, 58, [], True)])
-    assert isinstance(failed, SequenceFailure)
-    assert "10 are computed" in failed.message
+    (failed,) = backend.step([new_chunk(1, 12, 58, [], True)]).sequences
+    assert "10 are computed" in error_of(failed).message
 
 
 def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> None:
@@ -178,24 +176,24 @@ def test_a_step_over_its_limits_is_an_invalid_plan(checkpoint: Checkpoint) -> No
         new_chunk(2, 0, 10, [next(blocks)], False),
         new_chunk(3, 0, 1, [next(blocks)], False),
     ]
-    outcomes = backend.step([chunks[0], chunks[1]])
-    assert isinstance(outcomes[1], SequenceFailure)
-    assert "81 tokens" in outcomes[1].message
+    outcomes = backend.step([chunks[0], chunks[1]]).sequences
+    assert "81 tokens" in error_of(outcomes[1]).message
     backend.reset()
     for sequence_id in (1, 2, 3):
         backend.start(new_start(sequence_id, PROMPT, len(PROMPT), sampling_params()))
-    outcomes = backend.step([chunks[0], chunks[2], chunks[3]])
-    assert [type(outcome) for outcome in outcomes] == [Sampled, SequenceFailure]
-    assert "more than 2 chunks" in outcomes[1].message  # type: ignore[union-attr]
+    outcomes = backend.step([chunks[0], chunks[2], chunks[3]]).sequences
+    assert [outcome.WhichOneof("outcome") for outcome in outcomes] == ["token", "error"]
+    assert "more than 2 chunks" in outcomes[1].error.message
 
 
 def test_non_finite_logits_fail_only_their_sequence(backend: ReferenceBackend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), sampling_params()))
     backend.start(new_start(2, PROMPT[:16], 16, sampling_params()))
     backend._pool.values[0, :16] = float("nan")
-    failed, sampled = backend.step([new_chunk(1, 16, 54, [0, 1, 2, 3, 4], True), new_chunk(2, 0, 16, [9], True)])
-    assert failed == SequenceFailure(1, "not_finite", "a logit is not a number")
-    assert isinstance(sampled, Sampled)
+    chunks = [new_chunk(1, 16, 54, [0, 1, 2, 3, 4], True), new_chunk(2, 0, 16, [9], True)]
+    failed, sampled = backend.step(chunks).sequences
+    assert failed == failure(1, NOT_FINITE, "a logit is not a number")
+    assert sampled.HasField("token")
 
 
 def test_score_refuses_long_texts_and_running_sequences(backend: ReferenceBackend) -> None:

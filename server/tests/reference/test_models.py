@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from tests.models.compared import GGUF_CASES
 from tests.models.tiny import CASES, RECORDED, TinyModel, TinyModels
 from tests.plans import new_chunk, new_start
+from tests.running import all_sampled
 from tests.tiers import IS_FULL
 from tests.weights.gguf_files import write_model
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -37,8 +38,7 @@ def generate_greedily(backend: ReferenceBackend, prompt: list[int], num_tokens: 
         end = len(prompt) + len(output)
         needed = -(-end // block_size)
         chunk = new_chunk(1, first, end - first, list(range(num_blocks, needed)), True)
-        (sampled,) = backend.step([chunk])
-        assert isinstance(sampled, Sampled), sampled
+        (sampled,) = all_sampled(backend.step([chunk]))
         output.append(sampled.token_id)
         first, num_blocks = end, needed
     backend.end(1)

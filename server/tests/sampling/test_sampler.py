@@ -137,7 +137,8 @@ def test_min_tokens_that_leaves_no_token_is_refused() -> None:
 def test_logprobs_are_the_models_own_with_ties_by_lower_id() -> None:
     logprobs = log_softmax(LOGITS + 100)
     np.testing.assert_allclose(np.exp(logprobs), PROBABILITIES, atol=1e-5)
-    assert top_logprobs(log_softmax(np.array([1.0, 2.0, 1.0, 2.0], dtype=np.float32)), 3) == [
+    likeliest = top_logprobs(log_softmax(np.array([1.0, 2.0, 1.0, 2.0], dtype=np.float32)), 3)
+    assert [(top.token_id, top.logprob) for top in likeliest] == [
         (1, pytest.approx(-1.00641, abs=1e-4)),
         (3, pytest.approx(-1.00641, abs=1e-4)),
         (0, pytest.approx(-2.00641, abs=1e-4)),

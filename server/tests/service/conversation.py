@@ -20,7 +20,7 @@ from tests.fakes.shard import MODEL
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan_checks import PlanLimits, encode_result, read_request
+from trunkline_server.plan_checks import PlanLimits, read_request
 from trunkline_server.service import describe
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
@@ -63,12 +63,12 @@ def _record(fake: FakeBackend, stream: list[dict[str, Any]]) -> list[dict[str, A
         masks = engine.make_late_masks()
         checked = read_request(request, PlanLimits.of(fake.info), masks, named_masks)
         assert checked is not None
-        response = encode_result(engine.step(checked, masks))
-        response.result.device_time_us = 0
-        output.extend(s.token.token_id for s in response.result.sequences if s.sequence_id == 1 and s.HasField("token"))
+        result = engine.step(checked, masks)
+        result.device_time_us = 0
+        output.extend(s.token.token_id for s in result.sequences if s.sequence_id == 1 and s.HasField("token"))
         lines.append({"plan": to_json(plan)})
         lines.extend({"late_mask": to_json(mask)} for mask in late)
-        results.append({"result": to_json(response.result)})
+        results.append({"result": to_json(result)})
         if len(results) == 2:
             lines.append(results.pop(0))
     return lines + results

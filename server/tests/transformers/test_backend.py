@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.plans import changed, new_chunk, new_start
-from tests.running import Runner, run_alone
+from tests.running import Runner, all_sampled, run_alone
 from tests.transformers import tiny
+from trunkline_server._proto.shard_pb2 import SampledToken
 from trunkline_server.backends import registry
-from trunkline_server.backends.interface import Sampled, sampling_params
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.backends.transformers.backend import TransformersBackend
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.sampler import log_softmax
@@ -39,7 +39,7 @@ def reset(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("backend").reset()
 
 
-def run(backend: TransformersBackend, cuts: list[int], blocks: list[int]) -> list[Sampled]:
+def run(backend: TransformersBackend, cuts: list[int], blocks: list[int]) -> list[SampledToken]:
     return run_alone(backend, PROMPT, cuts, blocks, WITH_LOGPROBS, num_decodes=5)
 
 
@@ -60,10 +60,10 @@ def test_neighbours_do_not_change_bits(backend: TransformersBackend) -> None:
         backend.start(new_start(sequence_id, prompt, len(prompt), params))
         runners.append(Runner(sequence_id, free, len(prompt)))
     for _ in range(6):
-        outcomes = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
-        for runner, outcome in zip(runners, outcomes, strict=True):
-            runner.take(outcome)
-    assert runners[1].output == [replace(sampled) for sampled in alone]
+        result = backend.step([runner.chunk(runner.num_known - runner.num_computed) for runner in runners])
+        for runner, token in zip(runners, all_sampled(result), strict=True):
+            runner.take(token)
+    assert runners[1].output == alone
 
 
 def test_a_prefix_hit_and_a_copied_block_do_not_change_bits(backend: TransformersBackend) -> None:
@@ -71,16 +71,16 @@ def test_a_prefix_hit_and_a_copied_block_do_not_change_bits(backend: Transformer
     # Blocks 0 to 3 hold the first 64 tokens; block 4 holds 6 more, and a copy shares 3 of these.
     backend.copy_block(4, 20, 3)
     backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
-    assert backend.step([new_chunk(1, 67, 3, [0, 1, 2, 3, 20], True)]) == cold[:1]
+    assert all_sampled(backend.step([new_chunk(1, 67, 3, [0, 1, 2, 3, 20], True)])) == cold[:1]
 
 
 def test_a_resumed_sequence_continues_as_if_never_preempted(backend: TransformersBackend) -> None:
     straight = run(backend, [70], list(range(10)))
-    known = PROMPT + [sampled.token_id for sampled in straight[:3] if sampled.token_id is not None]
+    known = PROMPT + [sampled.token_id for sampled in straight[:3]]
     backend.start(new_start(1, known, len(PROMPT), WITH_LOGPROBS))
     resumed = Runner(1, iter(range(20, 30)), len(known))
     for num_tokens in [len(known), 1, 1]:
-        resumed.take(backend.step([resumed.chunk(num_tokens)])[0])
+        resumed.take(*all_sampled(backend.step([resumed.chunk(num_tokens)])))
     assert resumed.output == straight[3:]
 
 
@@ -89,8 +89,7 @@ def test_scores_are_those_of_the_logits(backend: TransformersBackend) -> None:
     backend.start(new_start(1, PROMPT, len(PROMPT), WITH_LOGPROBS))
     runner, scores = Runner(1, iter(range(30, 40)), len(PROMPT)), []
     for num_tokens in (20, 50):
-        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]):
-            assert isinstance(outcome, Sampled)
+        for outcome in backend.step([changed(runner.chunk(num_tokens), score=True)]).sequences:
             scores += [score.logprob for score in outcome.scores]
     expected = [float(log_softmax(row)[token]) for row, token in zip(rows, PROMPT[1:], strict=False)]
     assert scores == expected

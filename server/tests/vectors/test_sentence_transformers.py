@@ -18,7 +18,7 @@ from tests.vectors.gguf_encoders import write_encoder
 from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.cpu.weight_cache import PackedWeights
-from trunkline_server.backends.interface import Backend, Sampled, sampling_params
+from trunkline_server.backends.interface import Backend, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -158,15 +158,15 @@ class Vectors:
         if cut:
             ((sequence_id, count),) = firsts
             self.backend.step([new_chunk(sequence_id, 0, cut, list(range(-(-count // size))), sample=False)])
-            outcomes = self.backend.step([new_chunk(sequence_id, cut, count - cut, [], sample=True)])
+            result = self.backend.step([new_chunk(sequence_id, cut, count - cut, [], sample=True)])
         else:
             chunks, block = [], 0
             for sequence_id, count in firsts:
                 blocks = list(range(block, block := block + -(-count // size)))
                 chunks.append(new_chunk(sequence_id, 0, count, blocks, sample=True))
-            outcomes = self.backend.step(chunks)
-        for outcome in outcomes:
-            assert isinstance(outcome, Sampled) and outcome.token_id is None
+            result = self.backend.step(chunks)
+        for outcome in result.sequences:
+            assert outcome.WhichOneof("outcome") is None
             vectors.append(list(outcome.vector))
         for sequence_id, _ in firsts:
             self.backend.end(sequence_id)

@@ -1,19 +1,33 @@
-"""The interface between the engine and a backend.
-
-Plans come as the messages of shard.proto. The data classes mirror other messages there, which document their fields.
-"""
+"""The interface between the engine and a backend, which speak in the messages of shard.proto."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trunkline_server._proto.shard_pb2 import Chunk, Restore, SamplingParams, SequenceStart
+from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES
+from trunkline_server._proto.shard_pb2 import (
+    SEQUENCE_ERROR_CODE_INVALID_PLAN,
+    SEQUENCE_ERROR_CODE_NOT_FINITE,
+    Chunk,
+    Restore,
+    SamplingParams,
+    SequenceError,
+    SequenceErrorCode,
+    SequenceResult,
+    SequenceStart,
+    StepResult,
+    StoreContentsResponse,
+    Transfers,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+INVALID_PLAN = SEQUENCE_ERROR_CODE_INVALID_PLAN
+NOT_FINITE = SEQUENCE_ERROR_CODE_NOT_FINITE
 
 
 def sampling_params(**fields: Any) -> SamplingParams:
@@ -21,36 +35,6 @@ def sampling_params(**fields: Any) -> SamplingParams:
     logit, which are not all 0.
     """
     return SamplingParams(**{"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, **fields})
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOutcome:
-    slot: int
-    is_stored: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreOutcome:
-    restore_id: int
-    num_blocks: int
-    time_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Transfers:
-    stores: Sequence[StoreOutcome] = ()
-    restores: Sequence[RestoreOutcome] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBlocks:
-    """Blocks of a store by ascending slot, `StoreContentsResponse` in shard.proto. Keys are joined."""
-
-    slots: Sequence[int]
-    keys: bytes
-    parent_keys: bytes
-    depths: Sequence[int]
-    sequences: Sequence[int]
 
 
 class LateMasks(Protocol):
@@ -71,42 +55,15 @@ def num_rows(chunk: Chunk) -> int:
     return chunk.num_tokens + len(chunk.draft_token_ids) + chunk.num_own_drafts
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScore:
-    """A scored token of a prompt, `PromptTokenLogprob` in shard.proto."""
-
-    logprob: float
-    rank: int
-    top_logprobs: Sequence[tuple[int, float]] = field(default=())
+def failure(sequence_id: int, code: SequenceErrorCode, message: str) -> SequenceResult:
+    """Returns the failure of one sequence, which leaves the others untouched. A long message is cut."""
+    text = message.encode(errors="replace")[:MAX_ERROR_MESSAGE_BYTES].decode(errors="ignore")
+    return SequenceResult(sequence_id=sequence_id, error=SequenceError(code=code, message=text))
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The outcome of a chunk that samples or scores.
-
-    token_id: None if it does not sample; logprob: 0.0 unless requested; top_logprobs: (token id, logprob), likeliest
-    first; scores: of the prompt tokens that follow the chunk's positions; more_tokens: those sampled after right
-    drafts, without scores or more tokens of their own; num_own_drafts: those that the backend added; vector: of a
-    sequence that is pooled.
-    """
-
-    sequence_id: int
-    token_id: int | None
-    logprob: float = 0.0
-    top_logprobs: Sequence[tuple[int, float]] = field(default=())
-    scores: Sequence[TokenScore] = field(default=())
-    more_tokens: Sequence[Sampled] = field(default=())
-    num_own_drafts: int = 0
-    vector: Sequence[float] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceFailure:
-    """The failure of one sequence, which leaves the others untouched. code: "not_finite" or "invalid_plan"."""
-
-    sequence_id: int
-    code: str
-    message: str
+def step_result(chunks: Iterable[Chunk], outcomes: Mapping[int, SequenceResult]) -> StepResult:
+    """Returns the outcomes in the order of the chunks, some of which have none. outcomes: by sequence id."""
+    return StepResult(sequences=[outcomes[one.sequence_id] for one in chunks if one.sequence_id in outcomes])
 
 
 # The most drafts of a chunk. More than these hardly ever follow each other without a mistake.
@@ -150,7 +107,7 @@ class Store(Protocol):
     later.
     """
 
-    def contents(self) -> Iterator[StoredBlocks]:
+    def contents(self) -> Iterator[StoreContentsResponse]:
         """Yields the blocks that outlive the process, some at a time. May be called from any thread. Raises OSError."""
         ...
 
@@ -200,8 +157,8 @@ class RunAheadBackend(Protocol):
         Begins that step's samples once all late masks have come for which they wait.
         """
 
-    def finish(self) -> list[Sampled | SequenceFailure]:
-        """Waits for the oldest step that has begun and returns its outcomes."""
+    def finish(self) -> StepResult:
+        """Waits for the oldest step that has begun and returns its result, as `Backend.step` does."""
 
 
 @runtime_checkable
@@ -214,7 +171,7 @@ class DraftingBackend(Protocol):
 class Backend(Protocol):
     """Holds weights, KV pool, and the token list and block table of each started sequence.
 
-    Not thread-safe: only the engine loop calls it. A bad chunk is a `SequenceFailure`, never an exception.
+    Not thread-safe: only the engine loop calls it. A bad chunk fails its sequence and is never an exception.
     """
 
     info: BackendInfo
@@ -242,11 +199,12 @@ class Backend(Protocol):
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         """Copies the first `num_tokens` positions of a block, K and V of all layers."""
 
-    def step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None = None) -> StepResult:
         """Runs one forward pass over `chunks`, samples and scores as requested, and appends sampled tokens to their
         sequences.
 
-        Returns one outcome for each chunk that samples, scores or failed, in the order of the chunks.
+        Returns one outcome for each chunk that samples, scores or failed, in the order of the chunks. The other fields
+        of the result are left to the caller.
 
         A chunk's `appended_token_ids` are appended first. If `allowed_tokens` is not empty, only these can be sampled.
         Chunks with `draft_token_ids` come only if `info.max_draft_tokens` is not 0.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceStart
-from trunkline_server.backends.interface import BackendInfo, Sampled, SequenceFailure, num_rows
+from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceResult, SequenceStart
+from trunkline_server.backends.interface import NOT_FINITE, BackendInfo, failure, num_rows
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.sampling.masks import mask_problem
 
@@ -80,7 +80,7 @@ class RunningSequence:
 
 def vector_outcome(
     sequence: RunningSequence, chunk: Chunk, rows: NDArray[np.float32], *, is_mean: bool
-) -> Sampled | SequenceFailure | None:
+) -> SequenceResult | None:
     """Returns the vector of a pooled sequence whose prompt is complete.
 
     rows: the outputs of a chunk, [num_tokens, N], if the vector is their mean; otherwise the vector, [N]. Means add up
@@ -94,8 +94,8 @@ def vector_outcome(
     if not chunk.sample:
         return None
     if not np.isfinite(rows).all():
-        return SequenceFailure(chunk.sequence_id, "not_finite", "an element of the vector is NaN or infinite")
-    return Sampled(chunk.sequence_id, None, vector=rows.tolist())
+        return failure(chunk.sequence_id, NOT_FINITE, "an element of the vector is NaN or infinite")
+    return SequenceResult(sequence_id=chunk.sequence_id, vector=rows.tolist())
 
 
 AnySequence = TypeVar("AnySequence", bound=RunningSequence)

@@ -12,7 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trunkline_server.backends.interface import BackendInfo, StoredBlocks
+from trunkline_server._proto.shard_pb2 import StoreContentsResponse
+from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Records(Protocol):
     @property
     def num_slots(self) -> int: ...
 
-    def contents(self, first_slot: int, num_slots: int) -> tuple[list[int], bytes, bytes, list[int], list[int]]: ...
+    def contents(self, first_slot: int, num_slots: int) -> bytes: ...
 
 
 class Removals(Protocol):
@@ -63,10 +64,10 @@ class Removals(Protocol):
     def take_removed(self) -> list[tuple[PathLike[str], int, str | None]]: ...
 
 
-def read_contents(records: Records) -> Iterator[StoredBlocks]:
+def read_contents(records: Records) -> Iterator[StoreContentsResponse]:
     """Yields the blocks of all slots; where slots are empty, a piece has no blocks. Raises OSError."""
     for first in range(0, records.num_slots, SLOTS_PER_PIECE):
-        yield StoredBlocks(*records.contents(first, SLOTS_PER_PIECE))
+        yield StoreContentsResponse.FromString(records.contents(first, SLOTS_PER_PIECE))
 
 
 def _await(open_store: Callable[[], KernelStore]) -> KernelStore:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trunkline_server._proto.shard_pb2 import SamplingParams, TokenLogprob
 from trunkline_server.sampling import processors
 from trunkline_server.sampling.masks import penalties_of
 from trunkline_server.sampling.philox import uniforms
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from trunkline_server._proto.shard_pb2 import SamplingParams
 
 
 class NotFiniteError(ValueError):
@@ -85,12 +84,12 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return result
 
 
-def top_logprobs(logprobs: NDArray[np.float32], count: int) -> list[tuple[int, float]]:
-    """Returns the `count` likeliest tokens as (token id, logprob), ties by lower id."""
+def top_logprobs(logprobs: NDArray[np.float32], count: int) -> list[TokenLogprob]:
+    """Returns the `count` likeliest tokens, ties by lower id."""
     if count == 0:
         return []
     likeliest = np.argsort(-logprobs, kind="stable")[:count]
-    return [(int(token_id), float(logprobs[token_id])) for token_id in likeliest]
+    return [TokenLogprob(token_id=int(token_id), logprob=float(logprobs[token_id])) for token_id in likeliest]
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

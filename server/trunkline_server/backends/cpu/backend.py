@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trunkline_server._kernels import LateMasks
-from trunkline_server._proto.shard_pb2 import (
-    SEQUENCE_ERROR_CODE_INVALID_PLAN,
-    SEQUENCE_ERROR_CODE_NOT_FINITE,
-    Chunk,
-    PromptTokenLogprob,
-    SampledToken,
-    SequenceResult,
-    SequenceStart,
-    StepPlan,
-    StepResult,
-)
-from trunkline_server.backends.interface import (
-    BackendInfo,
-    Sampled,
-    SequenceFailure,
-    Store,
-    TokenScore,
-)
+from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan, StepResult
+from trunkline_server.backends.interface import BackendInfo, Store
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.errors import PlanError
 
@@ -35,11 +18,6 @@ if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
     from trunkline_server.backends.cpu.draft_model import DraftModel
     from trunkline_server.backends.cpu.store import DiskStore
-
-_ERROR_CODES = {
-    SEQUENCE_ERROR_CODE_NOT_FINITE: "not_finite",
-    SEQUENCE_ERROR_CODE_INVALID_PLAN: "invalid_plan",
-}
 
 
 class CpuBackend:
@@ -89,36 +67,33 @@ class CpuBackend:
         """Microseconds that the draft model took to draft in the last step."""
         return 0 if self._draft_model is None else self._draft_model.time_us
 
-    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> StepResult:
         assert late_masks is None or isinstance(late_masks, LateMasks), "late masks come from make_late_masks"
         if self._draft_model is None:
             return self._step(chunks, late_masks)
         return self._step_with(self._draft_model, chunks, late_masks)
 
-    def _step_with(
-        self, draft_model: DraftModel, chunks: Sequence[Chunk], late_masks: LateMasks | None
-    ) -> list[Sampled | SequenceFailure]:
+    def _step_with(self, draft_model: DraftModel, chunks: Sequence[Chunk], late_masks: LateMasks | None) -> StepResult:
         """Runs a step whose chunks may have drafts of the draft model."""
         for chunk in chunks:
             draft_model.append(chunk.sequence_id, chunk.appended_token_ids)
         drafted = draft_model.draft(chunks)
         num_drafts = {chunk.sequence_id: len(chunk.draft_token_ids) for chunk in drafted if chunk.num_own_drafts}
-        results: list[Sampled | SequenceFailure] = []
-        for result in self._step(drafted, late_masks):
-            if isinstance(result, Sampled) and result.token_id is not None:
-                tokens = [result.token_id, *(token.token_id for token in result.more_tokens)]
-                draft_model.append(result.sequence_id, [token for token in tokens if token is not None])
-                if own := num_drafts.get(result.sequence_id):
-                    result = replace(result, num_own_drafts=own)
-            results.append(result)
-        return results
+        result = self._step(drafted, late_masks)
+        for one in result.sequences:
+            if one.HasField("token"):
+                tokens = [one.token.token_id, *(token.token_id for token in one.more_tokens)]
+                draft_model.append(one.sequence_id, tokens)
+                one.num_own_drafts = num_drafts.get(one.sequence_id, 0)
+        return result
 
-    def _step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None) -> list[Sampled | SequenceFailure]:
+    def _step(self, chunks: Sequence[Chunk], late_masks: LateMasks | None) -> StepResult:
         try:
-            result = self._executor.step(StepPlan(chunks=chunks).SerializeToString(), late_masks)
+            message = self._executor.step(StepPlan(chunks=chunks).SerializeToString(), late_masks)
         except ValueError as error:
             raise PlanError(str(error)) from error
-        return [_outcome(sequence) for sequence in StepResult.FromString(result).sequences]
+        result: StepResult = StepResult.FromString(message)
+        return result
 
     def step_time_us(self, *, elapsed_us: int) -> int:
         return max(0, elapsed_us - self._executor.waited_us)
@@ -139,24 +114,3 @@ class CpuBackend:
 
         logits = np.frombuffer(self._executor.score(token_ids), dtype=np.float32)
         return logits.reshape(len(token_ids), self._vocab_size)
-
-
-def _outcome(result: SequenceResult) -> Sampled | SequenceFailure:
-    sequence_id = result.sequence_id
-    if result.HasField("error"):
-        return SequenceFailure(sequence_id, _ERROR_CODES[result.error.code], result.error.message)
-    # Most results have neither scores nor more tokens.
-    scores: Sequence[TokenScore] = ()
-    if result.scores:
-        scores = [TokenScore(score.logprob, score.rank, _likeliest(score)) for score in result.scores]
-    if not result.HasField("token"):
-        return Sampled(sequence_id, None, scores=scores, vector=list(result.vector) or ())
-    token = result.token
-    more: Sequence[Sampled] = ()
-    if result.more_tokens:
-        more = [Sampled(sequence_id, other.token_id, other.logprob, _likeliest(other)) for other in result.more_tokens]
-    return Sampled(sequence_id, token.token_id, token.logprob, _likeliest(token), scores, more)
-
-
-def _likeliest(message: SampledToken | PromptTokenLogprob) -> list[tuple[int, float]]:
-    return [(token.token_id, token.logprob) for token in message.top_logprobs]

@@ -6,14 +6,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trunkline_server._proto.shard_pb2 import Restore
-from trunkline_server.backends.interface import (
-    BackendInfo,
-    RestoreOutcome,
-    StoredBlocks,
-    StoreOutcome,
-    Transfers,
-)
+from trunkline_server._proto.shard_pb2 import Restore, StoreContentsResponse, Transfers
+from trunkline_server.backends.interface import BackendInfo
 from trunkline_server.backends.store_files import (
     StoreOptions,
     close_files,
@@ -39,7 +33,7 @@ class DiskStore:
         self._executor = executor
         self._store = store
 
-    def contents(self) -> Iterator[StoredBlocks]:
+    def contents(self) -> Iterator[StoreContentsResponse]:
         return read_contents(self._store)
 
     def restore(self, restore: Restore) -> None:
@@ -55,16 +49,14 @@ class DiskStore:
             raise PlanError(f"discard: {error}") from error
 
     def take_outcomes(self) -> Transfers | None:
-        stores, restores = self._store.take_outcomes()
-        if not stores and not restores:
+        transfers: Transfers = Transfers.FromString(self._store.take_outcomes())
+        if not transfers.stores and not transfers.restores:
             return None
         log_removed(self._store)
         # The kernels limit this to once a minute, so that a full disk does not fill the log as well.
         if (warning := self._store.take_warning()) is not None:
             logger.warning("a block was not stored or restored: %s", warning)
-        return Transfers(
-            [StoreOutcome(*outcome) for outcome in stores], [RestoreOutcome(*outcome) for outcome in restores]
-        )
+        return transfers
 
     def wait_outcomes(self, timeout_s: float) -> None:
         self._store.wait_outcomes(timeout_s)

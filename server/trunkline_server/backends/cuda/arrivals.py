@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trunkline_server._proto.shard_pb2 import BlockRestore, Restore
+from trunkline_server._proto.shard_pb2 import BlockRestore, Restore, RestoreOutcome
 from trunkline_server.backends.cuda.copies import CopyIn
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.outcomes import Outcomes
 from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.interface import RestoreOutcome
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Store as BlockFiles
@@ -225,7 +224,8 @@ class Arrivals:
             self._read.subtract(block.slot for block in blocks)
             self._read = +self._read
         if not self._is_over(job):
-            self.outcomes.add_restore(RestoreOutcome(job.restore.restore_id, job.num_blocks, time_us), job.problem)
+            outcome = RestoreOutcome(restore_id=job.restore.restore_id, num_blocks=job.num_blocks, time_us=time_us)
+            self.outcomes.add_restore(outcome, job.problem)
 
     def _first_unfinished_group(self, num_blocks: int) -> int:
         """Returns the first layer group of the last batch that may still be in flight when the restore is reported."""

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server._proto.shard_pb2 import Chunk, SamplingParams, SequenceStart
+from trunkline_server._proto.shard_pb2 import (
+    Chunk,
+    PromptTokenLogprob,
+    SampledToken,
+    SequenceResult,
+    SequenceStart,
+    StepResult,
+)
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
@@ -24,12 +31,13 @@ from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.tiers import TieredStore
 from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.interface import (
+    INVALID_PLAN,
+    NOT_FINITE,
     BackendInfo,
-    Sampled,
-    SequenceFailure,
     Store,
-    TokenScore,
+    failure,
     num_rows,
+    step_result,
 )
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
@@ -82,7 +90,7 @@ class _Step:
     taken: StepChunks[RunningSequence]
     late_masks: LateMasks | None
     works: list[_ChunkWork] = field(default_factory=list)
-    outcomes: dict[int, Sampled | SequenceFailure] = field(default_factory=dict)
+    outcomes: dict[int, SequenceResult] = field(default_factory=dict)
     logits: torch.Tensor | None = None
     rows: PendingRows | None = None
     begun: Event | None = None
@@ -90,7 +98,7 @@ class _Step:
     resumed: Event | None = None
     event: Event | None = None
     stores: StepStores | None = None
-    results: list[Sampled | SequenceFailure] | None = None
+    result: StepResult | None = None
 
     @property
     def time_us(self) -> int:
@@ -172,7 +180,7 @@ class CudaBackend:
         """Number of steps that have begun and are not finished."""
         return len(self._steps)
 
-    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> StepResult:
         assert not self._steps, "a step is in flight"
         self.begin(chunks, late_masks)
         return self.finish()
@@ -216,7 +224,7 @@ class CudaBackend:
 
     def is_ready(self) -> bool:
         step = self._steps[0]
-        if step.results is not None or not step.works:
+        if step.result is not None or not step.works:
             return True
         if step.event is None and self._has_masks(step):
             with torch.inference_mode():
@@ -225,14 +233,14 @@ class CudaBackend:
         return step.event is not None and step.event.is_reached()
 
     @torch.inference_mode()
-    def finish(self) -> list[Sampled | SequenceFailure]:
-        """Waits for the oldest step in flight and returns its outcomes."""
+    def finish(self) -> StepResult:
+        """Waits for the oldest step in flight and returns its result."""
         self.device.use()
         step = self._steps[0]
-        results = self._resolve(step)
+        result = self._resolve(step)
         self._steps.popleft()
         self._last_time_us = step.time_us
-        return results
+        return result
 
     def step_time_us(self, *, elapsed_us: int) -> int:
         return self._last_time_us
@@ -272,7 +280,7 @@ class CudaBackend:
             except PlanError as error:
                 problem = str(error)
         if problem is not None:
-            step.outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+            step.outcomes[chunk.sequence_id] = failure(chunk.sequence_id, INVALID_PLAN, problem)
             return
         sequence = self._sequences[chunk.sequence_id]
         rows, before = sequence.rows(chunk), step.works[-1] if step.works else None
@@ -378,11 +386,11 @@ class CudaBackend:
         allowed = sequence.rules.allowed
         return allowed if words is None else words if allowed is None else words & allowed
 
-    def _resolve(self, step: _Step) -> list[Sampled | SequenceFailure]:
-        """Waits for a step and returns its outcomes. The first call appends sampled tokens; later calls return the same
-        list.
+    def _resolve(self, step: _Step) -> StepResult:
+        """Waits for a step and returns its result. The first call appends sampled tokens; later calls return the same
+        result.
         """
-        if step.results is None:
+        if step.result is None:
             self._sample(step)
             if step.event is not None:
                 step.event.wait()
@@ -393,30 +401,30 @@ class CudaBackend:
                     step.outcomes[work.chunk.sequence_id] = outcome
             outcomes = step.outcomes
             if self.tiers is not None and step.stores is not None:
-                failed = {one.sequence_id for one in outcomes.values() if isinstance(one, SequenceFailure)}
+                failed = {one.sequence_id for one in outcomes.values() if one.HasField("error")}
                 self.tiers.end_stores(step.stores, failed)
-            step.results = [outcomes[chunk.sequence_id] for chunk in step.chunks if chunk.sequence_id in outcomes]
-        return step.results
+            step.result = step_result(step.chunks, outcomes)
+        return step.result
 
-    def _outcome(self, work: _ChunkWork, rows: Sequence[RowResult]) -> Sampled | SequenceFailure | None:
+    def _outcome(self, work: _ChunkWork, rows: Sequence[RowResult]) -> SequenceResult | None:
         sequence_id, sequence = work.chunk.sequence_id, work.sequence
         if sequence.pool is not None:
             assert self.vectors is not None, "the sequence is pooled"
             return self.vectors.outcome(sequence, work.chunk, work.vector)
         sequence.num_pending -= work.samples
         if work.problem is not None:
-            return SequenceFailure(sequence_id, "invalid_plan", work.problem)
+            return failure(sequence_id, INVALID_PLAN, work.problem)
         scored = rows[work.first_row : work.first_row + work.rows.num_scored]
         for row in scored:
             if row.token_id < 0:
                 return _not_finite(sequence_id, row.token_id)
-        scores = [TokenScore(row.logprob, row.rank, row.top) for row in scored]
+        scores = [PromptTokenLogprob(logprob=row.logprob, rank=row.rank, top_logprobs=row.top) for row in scored]
         if not work.samples:
-            return Sampled(sequence_id, None, scores=scores) if work.chunk.score else None
+            return SequenceResult(sequence_id=sequence_id, scores=scores) if work.chunk.score else None
         if len(sequence.token_ids) != work.num_tokens:
             # The step before sampled nothing, as its outcome said.
-            return SequenceFailure(
-                sequence_id, "invalid_plan", f"the chunk samples after position {work.num_tokens - 1}, but "
+            return failure(
+                sequence_id, INVALID_PLAN, f"the chunk samples after position {work.num_tokens - 1}, but "
                 f"{len(sequence.token_ids)} tokens are known",
             )  # fmt: skip
         first_sample = work.first_row + work.rows.num_scored
@@ -424,8 +432,11 @@ class CudaBackend:
         if samples[0].token_id < 0:
             return _not_finite(sequence_id, samples[0].token_id)
         first, *rows_behind = _take_samples(sequence, samples, work.chunk.draft_token_ids)
-        more = tuple(_sampled(sequence_id, row, sequence.sampling) for row in rows_behind)
-        return _sampled(sequence_id, first, sequence.sampling, scores, more)
+        outcome = SequenceResult(sequence_id=sequence_id, scores=scores)
+        _fill_token(outcome.token, first, sequence.rules)
+        for row in rows_behind:
+            _fill_token(outcome.more_tokens.add(), row, sequence.rules)
+        return outcome
 
 
 def _take_samples(
@@ -447,17 +458,12 @@ def _take_samples(
     return samples[:num_taken]
 
 
-def _sampled(
-    sequence_id: int,
-    row: RowResult,
-    params: SamplingParams,
-    scores: Sequence[TokenScore] = (),
-    more: Sequence[Sampled] = (),
-) -> Sampled:
-    if not params.logprobs and params.num_top_logprobs == 0:
-        return Sampled(sequence_id, row.token_id, scores=scores, more_tokens=more)
-    return Sampled(sequence_id, row.token_id, row.logprob, row.top, scores, more)
+def _fill_token(token: SampledToken, row: RowResult, rules: SamplingRules) -> None:
+    token.token_id = row.token_id
+    if rules.wants_logprob or rules.num_top_logprobs > 0:
+        token.logprob = row.logprob
+        token.top_logprobs.extend(row.top)
 
 
-def _not_finite(sequence_id: int, what: int) -> SequenceFailure:
-    return SequenceFailure(sequence_id, "not_finite", str(NotFiniteError(is_nan=what == NOT_A_NUMBER)))
+def _not_finite(sequence_id: int, what: int) -> SequenceResult:
+    return failure(sequence_id, NOT_FINITE, str(NotFiniteError(is_nan=what == NOT_A_NUMBER)))

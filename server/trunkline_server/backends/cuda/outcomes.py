@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from trunkline_server.backends.interface import RestoreOutcome, StoreOutcome, Transfers
+from trunkline_server._proto.shard_pb2 import RestoreOutcome, Transfers
 
 logger = logging.getLogger(__name__)
 
@@ -19,8 +19,7 @@ class Outcomes:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._stores: list[StoreOutcome] = []
-        self._restores: list[RestoreOutcome] = []
+        self._transfers = Transfers()
         self._is_woken = False
         self._bug: BaseException | None = None
         self._warned_at = -WARNING_INTERVAL_S
@@ -30,7 +29,7 @@ class Outcomes:
         """Adds the outcome of a store. problem: why it failed, or None."""
         with self._changed:
             self._counts["stored" if problem is None else "not_stored"] += 1
-            self._stores.append(StoreOutcome(slot, problem is None))
+            self._transfers.stores.add(slot=slot, is_stored=problem is None)
             self.warn(problem)
             self._changed.notify_all()
 
@@ -39,7 +38,7 @@ class Outcomes:
         with self._changed:
             self._counts["restored"] += outcome.num_blocks
             self._counts["not_restored"] += problem is not None
-            self._restores.append(outcome)
+            self._transfers.restores.append(outcome)
             self.warn(problem)
             self._changed.notify_all()
 
@@ -62,18 +61,15 @@ class Outcomes:
         with self._changed:
             if self._bug is not None:
                 raise self._bug
-            if not self._stores and not self._restores:
+            if not self._has_any():
                 return None
-            transfers = Transfers(self._stores, self._restores)
-            self._stores, self._restores = [], []
+            transfers, self._transfers = self._transfers, Transfers()
             return transfers
 
     def wait(self, timeout_s: float) -> None:
         """Waits for outcomes, for the time limit, or for `wake`."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._is_woken or self._stores or self._restores or self._bug is not None, timeout_s
-            )
+            self._changed.wait_for(lambda: self._is_woken or self._has_any() or self._bug is not None, timeout_s)
             self._is_woken = False
 
     def wake(self) -> None:
@@ -85,9 +81,12 @@ class Outcomes:
     def forget(self) -> None:
         """Drops outcomes that have not been taken."""
         with self._changed:
-            self._stores, self._restores = [], []
+            self._transfers = Transfers()
 
     def counts(self) -> dict[str, int]:
         """Returns the numbers of blocks stored, not stored, restored and not restored so far."""
         with self._changed:
             return dict(self._counts)
+
+    def _has_any(self) -> bool:
+        return bool(self._transfers.stores) or bool(self._transfers.restores)

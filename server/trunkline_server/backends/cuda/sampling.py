@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server._proto.shard_pb2 import TokenBias, Watermark
+from trunkline_server._proto.shard_pb2 import TokenBias, TokenLogprob, Watermark
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.kernels.choose import (
     ChoiceScratch,
@@ -96,7 +96,7 @@ class RowResult:
     token_id: int
     logprob: float
     rank: int
-    top: Sequence[tuple[int, float]]
+    top: Sequence[TokenLogprob]
 
 
 class PendingRows:
@@ -118,15 +118,10 @@ class PendingRows:
         top_logprobs = words[(3 + tops) * size :].view(np.float32).reshape(size, tops)
         rows = []
         for number, request in enumerate(self._requests):
-            top: list[tuple[int, float]] = []
+            top: list[TokenLogprob] = []
             if request.num_top:
-                top = list(
-                    zip(
-                        top_tokens[number, : request.num_top].tolist(),
-                        top_logprobs[number, : request.num_top].tolist(),
-                        strict=True,
-                    )
-                )
+                ids, values = (table[number, : request.num_top].tolist() for table in (top_tokens, top_logprobs))
+                top = [TokenLogprob(token_id=id, logprob=value) for id, value in zip(ids, values, strict=True)]
             rows.append(RowResult(tokens[number], logprobs[number], ranks[number], top))
         return rows
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trunkline_server._proto.shard_pb2 import Chunk, Restore
+from trunkline_server._proto.shard_pb2 import Chunk, Restore, StoreContentsResponse, Transfers
 from trunkline_server.backends.cuda.arrivals import MAX_UNFINISHED_BYTES, Arrival, Arrivals, LayerGates
 from trunkline_server.backends.cuda.copies import GROUP_BYTES, STAGING_BYTES, CopyIn, CopyOut
 from trunkline_server.backends.cuda.departures import BlockToStore, Departures, KeyChain, StepStores
@@ -23,7 +23,6 @@ from trunkline_server.backends.cuda.places import PlaceTable
 from trunkline_server.backends.cuda.runner import StepRunner
 from trunkline_server.backends.cuda.step_input import Entry
 from trunkline_server.backends.cuda.worker import Worker
-from trunkline_server.backends.interface import StoredBlocks, Transfers
 from trunkline_server.backends.sequences import RunningSequence
 from trunkline_server.backends.store_files import close_files, log_removed, read_contents, take_files_back
 from trunkline_server.errors import PlanError
@@ -78,7 +77,7 @@ class TieredStore:
         self.gates = LayerGates(device, copies_in.groups)
         self._chains: dict[int, KeyChain] = {}
 
-    def contents(self) -> Iterator[StoredBlocks]:
+    def contents(self) -> Iterator[StoreContentsResponse]:
         return iter(()) if self._files is None else read_contents(self._files)
 
     def restore(self, restore: Restore) -> None:

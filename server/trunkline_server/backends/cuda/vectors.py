@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trunkline_server._proto.shard_pb2 import Chunk
-from trunkline_server.backends.interface import Sampled, SequenceFailure
+from trunkline_server._proto.shard_pb2 import Chunk, SequenceResult
 from trunkline_server.backends.sequences import vector_outcome
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ class Vectors:
             return rows[first_token : first_token + chunk.num_tokens].clone()
         return rows[first_row].clone() if chunk.sample else None
 
-    def outcome(
-        self, sequence: RunningSequence, chunk: Chunk, rows: torch.Tensor | None
-    ) -> Sampled | SequenceFailure | None:
+    def outcome(self, sequence: RunningSequence, chunk: Chunk, rows: torch.Tensor | None) -> SequenceResult | None:
         """Returns the vector of a sequence whose prompt is complete. rows: what `take` returned, computed by now."""
         if rows is None:
             return None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart
-from trunkline_server.backends.interface import (
-    BackendInfo,
-    Sampled,
-    SequenceFailure,
-    Store,
-    TokenScore,
+from trunkline_server._proto.shard_pb2 import (
+    Chunk,
+    PromptTokenLogprob,
+    SampledToken,
+    SequenceResult,
+    SequenceStart,
+    StepResult,
 )
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, BackendInfo, Store, failure, step_result
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.kv_pool import Blocks
@@ -84,8 +84,8 @@ class StepBackend:
     def copy_block(self, source_block_id: int, destination_block_id: int, num_tokens: int) -> None:
         self._pool.copy_block(source_block_id, destination_block_id, num_tokens)
 
-    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> list[Sampled | SequenceFailure]:
-        outcomes: dict[int, Sampled | SequenceFailure] = {}
+    def step(self, chunks: Sequence[Chunk], late_masks: AnyLateMasks | None = None) -> StepResult:
+        outcomes: dict[int, SequenceResult] = {}
         accepted: list[Chunk] = []
         taken = StepChunks(self._sequences)
         self._waited_ns = 0
@@ -95,7 +95,7 @@ class StepBackend:
             if problem is None:
                 accepted.append(chunk)
             else:
-                outcomes[chunk.sequence_id] = SequenceFailure(chunk.sequence_id, "invalid_plan", problem)
+                outcomes[chunk.sequence_id] = failure(chunk.sequence_id, INVALID_PLAN, problem)
         if accepted:
             logits = self._forward([self._row_tokens(chunk) for chunk in accepted], accepted)
             first_row, first_token = 0, 0
@@ -111,7 +111,7 @@ class StepBackend:
                     outcomes[chunk.sequence_id] = outcome
                 first_row += len(rows)
                 first_token += chunk.num_tokens
-        return [outcomes[chunk.sequence_id] for chunk in chunks if chunk.sequence_id in outcomes]
+        return step_result(chunks, outcomes)
 
     def score(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         self._sequences.check_score(len(token_ids))
@@ -141,7 +141,7 @@ class StepBackend:
         sees_all = self._pooling is not None and self._pooling.whole
         return self._run(_make_step(parts, sampling_rows, sees_all=sees_all))
 
-    def _vector(self, chunk: Chunk, output: NDArray[np.float32]) -> Sampled | SequenceFailure | None:
+    def _vector(self, chunk: Chunk, output: NDArray[np.float32]) -> SequenceResult | None:
         """Takes the output [num_tokens, N] of a chunk of a pooled sequence."""
         assert self._pooling is not None, "the router asks for vectors only where there are some"
         is_mean = self._pooling.kind == "mean"
@@ -150,28 +150,31 @@ class StepBackend:
 
     def _outcome(
         self, chunk: Chunk, rows: LogitsRows, logits: NDArray[np.float32], late_masks: AnyLateMasks | None
-    ) -> Sampled | SequenceFailure | None:
+    ) -> SequenceResult | None:
         try:
             scores = [self._score(chunk, index, logits[index]) for index in range(rows.num_scored)]
         except NotFiniteError as error:
-            return SequenceFailure(chunk.sequence_id, "not_finite", str(error))
+            return failure(chunk.sequence_id, NOT_FINITE, str(error))
         if not rows.num_samples:
-            return Sampled(chunk.sequence_id, None, scores=scores)
-        sampled = self._sample(chunk, logits[rows.num_scored], late_masks)
-        return replace(sampled, scores=scores) if isinstance(sampled, Sampled) else sampled
+            return SequenceResult(sequence_id=chunk.sequence_id, scores=scores)
+        outcome = self._sample(chunk, logits[rows.num_scored], late_masks)
+        if outcome is not None and outcome.HasField("token"):
+            outcome.scores.extend(scores)
+        return outcome
 
-    def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> TokenScore:
+    def _score(self, chunk: Chunk, index: int, logits: NDArray[np.float32]) -> PromptTokenLogprob:
         """Scores the token that follows the chunk's position `index`."""
         check_finite(logits)
         sequence = self._sequences[chunk.sequence_id]
         token_id = sequence.token_ids[chunk.first_position + index + 1]
         logprobs = log_softmax(logits)
         top = top_logprobs(logprobs, sequence.sampling.num_top_prompt_logprobs)
-        return TokenScore(float(logprobs[token_id]), int(np.count_nonzero(logits >= logits[token_id])), top)
+        rank = int(np.count_nonzero(logits >= logits[token_id]))
+        return PromptTokenLogprob(logprob=float(logprobs[token_id]), rank=rank, top_logprobs=top)
 
     def _sample(
         self, chunk: Chunk, logits: NDArray[np.float32], late_masks: AnyLateMasks | None
-    ) -> Sampled | SequenceFailure | None:
+    ) -> SequenceResult | None:
         sequence_id, mask = chunk.sequence_id, chunk.allowed_tokens
         if chunk.awaits_mask:
             assert late_masks is not None, "a chunk awaits its mask somewhere"
@@ -182,21 +185,21 @@ class StepBackend:
                 return None
             problem = self._sequences.mask_problem(mask)
             if problem is not None:
-                return SequenceFailure(sequence_id, "invalid_plan", problem)
+                return failure(sequence_id, INVALID_PLAN, problem)
         sequence = self._sequences[sequence_id]
         params = sequence.sampling
         try:
             check_finite(logits)
             token_id = choose_token(logits, sequence.token_ids, sequence.num_prompt_tokens, params, mask)
         except NotFiniteError as error:
-            return SequenceFailure(sequence_id, "not_finite", str(error))
+            return failure(sequence_id, NOT_FINITE, str(error))
         sequence.token_ids.append(token_id)
-        if not params.logprobs and params.num_top_logprobs == 0:
-            return Sampled(sequence_id, token_id)
-        logprobs = log_softmax(logits)
-        return Sampled(
-            sequence_id, token_id, float(logprobs[token_id]), top_logprobs(logprobs, params.num_top_logprobs)
-        )
+        token = SampledToken(token_id=token_id)
+        if params.logprobs or params.num_top_logprobs > 0:
+            logprobs = log_softmax(logits)
+            token.logprob = float(logprobs[token_id])
+            token.top_logprobs.extend(top_logprobs(logprobs, params.num_top_logprobs))
+        return SequenceResult(sequence_id=sequence_id, token=token)
 
 
 def _make_step(
