@@ -38,6 +38,8 @@ macro_rules! sampling_body {
 
         impl $body {
             /// Returns the numbers of the sampling parameters.
+            // A dialect may have all of them.
+            #[allow(clippy::needless_update)]
             pub fn numbers(&self) -> trunkline_contract::RequestNumbers {
                 trunkline_contract::RequestNumbers { $($name: self.$name,)* ..Default::default() }
             }
