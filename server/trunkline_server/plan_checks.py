@@ -8,7 +8,6 @@ no part of the plan has run. A start that is wrong by itself is no such violatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server import _kernels
@@ -26,35 +25,8 @@ if TYPE_CHECKING:
 KEY_BYTES = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanLimits:
-    """The limits that plans must keep; `Describe` reports them to the router."""
-
-    block_size: int
-    num_device_blocks: int
-    max_step_tokens: int
-    max_step_sequences: int
-    num_store_slots: int = 0
-    num_window_parts: int = 0
-    max_draft_tokens: int = 0
-    max_own_drafts: int = 0
-
-    @classmethod
-    def of(cls, info: BackendInfo) -> PlanLimits:
-        return cls(
-            block_size=info.block_size,
-            num_device_blocks=info.num_device_blocks,
-            max_step_tokens=info.max_step_tokens,
-            max_step_sequences=info.max_step_sequences,
-            num_store_slots=info.num_store_slots,
-            num_window_parts=info.num_window_parts,
-            max_draft_tokens=info.max_draft_tokens,
-            max_own_drafts=info.max_own_drafts,
-        )
-
-
 def read_request(
-    request: shard_pb2.StepRequest, limits: PlanLimits, late_masks: LateMasks, named_masks: NamedMasks
+    request: shard_pb2.StepRequest, limits: BackendInfo, late_masks: LateMasks, named_masks: NamedMasks
 ) -> shard_pb2.StepPlan | None:
     """Puts late masks into `late_masks`, then checks the plan and returns it, if there is one.
 
@@ -98,7 +70,7 @@ def start_problem(start: shard_pb2.SequenceStart, vocab_size: int) -> str | None
     return None
 
 
-def _check_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, named_masks: NamedMasks) -> None:
+def _check_plan(plan: shard_pb2.StepPlan, limits: BackendInfo, named_masks: NamedMasks) -> None:
     chunks = list(plan.chunks)
     _check_chunks(plan.step_id, chunks, limits)
     for restore in plan.restores:
@@ -116,7 +88,7 @@ def _check_plan(plan: shard_pb2.StepPlan, limits: PlanLimits, named_masks: Named
             start.sampling.allowed_tokens = named_masks.read(start.sampling, start.sequence_id)
 
 
-def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> None:
+def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: BackendInfo) -> None:
     if len(chunks) > limits.max_step_sequences:
         raise PlanError(
             f"step {step_id} has {len(chunks)} chunks, more than `max_step_sequences` ({limits.max_step_sequences})"
@@ -140,7 +112,7 @@ def _check_chunks(step_id: int, chunks: Sequence[Chunk], limits: PlanLimits) -> 
         raise PlanError(f"step {step_id} has two chunks of one sequence")
 
 
-def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
+def _check_drafts(step_id: int, chunk: Chunk, limits: BackendInfo) -> None:
     where = f"step {step_id}: chunk of sequence {chunk.sequence_id}"
     num_drafts = len(chunk.draft_token_ids)
     if num_drafts > limits.max_draft_tokens:
@@ -157,7 +129,7 @@ def _check_drafts(step_id: int, chunk: Chunk, limits: PlanLimits) -> None:
 
 
 def _check_slots(
-    step_id: int, chunks: Sequence[Chunk], restores: Sequence[Restore], discards: Sequence[int], limits: PlanLimits
+    step_id: int, chunks: Sequence[Chunk], restores: Sequence[Restore], discards: Sequence[int], limits: BackendInfo
 ) -> None:
     """Checks that each slot is in one transfer only: written or emptied once, or read. Raises PlanError."""
     written: list[int] = list(discards)
@@ -182,7 +154,7 @@ def _check_slots(
         raise PlanError(f"step {step_id} restores two blocks onto one")
 
 
-def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: PlanLimits) -> None:
+def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: BackendInfo) -> None:
     if not limits.num_window_parts:
         raise PlanError(f"step {step_id} drops window parts, but blocks are in one piece")
     if (highest := max(window_drops)) >= limits.num_device_blocks:
@@ -194,7 +166,7 @@ def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: PlanL
         raise PlanError(f"step {step_id} drops the window part of one block twice")
 
 
-def _check_restore(step_id: int, restore: Restore, limits: PlanLimits) -> None:
+def _check_restore(step_id: int, restore: Restore, limits: BackendInfo) -> None:
     where = f"step {step_id}: restore {restore.restore_id}"
     if not restore.blocks:
         raise PlanError(f"{where} has no blocks")
@@ -207,7 +179,7 @@ def _check_restore(step_id: int, restore: Restore, limits: PlanLimits) -> None:
             )
 
 
-def _check_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: PlanLimits) -> None:
+def _check_copy(step_id: int, copy: shard_pb2.BlockCopy, limits: BackendInfo) -> None:
     for block_id in (copy.source_block_id, copy.destination_block_id):
         if block_id >= limits.num_device_blocks:
             raise PlanError(

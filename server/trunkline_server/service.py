@@ -22,7 +22,7 @@ from trunkline_server.errors import InvalidArgument, PlanError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan_checks import PlanLimits, read_request
+from trunkline_server.plan_checks import read_request
 from trunkline_server.stream import StepStream, StreamEnd
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ShardService:
     ) -> None:
         self._store = store
         self._loop = loop
-        self._limits = PlanLimits.of(backend)
+        self._limits = backend
         self._on_bug = on_bug
         self._description = describe(model, backend)
 

@@ -20,7 +20,7 @@ from tests.fakes.shard import MODEL
 from trunkline_server._proto import shard_pb2 as pb
 from trunkline_server.engine import Engine
 from trunkline_server.named_masks import NamedMasks
-from trunkline_server.plan_checks import PlanLimits, read_request
+from trunkline_server.plan_checks import read_request
 from trunkline_server.service import describe
 
 PATH = Path(__file__).resolve().parents[3] / "proto" / "testdata" / "conversation.jsonl"
@@ -61,7 +61,7 @@ def _record(fake: FakeBackend, stream: list[dict[str, Any]]) -> list[dict[str, A
         late = [json_format.ParseDict(each, pb.LateMask()) for name, each in following.items() if name == "late_mask"]
         request = pb.StepRequest(plan=plan, late_masks=late)
         masks = engine.make_late_masks()
-        checked = read_request(request, PlanLimits.of(fake.info), masks, named_masks)
+        checked = read_request(request, fake.info, masks, named_masks)
         assert checked is not None
         result = engine.step(checked, masks)
         result.device_time_us = 0
