@@ -248,7 +248,7 @@ fn grammar(body: &mut Body) -> Result<Option<AskedGrammar>, ApiError> {
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
-        names: FieldNames { stop: "stop_sequences", ..FieldNames::OF_CHATS },
+        names: FieldNames { stop: "stop_sequences", ..FieldNames::default() },
         takes_defaults: true,
         class: Wanted::from_anthropic(body.service_tier.as_deref())?,
         timeout: body.timeout,

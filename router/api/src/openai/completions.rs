@@ -287,7 +287,7 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     let mut raw = body.shared_params()?;
-    raw.names = FieldNames { top_logprobs: "logprobs", prompt: "prompt", ..FieldNames::OF_CHATS };
+    raw.names = FieldNames { top_logprobs: "logprobs", prompt: "prompt", ..FieldNames::default() };
     if body.max_tokens.is_none() && body.n_predict.is_some() {
         raw.names.max_new_tokens = "n_predict";
     }

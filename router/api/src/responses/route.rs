@@ -333,7 +333,7 @@ fn tool(idx: usize, field: &ToolField) -> Result<Tool, ApiError> {
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {
     Ok(RawParams {
-        names: FieldNames { max_new_tokens: "max_output_tokens", prompt: "input", ..FieldNames::OF_CHATS },
+        names: FieldNames { max_new_tokens: "max_output_tokens", prompt: "input", ..FieldNames::default() },
         takes_defaults: true,
         class: Wanted::from_openai(body.service_tier.as_deref(), None)?,
         timeout: body.timeout,

@@ -299,12 +299,12 @@ impl CheckedParams {
     /// Checks a prompt against the limits, and completes the request with it. Each dialect calls it once for each
     /// prompt that it has tokenized.
     pub fn with_prompt(&self, prompt: Prompt) -> Result<GenerationRequest, ApiError> {
-        let mut token_ids = prompt.token_ids;
+        let Prompt { mut token_ids, mut prediction_token_ids, pooling, .. } = prompt;
         self.tokens.truncate(&mut token_ids, self.prompt_room());
         self.tokens.check_prompt(token_ids.len())?;
         self.check_length(token_ids.len())?;
         self.check_ids(&token_ids)?;
-        let max_new_tokens = match prompt.pooling {
+        let max_new_tokens = match pooling {
             Some(_) => 1,
             None => self.max_new_tokens(token_ids.len())?,
         };
@@ -313,22 +313,17 @@ impl CheckedParams {
             let problem = format!("is {min_tokens}, but only {max_new_tokens} tokens will be generated");
             return Err(ApiError::value(self.delivery.names.min_tokens, problem));
         }
-        let mut prediction_token_ids = prompt.prediction_token_ids;
         prediction_token_ids.truncate(max_new_tokens as usize);
-        let is_drafted = self.speculates && prompt.pooling.is_none();
-        let pooling = prompt.pooling;
+        let is_drafted = self.speculates && pooling.is_none();
         let mut sequence = SequenceRequest { token_ids, max_new_tokens, pooling, ..self.sequence.clone() };
         if let Some(Breakpoint { ttl_s, num_tokens }) = prompt.breakpoint.filter(|_| self.takes_breakpoints) {
             (sequence.retention.pinned_ms, sequence.retention.num_tokens) = (Some(to_ms(ttl_s)), num_tokens);
         }
+        let Prompt { grammar, shown_token_ids, sections, .. } = prompt;
         Ok(GenerationRequest {
             sequence,
-            delivery: Delivery {
-                shown_token_ids: prompt.shown_token_ids,
-                sections: prompt.sections,
-                ..self.delivery.clone()
-            },
-            grammar: prompt.grammar,
+            delivery: Delivery { shown_token_ids, sections, ..self.delivery.clone() },
+            grammar,
             prediction_token_ids: is_drafted.then_some(prediction_token_ids),
         })
     }

@@ -20,20 +20,16 @@ pub struct FieldNames {
     pub stop: &'static str,
 }
 
-impl FieldNames {
-    /// OpenAI's names for chats.
-    pub const OF_CHATS: Self = Self {
-        max_new_tokens: "max_tokens",
-        min_tokens: "min_tokens",
-        top_logprobs: "top_logprobs",
-        prompt: "messages",
-        stop: "stop",
-    };
-}
-
 impl Default for FieldNames {
+    /// OpenAI's names for chats.
     fn default() -> Self {
-        Self::OF_CHATS
+        Self {
+            max_new_tokens: "max_tokens",
+            min_tokens: "min_tokens",
+            top_logprobs: "top_logprobs",
+            prompt: "messages",
+            stop: "stop",
+        }
     }
 }
 
