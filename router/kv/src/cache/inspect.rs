@@ -79,9 +79,9 @@ impl KvCache {
         let tree = device.tree();
         let node = tree.get(id)?;
         let num_blocks = |is_counted: &dyn Fn(usize) -> bool| {
-            (0..node.blocks().len()).filter(|&index| is_counted(index)).count() as u32
+            (0..node.blocks.len()).filter(|&index| is_counted(index)).count() as u32
         };
-        let (block, key) = (|index: usize| node.blocks()[index], |index: usize| node.keys()[index]);
+        let (block, key) = (|index: usize| node.blocks[index], |index: usize| node.keys[index]);
         let store_pins = store.as_ref().map(|store| store.pins());
         let ends =
             |&key: &BlockKey| [pins.end_of(key), store_pins.and_then(|pins| pins.end_of(key))].into_iter();
@@ -90,9 +90,9 @@ impl KvCache {
             key: tree.last_key(id),
             parent: tree.parent(id),
             salt: tree.salt_of(id).clone(),
-            first_token: node.first_block() * device.block_size(),
-            num_tokens: node.tokens().len() as u32,
-            num_blocks: node.blocks().len() as u32,
+            first_token: node.first_block * device.block_size(),
+            num_tokens: node.tokens.len() as u32,
+            num_blocks: node.blocks.len() as u32,
             num_windowed: num_blocks(&|index| {
                 device.windows().is_some_and(|parts: &WindowParts| parts.is_there(block(index)))
             }),
@@ -100,11 +100,11 @@ impl KvCache {
             num_stored: num_blocks(&|index| store.as_ref().is_some_and(|store| store.has(key(index)))),
             num_pinned: num_blocks(&|index| pins.is_pinned(block(index))),
             num_stored_pinned: num_blocks(&|index| store_pins.is_some_and(|pins| pins.has(key(index)))),
-            pin_ends_at_ms: node.keys().iter().flat_map(ends).flatten().max(),
-            groups: node.groups().to_vec(),
-            num_children: node.num_children() as u32,
-            num_hits: node.num_hits(),
-            used_at_ms: node.used_at_ms(),
+            pin_ends_at_ms: node.keys.iter().flat_map(ends).flatten().max(),
+            groups: node.groups.clone(),
+            num_children: node.children.len() as u32,
+            num_hits: node.num_hits,
+            used_at_ms: node.used_at_ms,
         })
     }
 
@@ -116,7 +116,7 @@ impl KvCache {
     /// Returns the keys of all blocks of a node and its descendants, or none if `key` is not that of the node.
     pub fn subtree_keys(&self, id: NodeId, key: BlockKey) -> Option<Vec<BlockKey>> {
         let tree = self.device.tree();
-        let keys_of = |node: NodeId| tree.get(node).map_or(&[][..], |node| node.keys());
+        let keys_of = |node: NodeId| tree.get(node).map_or(&[][..], |node| &node.keys[..]);
         self.has_node(id, key).then(|| tree.subtree(id).into_iter().flat_map(keys_of).copied().collect())
     }
 
@@ -139,6 +139,6 @@ impl KvCache {
 
     /// Returns true if the tree has a node with this id whose last block has this key.
     pub(super) fn has_node(&self, id: NodeId, key: BlockKey) -> bool {
-        self.device.tree().get(id).is_some_and(|node| node.keys().last() == Some(&key))
+        self.device.tree().get(id).is_some_and(|node| node.keys.last() == Some(&key))
     }
 }

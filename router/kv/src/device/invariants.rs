@@ -27,7 +27,7 @@ impl DeviceTier {
                     node.0
                 );
             }
-            let parent_block = parent.and_then(|parent| self.tree.get(parent)?.blocks().last().copied());
+            let parent_block = parent.and_then(|parent| self.tree.get(parent)?.blocks.last().copied());
             let before = parent_block.into_iter().chain(blocks.iter().copied());
             let first = usize::from(parent_block.is_some());
             for (before, &block) in before.zip(&blocks[1 - first..]) {

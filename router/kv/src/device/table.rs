@@ -83,11 +83,6 @@ impl BlockTable {
         self.windows.first_block()
     }
 
-    /// Returns the number of holds on blocks of the index that the sequence does not use itself.
-    pub fn num_extra_holds(&self) -> usize {
-        self.shadows.len() + usize::from(self.copy_source.is_some())
-    }
-
     /// Returns the block that the index has at `block_idx`, which the table has indexed.
     pub(super) fn indexed_block(&self, block_idx: usize) -> BlockId {
         let shadow = self.shadows.iter().find(|shadow| shadow.block_idx == block_idx);

@@ -22,17 +22,17 @@ impl NodeId {
 pub(crate) struct Node {
     pub(super) parent: Option<NodeId>,
     /// The number of blocks on the path before this node.
-    pub(super) first_block: u32,
+    pub(crate) first_block: u32,
     /// Whole blocks; fewer than `block_size` tokens in a tail.
-    pub(super) tokens: Vec<u32>,
-    pub(super) blocks: Vec<BlockId>,
-    pub(super) keys: Vec<BlockKey>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) keys: Vec<BlockKey>,
     /// The children, by the tokens of their first block.
-    pub(super) children: BTreeMap<Box<[u32]>, NodeId>,
-    pub(super) num_hits: u32,
-    pub(super) used_at_ms: u64,
+    pub(crate) children: BTreeMap<Box<[u32]>, NodeId>,
+    pub(crate) num_hits: u32,
+    pub(crate) used_at_ms: u64,
     /// The groups of the requests that used the node, the latest last.
-    pub(super) groups: Vec<Arc<str>>,
+    pub(crate) groups: Vec<Arc<str>>,
     /// Set only in roots.
     pub(super) salt: Option<Box<Salt>>,
 }
@@ -40,38 +40,6 @@ pub(crate) struct Node {
 impl Node {
     pub(super) fn is_root(&self) -> bool {
         self.salt.is_some()
-    }
-
-    pub(crate) fn first_block(&self) -> u32 {
-        self.first_block
-    }
-
-    pub(crate) fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    pub(crate) fn blocks(&self) -> &[BlockId] {
-        &self.blocks
-    }
-
-    pub(crate) fn keys(&self) -> &[BlockKey] {
-        &self.keys
-    }
-
-    pub(crate) fn num_children(&self) -> usize {
-        self.children.len()
-    }
-
-    pub(crate) fn num_hits(&self) -> u32 {
-        self.num_hits
-    }
-
-    pub(crate) fn used_at_ms(&self) -> u64 {
-        self.used_at_ms
-    }
-
-    pub(crate) fn groups(&self) -> &[Arc<str>] {
-        &self.groups
     }
 
     pub(super) fn record_use(&mut self, num_hits: u32, now_ms: u64) {
