@@ -104,6 +104,13 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread of transfers panics while it holds the lock")
     }
+
+    /// Wakes callers that wait for outcomes, unless one is about to take them.
+    fn tell(&self, state: &State) {
+        if !state.is_held {
+            self.outcome.notify_all();
+        }
+    }
 }
 
 /// An open store and its threads. Dropping it finishes the transfers in progress, discards queued ones and ends the
@@ -201,7 +208,7 @@ impl Transfers {
         self.check_free(slot)?;
         let mut state = self.shared.lock();
         state.end_store(slot, Err(why));
-        self.tell(&state);
+        self.shared.tell(&state);
         Ok(())
     }
 
@@ -224,7 +231,7 @@ impl Transfers {
             state.counts.not_restored += 1;
             state.troubles.note(&QueueFull { most: MAX_QUEUED_RESTORES });
             state.outcomes.restores.push(RestoreOutcome { restore_id, num_blocks: 0, time: Duration::ZERO });
-            self.tell(&state);
+            self.shared.tell(&state);
             return Ok(());
         }
         for block in &blocks {
@@ -282,12 +289,6 @@ impl Transfers {
         let mut state = self.shared.lock();
         state.is_held = false;
         std::mem::take(&mut state.outcomes)
-    }
-
-    fn tell(&self, state: &State) {
-        if !state.is_held {
-            self.shared.outcome.notify_all();
-        }
     }
 
     /// Waits until no transfer is left. Queued stores are written; queued restores are discarded and have no outcome.
@@ -355,9 +356,7 @@ fn write_blocks(shared: &Shared) {
         state.num_stores -= 1;
         state.written.remove(&block.slot);
         state.end_store(block.slot, result.as_ref().copied().map_err(|error| error as _));
-        if !state.is_held {
-            shared.outcome.notify_all();
-        }
+        shared.tell(&state);
         shared.ended.notify_all();
         // No caller waits for this part, but the job counts as in progress, so that the disk is idle after `finish`.
         drop(state);
@@ -394,9 +393,7 @@ fn read_blocks(shared: &Shared) {
             state.troubles.note(&failure);
         }
         state.outcomes.restores.push(RestoreOutcome { restore_id: job.restore_id, num_blocks, time });
-        if !state.is_held {
-            shared.outcome.notify_all();
-        }
+        shared.tell(&state);
         shared.ended.notify_all();
     }
 }

@@ -105,8 +105,7 @@ impl Store {
         }
         if found != *g {
             // Blocks behind the end of a smaller store are lost, and reads of them fail.
-            lock.records.set_num_bytes(g.record_offset(g.num_slots)).map_err(fail)?;
-            lock.blocks.set_num_bytes(g.block_offset(g.num_slots)).map_err(fail)?;
+            set_sizes(g, &lock.records, &lock.blocks).map_err(fail)?;
             write_full(&lock.records, &g.header(), 0).map_err(fail)?;
         }
         Ok(())
@@ -150,16 +149,22 @@ impl Store {
             }
         })
         .map_err(fail)?;
-        Ok(Self {
+        let store = Self::on(Box::new(records), Box::new(blocks), geometry);
+        store.next_sequence.store(newest.saturating_add(1), Ordering::Relaxed);
+        Ok(store)
+    }
+
+    fn on(records: Box<dyn DiskFile>, blocks: Box<dyn DiskFile>, geometry: Geometry) -> Self {
+        Self {
             geometry,
-            records: Box::new(records),
-            blocks: Box::new(blocks),
-            next_sequence: AtomicU64::new(newest.saturating_add(1)),
+            records,
+            blocks,
+            next_sequence: AtomicU64::new(1),
             refused_at: Mutex::new(None),
             refused_pause: REFUSED_PAUSE,
             neighbours: None,
             lock: None,
-        })
+        }
     }
 
     /// Does the work of [`Store::open`] on given files. `path` names the file of records in messages.
@@ -170,16 +175,7 @@ impl Store {
         path: &Path,
     ) -> Result<(Self, Found), OpenError> {
         geometry.check()?;
-        let store = Self {
-            geometry,
-            records,
-            blocks,
-            next_sequence: AtomicU64::new(1),
-            refused_at: Mutex::new(None),
-            refused_pause: REFUSED_PAUSE,
-            neighbours: None,
-            lock: None,
-        };
+        let store = Self::on(records, blocks, geometry);
         let fail = |what, source| OpenError::System { what, path: PathBuf::from(path), source };
         let header = read_header(&*store.records).map_err(|error| fail("read", error))?;
         let lost = match Geometry::from_header(&header) {
@@ -203,14 +199,8 @@ impl Store {
         // The records come first: without a header the blocks do not count.
         self.records.set_num_bytes(0)?;
         self.blocks.set_num_bytes(0)?;
-        self.set_sizes()?;
+        set_sizes(&self.geometry, &*self.records, &*self.blocks)?;
         write_full(&*self.records, &self.geometry.header(), 0)
-    }
-
-    fn set_sizes(&self) -> io::Result<()> {
-        let g = &self.geometry;
-        self.records.set_num_bytes(g.record_offset(g.num_slots))?;
-        self.blocks.set_num_bytes(g.block_offset(g.num_slots))
     }
 
     /// Reads the existing records and erases damaged ones.
@@ -232,7 +222,7 @@ impl Store {
         })?;
         self.next_sequence.store(newest.saturating_add(1), Ordering::Relaxed);
         found.num_damaged = damaged.len();
-        self.set_sizes()?;
+        set_sizes(&self.geometry, &*self.records, &*self.blocks)?;
         if *header != g.header() {
             write_full(&*self.records, &g.header(), 0)?;
         }
@@ -240,4 +230,9 @@ impl Store {
         damaged.into_iter().for_each(|slot| drop(self.erase(slot)));
         Ok(found)
     }
+}
+
+fn set_sizes(g: &Geometry, records: &dyn DiskFile, blocks: &dyn DiskFile) -> io::Result<()> {
+    records.set_num_bytes(g.record_offset(g.num_slots))?;
+    blocks.set_num_bytes(g.block_offset(g.num_slots))
 }
