@@ -100,7 +100,7 @@ impl ToolCallParser {
 
     /// Creates a parser of calls in reasoning, where each has a mark. Returns `None` if the format has no such calls.
     pub fn in_reasoning(format: ToolFormat, tools: Vec<Signature>) -> Option<Self> {
-        let marks = format.marks_in_reasoning();
+        let marks = format.syntax.marks_in_reasoning;
         (!marks.is_empty()).then(|| Self { marks, at_start: false, ..Self::new(format, tools) })
     }
 
@@ -124,7 +124,7 @@ impl ToolCallParser {
                 State::Object { reader, .. } if reader.has_begun() => self.end_cut_call(out),
                 State::AfterCall { .. } | State::Closed => {
                     let rest = self.without_extra_brackets(self.buffer.trim());
-                    if self.format.closing_marks().iter().any(|mark| mark.starts_with(rest)) {
+                    if self.format.syntax.closing_marks.iter().any(|mark| mark.starts_with(rest)) {
                         self.buffer.clear();
                     }
                     self.state = State::Text;
@@ -190,13 +190,13 @@ impl ToolCallParser {
     /// Looks for the start of a call, and releases the text before it.
     fn find_start(&mut self, out: &mut Vec<Piece>) -> bool {
         self.is_marked = false;
-        if self.at_start && self.format.allows_unmarked_calls() {
+        if self.at_start && self.format.syntax.allows_unmarked_calls {
             let text = self.buffer.trim_start();
             if text.is_empty() {
                 return false;
             }
             let offset = self.buffer.len() - text.len();
-            match self.format.read_start(text, &self.tools) {
+            match (self.format.syntax.read_start)(text, &self.tools) {
                 CallStart::NotACall => self.at_start = false,
                 start => return self.begin(offset, start, out),
             }
@@ -219,7 +219,7 @@ impl ToolCallParser {
             return false;
         }
         let offset = self.buffer.len() - text.len();
-        let start = self.format.read_start(text, &self.tools);
+        let start = (self.format.syntax.read_start)(text, &self.tools);
         self.begin(offset, start, out)
     }
 
@@ -324,7 +324,7 @@ impl ToolCallParser {
                 return true;
             }
             ('{', false) => return self.enter_object(offset, false),
-            (separator, false) if self.format.separators().contains(&separator) => {
+            (separator, false) if self.format.syntax.separators.contains(&separator) => {
                 return self.enter_object(offset + 1, false);
             }
             _ => {}
@@ -335,7 +335,7 @@ impl ToolCallParser {
     /// Drops the closing mark that the buffer begins with, after white space and surplus brackets. What follows the
     /// last mark is text.
     fn read_closing_mark(&mut self) -> bool {
-        let marks = self.format.closing_marks();
+        let marks = self.format.syntax.closing_marks;
         let rest = self.without_extra_brackets(self.buffer.trim_start());
         if let Some(mark) = marks.iter().find(|mark| rest.starts_with(**mark)) {
             self.buffer.drain(..self.buffer.len() - rest.len() + mark.len());

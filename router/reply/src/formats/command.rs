@@ -1,6 +1,6 @@
 //! A JSON list of actions.
 
-use super::format::{CallBody, CallForm, Syntax, read_json_start};
+use super::format::{CallBody, CallForm, Syntax};
 
 /// `<|START_ACTION|>[{"tool_name": ..., "parameters": {...}}, ...]<|END_ACTION|>`, written by Command A and R7B.
 /// Command R and R+ write `Action:` and the list as a block of code.
@@ -10,8 +10,6 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &["<|START_ACTION|>"],
     inner_marks: &["<|END_ACTION|>"],
     closing_marks: &["<|END_ACTION|>", "```"],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: Some("<|END_ACTION|>") }),
-    read_start: read_json_start,
+    ..Syntax::JSON_CALLS
 };

@@ -19,13 +19,12 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &[SECTION, CALL],
     inner_marks: &[SEPARATOR, "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
     closing_marks: &["```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm {
         body: CallBody::Named { before_name: CALL, after_name: SEPARATOR },
         closing_mark: Some("<｜tool▁call▁end｜>"),
     }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {

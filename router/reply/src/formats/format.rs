@@ -12,11 +12,11 @@ use crate::tagged_call::TaggedCall;
 #[derive(Clone, Copy)]
 pub struct ToolFormat {
     pub(super) parser: ToolCallParser,
-    pub(super) syntax: &'static Syntax,
+    pub(crate) syntax: &'static Syntax,
 }
 
 /// The properties in which the formats differ.
-pub(super) struct Syntax {
+pub(crate) struct Syntax {
     /// Texts that only the chat templates of this format contain.
     pub template_marks: &'static [&'static str],
     pub opening_marks: &'static [&'static str],
@@ -26,10 +26,28 @@ pub(super) struct Syntax {
     pub inner_marks: &'static [&'static str],
     /// Marks that may follow a call, in any order.
     pub closing_marks: &'static [&'static str],
+    /// Characters that may separate two call objects that are not in a list.
     pub separators: &'static [char],
+    /// True if a reply may begin with a call that has no opening mark.
     pub allows_unmarked_calls: bool,
     pub call_form: Option<CallForm>,
+    /// Decides what begins with `text`, which is not empty and has no leading white space.
     pub read_start: fn(text: &str, tools: &[Signature]) -> CallStart,
+}
+
+impl Syntax {
+    /// Calls in JSON without any marks.
+    pub(super) const JSON_CALLS: Self = Self {
+        template_marks: &[],
+        opening_marks: &[],
+        marks_in_reasoning: &[],
+        inner_marks: &[],
+        closing_marks: &[],
+        separators: &[],
+        allows_unmarked_calls: false,
+        call_form: None,
+        read_start: read_json_start,
+    };
 }
 
 /// The form in which a grammar can hold calls behind the first opening mark.
@@ -67,18 +85,9 @@ impl ToolFormat {
         self.syntax.opening_marks
     }
 
-    /// Returns the marks that begin calls in reasoning, if such calls are no part of the reasoning.
-    pub(crate) fn marks_in_reasoning(self) -> &'static [&'static str] {
-        self.syntax.marks_in_reasoning
-    }
-
     /// Returns the other marks that belong to calls.
     pub fn inner_marks(self) -> &'static [&'static str] {
         self.syntax.inner_marks
-    }
-
-    pub(crate) fn closing_marks(self) -> &'static [&'static str] {
-        self.syntax.closing_marks
     }
 
     /// Returns the form in which a grammar can hold calls.
@@ -87,21 +96,6 @@ impl ToolFormat {
     /// Python's syntax either.
     pub fn call_form(self) -> Option<CallForm> {
         self.syntax.call_form
-    }
-
-    /// Returns the characters that may separate two call objects that are not in a list.
-    pub(crate) fn separators(self) -> &'static [char] {
-        self.syntax.separators
-    }
-
-    /// Returns whether a reply may begin with a call that has no opening mark.
-    pub(crate) fn allows_unmarked_calls(self) -> bool {
-        self.syntax.allows_unmarked_calls
-    }
-
-    /// Decides what begins with `text`, which is not empty and has no leading white space.
-    pub(crate) fn read_start(self, text: &str, tools: &[Signature]) -> CallStart {
-        (self.syntax.read_start)(text, tools)
     }
 }
 

@@ -24,10 +24,9 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &["<tool_call>"],
     inner_marks: &[TAGS.key_open, TAGS.key_close, TAGS.value_open, TAGS.value_close, TAGS.end],
     closing_marks: &[TAGS.end],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some(TAGS.end) }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {

@@ -10,11 +10,7 @@ use crate::signature::Signature;
 pub(super) const SYNTAX: Syntax = Syntax {
     template_marks: &["<|channel|>commentary"],
     opening_marks: &[CHANNEL, START, RECIPIENT],
-    marks_in_reasoning: &[],
     inner_marks: &["<|constrain|>", MESSAGE],
-    closing_marks: &[],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm {
         body: CallBody::Named {
             before_name: "commentary to=functions.",
@@ -23,6 +19,7 @@ pub(super) const SYNTAX: Syntax = Syntax {
         closing_mark: None,
     }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 /// Reads a header without its first mark.

@@ -1,6 +1,6 @@
 //! JSON objects between `<tool_call>` and `</tool_call>`.
 
-use super::format::{CallBody, CallForm, Syntax, read_json_start};
+use super::format::{CallBody, CallForm, Syntax};
 
 /// `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, written by Hermes 2 Pro, Qwen 2.5 and 3, and
 /// SmolLM3.
@@ -11,8 +11,6 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &["<tool_call>"],
     inner_marks: &["</tool_call>"],
     closing_marks: &["</tool_call>"],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm { body: CallBody::Object, closing_mark: Some("</tool_call>") }),
-    read_start: read_json_start,
+    ..Syntax::JSON_CALLS
 };

@@ -16,8 +16,6 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &[SECTION, CALL],
     inner_marks: &[ARGUMENTS, "<|tool_call_end|>", "<|tool_calls_section_end|>"],
     closing_marks: &["<|tool_call_end|>", "<|tool_calls_section_end|>"],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm {
         body: CallBody::Named {
             before_name: "<|tool_call_begin|>functions.",
@@ -26,6 +24,7 @@ pub(super) const SYNTAX: Syntax = Syntax {
         closing_mark: Some("<|tool_call_end|>"),
     }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {

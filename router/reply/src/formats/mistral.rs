@@ -15,11 +15,9 @@ pub(super) const SYNTAX: Syntax = Syntax {
     opening_marks: &["[TOOL_CALLS]"],
     marks_in_reasoning: &["[TOOL_CALLS]"],
     inner_marks: &[CALL_ID_MARK, ARGUMENTS_MARK],
-    closing_marks: &[],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm { body: CallBody::ObjectList, closing_mark: None }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {

@@ -8,13 +8,10 @@ use crate::signature::Signature;
 pub(super) const SYNTAX: Syntax = Syntax {
     template_marks: &["<function_calls>"],
     opening_marks: &["<function_calls>"],
-    marks_in_reasoning: &[],
     inner_marks: &["</function_calls>"],
     closing_marks: &["</function_calls>"],
-    separators: &[],
-    allows_unmarked_calls: false,
-    call_form: None,
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, _tools: &[Signature]) -> CallStart {

@@ -8,13 +8,11 @@ use crate::signature::Signature;
 pub(super) const SYNTAX: Syntax = Syntax {
     template_marks: &["func_name1(params_name1=", "<|python_start|>"],
     opening_marks: &["<|python_start|>"],
-    marks_in_reasoning: &[],
     inner_marks: &["<|python_end|>"],
     closing_marks: &["<|python_end|>"],
-    separators: &[],
     allows_unmarked_calls: true,
-    call_form: None,
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, _tools: &[Signature]) -> CallStart {

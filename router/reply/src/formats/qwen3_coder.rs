@@ -25,10 +25,9 @@ pub(super) const SYNTAX: Syntax = Syntax {
     marks_in_reasoning: &["<tool_call>"],
     inner_marks: &["</tool_call>"],
     closing_marks: &[TAGS.end, "</tool_call>"],
-    separators: &[],
-    allows_unmarked_calls: false,
     call_form: Some(CallForm { body: CallBody::Tagged(&CALL), closing_mark: Some("</tool_call>") }),
     read_start,
+    ..Syntax::JSON_CALLS
 };
 
 fn read_start(text: &str, tools: &[Signature]) -> CallStart {
