@@ -71,14 +71,6 @@ def test_cold_equals_prefix_hit(server: Trunkline, chunking: Trunkline, hit: int
     assert (choice["text"], choice["logprobs"], choice["finish_reason"]) == cold
 
 
-def test_generated_tokens_are_found_in_the_prefix_cache(server: Trunkline) -> None:
-    prompt = random_prompt(77, 40)
-    answer = server.complete(prompt, max_tokens=40, ignore_eos=True, logprobs=0)
-    output = [server.tokenize(token)[0] for token in answer["choices"][0]["logprobs"]["tokens"]]
-    longer = server.complete(prompt + output[:20] + random_prompt(78, 5), max_tokens=1)
-    assert cached_tokens(longer) == 60
-
-
 def test_preempted_equals_undisturbed(server: Trunkline) -> None:
     prompts = [random_prompt(900 + n, 60) for n in range(8)]
     fields = [{"temperature": 0.5 * (n % 3), "seed": n, "presence_penalty": 0.3 * (n % 2)} for n in range(8)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import random
 import shutil
@@ -15,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import START_DEADLINE_S, Trunkline, cached_tokens, embedded_gguf, flip_bit, http, serving, wait_for
+from harness import START_DEADLINE_S, Trunkline, cached_tokens, flip_bit, http, serving, wait_for
 
 BLOCK = 64
 # Ten whole blocks and part of another.
@@ -92,15 +91,6 @@ def test_history_and_its_answer_are_restored_after_a_restart(
     assert running.metrics()["trunkline_restored_blocks_total"] == STORED_BLOCKS
     mode = files(folder)[1].stat().st_mode & 0o777
     assert mode == 0o600, "other users can read the blocks"
-
-
-def test_second_server_on_a_used_folder_is_refused(restarted: tuple[Trunkline, Path]) -> None:
-    first, folder = restarted
-    second = Trunkline(*store(folder), model=str(embedded_gguf()))
-    assert second.process.wait(60) == 2
-    second.close()
-    assert "used by another process" in second.log()
-    assert ask(first)[0] >= WHOLE_BLOCKS
 
 
 def test_kill_loses_no_acknowledged_block(tmp_path: Path, expected: Any) -> None:
@@ -184,53 +174,12 @@ def num_slots(records: Path) -> int:
     return int.from_bytes(records.read_bytes()[16:20], "little")
 
 
-# store/tests covers every kind of damage. Here the log lines pass through all processes.
-@pytest.mark.parametrize(
-    ("damage", "line"),
-    [
-        ("header", "KV block store starts empty: "),
-        pytest.param("records cut", "dropped 1 damaged block from the KV block store", marks=pytest.mark.full),
-        pytest.param("blocks cut", "dropped 11 damaged blocks from the KV block store", marks=pytest.mark.full),
-        pytest.param("not a store", "KV block store starts empty: ", marks=pytest.mark.full),
-    ],
-)
-def test_damaged_store_is_logged_and_gives_a_cold_start(filled: Path, expected: Any, damage: str, line: str) -> None:
-    records, blocks = files(filled)
-    if damage == "header":
-        flip_bit(records, 9)
-    elif damage == "records cut":
-        os.truncate(records, 4096 + 100)
-    elif damage == "blocks cut":
-        os.truncate(blocks, 0)
-    else:
-        records.write_bytes(os.urandom(10_000))
+# store/tests covers every kind of damage. Here the log line passes through all processes.
+def test_damaged_store_is_logged_and_gives_a_cold_start(filled: Path, expected: Any) -> None:
+    flip_bit(files(filled)[0], 9)
     with serving(*store(filled)) as server:
-        assert line in server.log()
+        assert "KV block store starts empty: " in server.log()
         assert ask(server) == (0, expected)
-
-
-def test_another_kv_dtype_gets_another_store(filled: Path) -> None:
-    before = [digest(path) for path in files(filled)]
-    with serving(*store(filled), "--kv-cache-dtype", "f16") as server:
-        cached, _ = ask(server, max_tokens=1)
-        assert cached == 0
-    assert len(list(filled.glob("*/records"))) == 2
-    (folder,) = {records.parent for records in filled.glob("*/records") if digest(records) == before[0]}
-    assert digest(folder / "blocks") == before[1], "the first store was changed"
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as raw:
-        return hashlib.file_digest(raw, "sha256").hexdigest()
-
-
-def test_unwritable_folder_is_a_warning_if_the_disk_is_optional(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("not a folder")
-    with serving(*store(blocked / "below"), "--kv-disk-optional") as server:
-        assert "WARN shard: KV blocks are not kept on disk" in server.log()
-        assert ask(server, PROMPT[: 2 * BLOCK], max_tokens=1)[0] == 0
-        assert stored(server) == 0
 
 
 def test_two_servers_share_an_object_store(tmp_path: Path, expected: Any) -> None:
