@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from amplifiers import MAX_BODY_BYTES, Amplifier, generating, pooling
-from harness import Trunkline, http, serving
+from harness import Trunkline, http, peak_bytes, resident_bytes, serving
 from vector_models import write_bert
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
@@ -55,13 +55,6 @@ print(longest[len(longest) * 99 // 100], longest[-1])
 """
 
 
-def memory(pid: int, name: str) -> int:
-    """Returns a size from the status of a process, such as `VmHWM`, in bytes."""
-    found = re.search(rf"^{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    assert found
-    return int(found[1]) << 10
-
-
 def drive(server: Trunkline, amplifiers: Iterator[Amplifier]) -> list[str]:
     """Sends all requests and returns a line for each one that costs too much. Prints a table of all."""
     router = server.router_pid()
@@ -72,12 +65,12 @@ def drive(server: Trunkline, amplifiers: Iterator[Amplifier]) -> list[str]:
     print(f"\n{'route':30} {'request':28} {'body':>9} {'grew':>9} {'ratio':>6}  status")
     for amplifier in amplifiers:
         content = amplifier.content()
-        before = memory(router, "VmRSS")
+        before = resident_bytes(router)
         # Sets the peak to the current size.
         Path(f"/proc/{router}/clear_refs").write_text("5")
         fields = {"content-type": "application/json"}
         answer = http.post(server.base_url + amplifier.path, content=content, headers=fields, timeout=120)
-        grown = max(0, memory(router, "VmHWM") - before)
+        grown = max(0, peak_bytes(router) - before)
         ratio = grown / len(content)
         row = f"{amplifier.path:30} {amplifier.name:28} {len(content):9} {grown:9} {ratio:6.1f}  {answer.status_code}"
         print(row)
