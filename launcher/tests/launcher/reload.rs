@@ -13,8 +13,7 @@ use serde_json::Value;
 fn serve(bench: Bench, text: &str) -> Running {
     configure(&bench, text);
     let config = bench.path("trunkline.toml");
-    let server = bench.ready(&["--config", config.to_str().unwrap()]);
-    server
+    bench.ready(&["--config", config.to_str().unwrap()])
 }
 
 fn configure(bench: &Bench, text: &str) {
@@ -41,8 +40,7 @@ fn answering(port: u16) -> u32 {
 }
 
 fn stop(mut server: Running) {
-    server.signal(Signal::TERM);
-    server.ends_with(0);
+    server.stop();
 }
 
 fn is_given(start: &Value, flag: &str) -> bool {
@@ -145,10 +143,17 @@ fn assert_refused(server: Running, reason: &str) {
 }
 
 #[test]
-fn a_wrong_file_changes_nothing() {
-    let server = serve(Bench::new(), "");
-    configure(&server.bench, "max-tools = \"many\"\n");
-    assert_refused(server, "`max-tools` in `");
+fn a_reload_that_fails_changes_nothing() {
+    let end = "the shard ended with exit code 3 before the server was ready; its last line was: ";
+    for (shard, text, reason) in [
+        ("serve", "max-tools = \"many\"\n", "`max-tools` in `"),
+        ("refuse-later", "", "the model is gone"),
+        ("crash-later", "", end),
+    ] {
+        let server = serve(Bench::new().with("FAKE_SHARD", shard), "");
+        configure(&server.bench, text);
+        assert_refused(server, reason);
+    }
 }
 
 #[test]
@@ -163,21 +168,6 @@ fn another_port_changes_nothing() {
     let reason =
         "`--port` is now `1234`, but the server listens on `0`; hint: restart the server to change it";
     assert_refused(server, reason);
-}
-
-#[test]
-fn a_shard_that_refuses_changes_nothing() {
-    let server = serve(Bench::new().with("FAKE_SHARD", "refuse-later"), "");
-    assert_refused(server, "the model is gone");
-}
-
-#[test]
-fn a_shard_that_crashes_changes_nothing() {
-    let server = serve(Bench::new().with("FAKE_SHARD", "crash-later"), "");
-    assert_refused(
-        server,
-        "the shard ended with exit code 3 before the server was ready; its last line was: ",
-    );
 }
 
 #[test]

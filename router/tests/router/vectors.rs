@@ -196,32 +196,27 @@ async fn embeddings_score_pairs_by_their_cosine() {
 #[tokio::test]
 async fn mistakes_name_the_field_and_what_would_be_right() {
     let router = serving(vectors(2, &[])).await;
-    for (body, text) in [
-        (json!({"input": []}), "`input` is empty"),
-        (json!({"input": ["a", ""]}), "`input` is empty"),
-        (json!({"input": vec!["a"; 2049]}), "`input` has 2049 entries, the limit is 2048"),
-        (json!({"input": "a", "dimensions": 3}), "`dimensions` is 3, this model's vectors have 1 to 2"),
+    let long = "x".repeat(9000);
+    for (body, code, words) in [
+        (json!({"input": []}), "invalid_value", "`input` is empty"),
+        (json!({"input": ["a", ""]}), "invalid_value", "`input` is empty"),
+        (json!({"input": vec!["a"; 2049]}), "invalid_value", "`input` has 2049 entries, the limit is 2048"),
+        (json!({"dimensions": 3}), "invalid_value", "`dimensions` is 3, this model's vectors have 1 to 2"),
         (
-            json!({"input": "a", "truncate_prompt_tokens": 0}),
+            json!({"truncate_prompt_tokens": 0}),
+            "invalid_value",
             "`truncate_prompt_tokens` is 0, must be from 1 to",
         ),
-        (json!({"input": [[97, 999]]}), "`input[1]` is 999, token ids are below 259"),
+        (json!({"input": [[97, 999]]}), "invalid_value", "`input[1]` is 999, token ids are below 259"),
+        (json!({"encoding_format": "int8"}), "invalid_type", "`encoding_format`"),
+        (json!({"input": long}), "context_length_exceeded", "the prompt has 9000 tokens"),
     ] {
-        let message = router.post(EMBEDDINGS, &body).await.fails(400, "invalid_value");
-        assert!(message.contains(text), "{message}");
+        let message = router.post(EMBEDDINGS, &with(json!({"input": "a"}), body)).await.fails(400, code);
+        assert!(message.contains(words), "{message}");
     }
-    router
-        .post(EMBEDDINGS, &json!({"input": "a", "encoding_format": "int8"}))
-        .await
-        .fails(400, "invalid_type");
     router.post(EMBEDDINGS, &json!({"input": "a", "model": "other"})).await.fails(404, "model_not_found");
     router.post("/v1/classify", &json!({"input": "a"})).await.fails(400, "scores_not_supported");
-    let long = "x".repeat(9000);
-    let message =
-        router.post(EMBEDDINGS, &json!({"input": long})).await.fails(400, "context_length_exceeded");
-    assert!(message.contains("the prompt has 9000 tokens"), "{message}");
-    let cut = router.post("/embed", &json!({"inputs": long, "truncate": true})).await;
-    cut.ok();
+    router.post("/embed", &json!({"inputs": long, "truncate": true})).await.ok();
     let plain = Router::saying("hi").await;
     let message = plain.post(EMBEDDINGS, &json!({"input": "a"})).await.fails(400, "embeddings_not_supported");
     assert!(message.contains("start the server with `--pooling last`"), "{message}");
