@@ -11,7 +11,7 @@ const RECORDED: &str = include_str!("../replies/recorded.jsonl");
 
 /// Returns the rows of [`RECORDED`] with this mark, or those without any: format, text and expected reply.
 fn recorded(mark: Option<&str>) -> Vec<(ToolFormat, String, Reply)> {
-    let rows = RECORDED.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rows = RECORDED.lines().map(|line| serde_json::from_str::<Value>(line).expect("a row"));
     let marks = ["has_calls_in_reasoning", "is_lookalike"];
     let rows = rows.filter(|row| marks.into_iter().find(|mark| row.get(mark).is_some()) == mark);
     let read = |row: Value| {

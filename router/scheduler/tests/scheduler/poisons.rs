@@ -182,7 +182,8 @@ fn a_shard_that_crashes_on_everything_is_excused_for_ten_minutes_only() {
 
 #[test]
 fn a_request_that_ends_before_it_is_convicted_is_refused_in_the_end() {
-    let endings: [(&str, fn(&mut Driver, SequenceId)); 3] = [
+    type End = fn(&mut Driver, SequenceId);
+    let endings: [(&str, End); 3] = [
         ("its client leaves after the loss", |driver, id| {
             crash(driver);
             driver.handle(Event::Abort(id));

@@ -62,7 +62,8 @@ fn a_tenant_gets_what_those_leave_that_got_less() {
 
 #[test]
 fn prefill_is_divided() {
-    let cases: [(&str, u32, &[(Priority, u32)], &[u32]); 16] = [
+    type Case<'a> = (&'a str, u32, &'a [(Priority, u32)], &'a [u32]);
+    let cases: [Case<'_>; 16] = [
         ("one prompt gets everything", 512, &[(Normal, 10_000)], &[512]),
         ("what it needs", 512, &[(Normal, 10)], &[10]),
         ("nothing is left", 0, &[(Normal, 10)], &[0]),
