@@ -24,21 +24,13 @@ pub struct GgufError {
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
     #[error("cannot read `{}`: {source}", path.display())]
-    Read {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
+    Read { path: PathBuf, source: std::io::Error },
     #[error("`{}` has no `{file}`; hint: {hint}", folder.display())]
     MissingFile { folder: PathBuf, file: &'static str, hint: &'static str },
     #[error("`{}` has {bytes} bytes, but the limit is {limit}; hint: check that it is the right file", path.display())]
     FileTooLarge { path: PathBuf, bytes: u64, limit: u64 },
     #[error("`{}` is not a valid GGUF file: {source}", path.display())]
-    Gguf {
-        path: PathBuf,
-        #[source]
-        source: GgufError,
-    },
+    Gguf { path: PathBuf, source: GgufError },
     #[error("`{}` is invalid: {detail}", path.display())]
     InvalidFile { path: PathBuf, detail: String },
     #[error("unsupported tokenizer: {detail}")]

@@ -9,14 +9,11 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::{AddedToken, NormalizerWrapper};
 
 use super::Tokenizer;
-use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, byte_level_spelling, byte_token, sentence_piece_bytes};
 use super::merges::merges_by_score;
-use super::parts::{Cuts, PART_BYTES};
 use super::pre::PreTokenizer;
 use super::sentence_piece::proto::{ModelProto, NormalizerSpec, Piece};
 use super::sentence_piece::{SpaceRules, tokenizer_from_proto};
-use super::steps::Steps;
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::framing::{Framing, PairFraming};
@@ -377,17 +374,5 @@ fn assemble(
         .zip(tokens)
         .filter(|(_, token)| token.is_added())
         .map(|(id, token)| (AddedToken::from(token.text.clone(), token.is_special()).normalized(false), id));
-    let steps = Steps::of(&pipeline)?;
-    let added = AddedTokens::new(added, |text| steps.normalized(text))?;
-    let cuts = Cuts::of_pipeline(&pipeline, &added);
-    Ok(Tokenizer {
-        cuts,
-        part_bytes: PART_BYTES,
-        pipeline,
-        steps,
-        sentence_piece: None,
-        added,
-        vocabulary,
-        leading_space,
-    })
+    Tokenizer::of_pipeline(pipeline, added, vocabulary, leading_space)
 }

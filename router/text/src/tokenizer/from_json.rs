@@ -7,10 +7,7 @@ use serde_json::Value;
 use tokenizers::{AddedToken, EncodeInput};
 
 use super::Tokenizer;
-use super::added::AddedTokens;
 use super::bytes::{byte_level_bytes, sentence_piece_bytes};
-use super::parts::{Cuts, PART_BYTES};
-use super::steps::Steps;
 use super::vocabulary::{Vocabulary, check_size};
 use crate::error::TextError;
 use crate::framing::Framing;
@@ -67,22 +64,10 @@ fn build(json: &[u8]) -> Result<JsonTokenizer, TextError> {
         Spelling::WordPiece => name.strip_prefix("##").unwrap_or(name).as_bytes().to_vec(),
     };
     let vocabulary = Vocabulary::new(names.into_iter().map(|name| name.map(bytes)), &added)?;
-    let steps = Steps::of(&pipeline)?;
     let added = added.into_iter().map(|(id, token)| (token, id));
-    let added = AddedTokens::new(added, |text| steps.normalized(text))?;
     let leading_space = spelling == Spelling::SentencePiece { leading_space: true };
-    let cuts = Cuts::of_pipeline(&pipeline, &added);
     Ok(JsonTokenizer {
-        tokenizer: Tokenizer {
-            cuts,
-            part_bytes: PART_BYTES,
-            pipeline,
-            steps,
-            sentence_piece: None,
-            added,
-            vocabulary,
-            leading_space,
-        },
+        tokenizer: Tokenizer::of_pipeline(pipeline, added, vocabulary, leading_space)?,
         framing,
     })
 }

@@ -14,12 +14,12 @@ mod vocabulary;
 
 use std::ops::Range;
 
-use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString};
+use tokenizers::{AddedToken, Model, OffsetReferential, OffsetType, PreTokenizedString};
 
 use crate::error::TextError;
 use crate::utf8_stream::Utf8Stream;
 use added::{AddedTokens, Matching, TextForm};
-use parts::Cuts;
+use parts::{Cuts, PART_BYTES};
 use sentence_piece::normalizer::SentencePieceNormalizer;
 use steps::{Budget, Steps};
 use vocabulary::Vocabulary;
@@ -85,6 +85,20 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
+    /// Makes a tokenizer whose normalizers and pre-tokenizers are the pipeline's.
+    fn of_pipeline(
+        pipeline: tokenizers::Tokenizer,
+        added: impl Iterator<Item = (AddedToken, u32)>,
+        vocabulary: Vocabulary,
+        leading_space: bool,
+    ) -> Result<Self, TextError> {
+        let steps = Steps::of(&pipeline)?;
+        let added = AddedTokens::new(added, |text| steps.normalized(text))?;
+        let (cuts, part_bytes) = (Cuts::of_pipeline(&pipeline, &added), PART_BYTES);
+        let sentence_piece = None;
+        Ok(Self { pipeline, steps, sentence_piece, added, vocabulary, leading_space, cuts, part_bytes })
+    }
+
     /// Encodes a text, without BOS.
     ///
     /// The time is O(n log n) in the length of the longest piece, and else linear. A hostile megabyte can take seconds,

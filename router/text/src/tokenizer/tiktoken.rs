@@ -8,12 +8,9 @@ use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Vocab};
 
 use super::Tokenizer;
-use super::added::AddedTokens;
 use super::bytes::char_of_byte;
 use super::merges::merges_by_score;
-use super::parts::{Cuts, PART_BYTES};
 use super::pre::PreTokenizer;
-use super::steps::Steps;
 use super::vocabulary::{MAX_VOCAB_SIZE, Vocabulary};
 use crate::error::TextError;
 
@@ -84,19 +81,7 @@ pub fn tokenizer_from_tiktoken(
     let num_ids = ranks.last_key_value().map_or(0, |(rank, _)| rank + 1);
     let vocabulary = Vocabulary::new((0..num_ids).map(|id| ranks.get(&id).cloned()), &added)?;
     let added = added.into_iter().map(|(id, token)| (token, id));
-    let steps = Steps::of(&pipeline)?;
-    let added = AddedTokens::new(added, |text| steps.normalized(text))?;
-    let cuts = Cuts::of_pipeline(&pipeline, &added);
-    let tokenizer = Tokenizer {
-        cuts,
-        part_bytes: PART_BYTES,
-        pipeline,
-        steps,
-        sentence_piece: None,
-        added,
-        vocabulary,
-        leading_space: false,
-    };
+    let tokenizer = Tokenizer::of_pipeline(pipeline, added, vocabulary, false)?;
     let prefix_ids = family.prefix.iter().map(|text| tokenizer.token_id(text)).collect::<Option<Vec<_>>>();
     Ok(TiktokenTokenizer { prefix_ids: prefix_ids.unwrap_or_default(), tokenizer })
 }
