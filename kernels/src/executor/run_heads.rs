@@ -34,9 +34,9 @@ impl Step<'_> {
         });
     }
 
-    /// Calls `multiply` with tiles of `count` matrices like `any`, each multiplied with about `num_rows` rows. The tiles
-    /// of all matrices are one run, which the threads share like those of a product, so that each thread reads few long
-    /// runs of weights.
+    /// Calls `multiply` with tiles of `count` matrices like `any`, each multiplied with about `num_rows` rows. The
+    /// tiles of all matrices are one run, which the threads share like those of a product, so that each thread reads
+    /// few long runs of weights.
     pub(super) fn share_tiles(
         &self,
         (ordinal, thread_idx): (usize, usize),
