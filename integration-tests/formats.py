@@ -71,7 +71,7 @@ def is_uuid(text: str) -> bool:
 
 
 def parses(parse: Callable[[str], object], text: str) -> bool:
-    """Returns whether `parse` accepts the text."""
+    """Returns True if `parse` accepts the text."""
     try:
         parse(text)
     except ValueError:

@@ -233,14 +233,14 @@ class Trunkline:
             return False
 
     def is_idle(self) -> bool:
-        """Returns whether no request runs or waits and every computed block is in the cache."""
+        """Returns True if no request runs or waits and every computed block is in the cache."""
         metrics = self.metrics()
         # A step in flight can still hold the last block of a finished request.
         names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "trunkline_steps_in_flight")
         return all(metrics[name] == 0 for name in names)
 
     def holds_nothing(self) -> bool:
-        """Returns whether the server is idle and no block is held."""
+        """Returns True if the server is idle and no block is held."""
         return self.is_idle() and self.metrics()["trunkline_kv_blocks_held"] == 0
 
     def complete(self, prompt: str | list[int], **fields: Any) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Returns whether this is the first place of its table."""
+        """Returns True if this is the first place of its table."""
         return next(place for place in PLACES if place.table == self.table) is self
 
 

@@ -42,7 +42,7 @@ def ask(server: Trunkline, tenant: str, schema: dict[str, Any]) -> httpx.Respons
 
 
 def is_busy(answer: httpx.Response) -> bool:
-    """Returns whether the answer says to retry later, and checks that it says when."""
+    """Returns True if the answer says to retry later, and checks that it says when."""
     if answer.status_code != 503:
         return False
     assert answer.json()["error"]["code"] == "grammar_busy", answer.text

@@ -134,7 +134,7 @@ def test_sigterm_refuses_new_requests_finishes_streams_and_leaves_no_process() -
 
 
 def refuses_requests(server: Trunkline) -> bool:
-    """Returns whether the server refuses a request with 503."""
+    """Returns True if the server refuses a request with 503."""
     answer = http.post(server.base_url + CHAT, json=LONG | {"stream": False, "max_tokens": 1}, timeout=10)
     return answer.status_code == 503 and "retry-after" in answer.headers
 

@@ -54,6 +54,11 @@ IMPURE = re.compile(
 MACHINE = re.compile(
     r"(?<![\w./{}$-])/(root|home|work|Users)/\w|pypi\.org|crates\.io/|registry\.npmjs|files\.pythonhosted"
 )
+# Comments of functions and fields that are booleans; functions say `Returns true if`, fields `True if`.
+OTHER_BOOLEAN = re.compile(
+    r"^ *///.*\b(?:Returns whether|Set (?:if|while|once)|Whether) .*\n(?: *(?:///|#\[).*\n)*.*(?:-> bool\b|: bool,)",
+    re.M,
+)
 TODO = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")
 MARKDOWN_CODE = re.compile(r"^```.*?^```|^ {4}.*?$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 MARKDOWN_LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -114,6 +119,9 @@ def check_text(path: Path, text: str) -> list[str]:
             # rustfmt wraps Rust code except long strings, so only comments are checked.
             if len(line) > MAX_LINE_CHARACTERS and (path.suffix == ".py" or line.lstrip().startswith("//")):
                 found.append(f"{name}:{number}: {len(line)} characters, at most {MAX_LINE_CHARACTERS}")
+    if path.suffix == ".rs" and (match := OTHER_BOOLEAN.search(text)):
+        line = text.count("\n", 0, match.start()) + 1
+        found.append(f"{name}:{line}: a comment of a boolean says `Returns true if` or, of a field, `True if`")
     if path.suffix in SOURCE and not is_test(path) and not generated(path):
         lines = len(production_lines(path, text))
         if lines > MAX_FILE_LINES:

@@ -159,7 +159,7 @@ class Others:
     def wait_until_busy(self, deadline_s: float = TIMEOUT_S) -> bool:
         """Waits until one request has been answered in full and most threads await an answer, or until one fails.
 
-        Returns whether they are busy.
+        Returns True if they are busy.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._is_busy() or self.errors, deadline_s)

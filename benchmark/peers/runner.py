@@ -110,7 +110,7 @@ class Runner:
 
 
 def suits(peer: Peer, workload: Workload) -> bool:
-    """Returns whether a workload applies to a peer."""
+    """Returns True if a workload applies to a peer."""
     if peer.only_loads:
         return isinstance(workload, Interruption | Arrivals | Chat)
     return peer.project == "trunkline" or not isinstance(workload, Overhead)

@@ -209,7 +209,7 @@ pub mod range {
     /// The range of a watermark's `delta`, which must be positive.
     pub const WATERMARK_DELTA: RangeInclusive<f32> = f32::from_bits(1)..=100.0;
 
-    /// Returns whether a range stands for all numbers above 0, because it begins with the smallest one.
+    /// Returns true if a range stands for all numbers above 0, because it begins with the smallest one.
     pub fn is_above_zero(range: &RangeInclusive<f32>) -> bool {
         *range.start() > 0.0 && *range.start() <= f32::MIN_POSITIVE
     }

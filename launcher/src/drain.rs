@@ -44,7 +44,7 @@ impl Request {
         Self { signal, at }
     }
 
-    /// Returns whether `signal`, which arrived just now, is a second request rather than a repetition of this one.
+    /// Returns true if `signal`, which arrived just now, is a second request rather than a repetition of this one.
     pub fn is_repeated_by(self, signal: i32) -> bool {
         signal != self.signal || self.at.elapsed() >= SAME_SIGNAL_WINDOW
     }

@@ -19,7 +19,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Returns whether the process stopped as asked, even if it cut requests.
+    /// Returns true if the process stopped as asked, even if it cut requests.
     pub(crate) fn is_success(self) -> bool {
         matches!(self, Self::Code(0 | EXIT_CUT))
     }

@@ -81,7 +81,7 @@ impl Listener {
         SocketAddr::new(ip, self.port)
     }
 
-    /// Returns whether only this machine can reach the server.
+    /// Returns true if only this machine can reach the server.
     pub fn is_loopback(&self) -> bool {
         self.bound.ip().is_loopback()
     }

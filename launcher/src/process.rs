@@ -123,7 +123,7 @@ impl Process {
         }
     }
 
-    /// Returns whether the child has ended, reaped or not.
+    /// Returns true if the child has ended, reaped or not.
     pub(crate) fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         // An error means that the child no longer exists.

@@ -34,7 +34,7 @@ pub struct RestartPolicy {
 #[derive(Debug, Clone, Copy)]
 struct Crash {
     at: Instant,
-    /// Set if it does not count toward giving up.
+    /// True if it does not count toward giving up.
     is_excused: bool,
 }
 

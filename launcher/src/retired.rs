@@ -18,7 +18,7 @@ pub(crate) struct Retired {
     processes: Vec<Process>,
     /// The moment at which the remaining processes are killed.
     deadline: Instant,
-    /// Set once the shards have been told to stop.
+    /// True once the shards have been told to stop.
     is_stopping: bool,
     /// Waits until the router has closed the listening socket. Before that, it may still answer new connections.
     caller: Option<Caller>,

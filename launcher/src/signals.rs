@@ -37,7 +37,7 @@ pub(crate) fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError>
     Ok(())
 }
 
-/// Returns whether `signal` was ignored when this process started; false if `/proc` is missing.
+/// Returns true if `signal` was ignored when this process started; false if `/proc` is missing.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_mask(&status).is_some_and(|mask| mask & (1 << (signal - 1)) != 0)

@@ -34,7 +34,7 @@ pub struct Supervisor<'a> {
     reread: Reread,
     /// The pair that gets new connections.
     serving: Pair,
-    /// Set once the router has reported that it is ready and the user has been told.
+    /// True once the router has reported that it is ready and the user has been told.
     was_ready: bool,
     started: Instant,
     reload: Option<Reload>,

@@ -42,9 +42,9 @@ pub struct Start {
     pub listener: Option<RawFd>,
     /// The same for the metrics' own port.
     pub metrics_listener: Option<RawFd>,
-    /// Set if another router serves until this one can.
+    /// True if another router serves until this one can.
     pub accepts_when_ready: bool,
-    /// Set if the end of standard input ends the process.
+    /// True if the end of standard input ends the process.
     pub lifeline: bool,
 }
 

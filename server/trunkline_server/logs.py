@@ -111,7 +111,7 @@ class Repeats(logging.Filter):
         self._places: dict[tuple[str, int], tuple[int, str, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Returns whether the record is written."""
+        """Returns True if the record is written."""
         if record.levelno < logging.WARNING:
             return True
         place = (record.pathname, record.lineno)

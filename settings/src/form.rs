@@ -124,7 +124,7 @@ impl Form {
         }
     }
 
-    /// Returns whether `text` is a valid value.
+    /// Returns true if `text` is a valid value.
     pub fn accepts(&self, text: &str) -> bool {
         match self {
             Self::Switch => matches!(text, "true" | "false"),

@@ -27,7 +27,7 @@ impl Window {
         Self { behind: if self.is_bounded() { self.until - 1 } else { usize::MAX }, ..self }
     }
 
-    /// True if the query does not see all positions before its own.
+    /// Returns true if the query does not see all positions before its own.
     #[inline(always)]
     pub fn is_bounded(self) -> bool {
         self.until != usize::MAX

@@ -151,7 +151,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// True if the next sample waits for a mask.
+    /// Returns true if the next sample waits for a mask.
     pub(super) fn awaits_mask(&self) -> bool {
         matches!(self.allowed, Allowed::Late(_))
     }

@@ -251,8 +251,8 @@ impl Kernel {
         }
     }
 
-    /// True if row i of every operand is touched only by the thread that owns row i. Consecutive row-wise kernels need
-    /// no barrier between them.
+    /// Returns true if row i of every operand is touched only by the thread that owns row i. Consecutive row-wise
+    /// kernels need no barrier between them.
     pub(super) fn is_row_wise(&self) -> bool {
         !matches!(
             self,

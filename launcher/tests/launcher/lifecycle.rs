@@ -114,7 +114,7 @@ fn every_asking_signal_drains() {
     }
 }
 
-/// Returns whether this process and its children ignore `signal` (`SigIgn` in proc_pid_status(5)).
+/// Returns true if this process and its children ignore `signal` (`SigIgn` in proc_pid_status(5)).
 fn ignored_here(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

@@ -21,7 +21,7 @@ pub struct Route {
     pub dialect: Dialect,
     pub model: ModelField,
     pub kind: Kind,
-    /// Whether `/openapi.json` describes it. Other names of a route are left out.
+    /// True if `/openapi.json` describes it. Other names of a route are left out.
     pub is_documented: bool,
 }
 
@@ -196,7 +196,7 @@ impl Route {
         ROUTES.iter().filter(|route| route.path == path).map(|route| route.method.as_str()).collect()
     }
 
-    /// Returns whether requests need a valid key where keys are configured.
+    /// Returns true if requests need a valid key where keys are configured.
     pub fn needs_key(&self) -> bool {
         self.kind != Probes(NotRequired)
     }

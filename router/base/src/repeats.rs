@@ -46,7 +46,7 @@ impl Repeats {
         left_out.map(|place| Place { num_events: place.num_events - MAX_LINES, ..place }).collect()
     }
 
-    /// Counts an event. Returns whether it is written.
+    /// Counts an event. Returns true if it is written.
     fn admits(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
         if let Some(place) = self.lock().get_mut(&metadata.callsite()) {
@@ -66,7 +66,7 @@ impl Repeats {
 }
 
 impl Place {
-    /// Counts an event. Returns whether it is written.
+    /// Counts an event. Returns true if it is written.
     fn count(&mut self) -> bool {
         self.num_events += 1;
         self.num_events <= MAX_LINES

@@ -182,7 +182,7 @@ impl Record {
     }
 
     /// Notes the error that was answered. A request of which no step was computed was refused: it gets no other line
-    /// than that of its refusal. Returns whether that is so.
+    /// than that of its refusal. Returns true if that is so.
     pub fn fail(&mut self, code: &'static str) -> bool {
         self.error = Some(code);
         let is_refused = self.sequences.iter().all(|sequence| sequence.started.is_none());

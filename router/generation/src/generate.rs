@@ -122,7 +122,7 @@ pub struct Generation {
     /// The prompt with its logprobs so far, if they are asked for; taken when they are complete.
     scored: Option<ScoredPrompt>,
     ended: bool,
-    /// Set if nothing is to be generated, so that the scheduler sends no token.
+    /// True if nothing is to be generated, so that the scheduler sends no token.
     ends_at_once: bool,
     /// Resolves when the drain has taken too long. It is kept because registering a new waker for every token is slow.
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,

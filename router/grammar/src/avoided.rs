@@ -43,7 +43,7 @@ impl Avoiding {
         }
     }
 
-    /// Returns whether logits change in a way that depends on the tokens before.
+    /// Returns true if logits change in a way that depends on the tokens before.
     pub(crate) fn has_penalties(&self) -> bool {
         self.repeats.is_some()
     }

@@ -105,7 +105,7 @@ impl Budgeted {
         if self.has_messages() { self.outside(text) } else { Place::Over }
     }
 
-    /// Returns whether reasoning may begin again after it has ended.
+    /// Returns true if reasoning may begin again after it has ended.
     fn has_messages(&self) -> bool {
         !self.tokens.marks.message().is_empty()
     }

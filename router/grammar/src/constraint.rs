@@ -107,7 +107,7 @@ impl Constraint {
         self.avoiding = Some(Avoiding::new(avoided, prompt_token_ids));
     }
 
-    /// Returns whether [`Allowed::penalties`] may hold any.
+    /// Returns true if [`Allowed::penalties`] may hold any.
     pub fn has_penalties(&self) -> bool {
         self.avoiding.as_ref().is_some_and(Avoiding::has_penalties)
     }

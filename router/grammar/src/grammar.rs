@@ -35,7 +35,7 @@ pub struct Calls {
     pub forms: Vec<(String, Grammar)>,
     /// The text after a call. A reply may end without it if it is a control token.
     pub closing_mark: Option<&'static str>,
-    /// Set if another call may follow the closing mark.
+    /// True if another call may follow the closing mark.
     pub may_repeat: bool,
 }
 

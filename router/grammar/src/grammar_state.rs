@@ -74,7 +74,7 @@ impl GrammarState {
         }
     }
 
-    /// Returns whether no token may follow, not even an end token.
+    /// Returns true if no token may follow, not even an end token.
     pub(crate) fn is_complete(&self) -> bool {
         match self {
             Self::Parser(state) => state.parser.is_complete(),

@@ -53,7 +53,7 @@ impl TokenMask {
         Self { bytes, for_first_rows: Arc::default() }
     }
 
-    /// Returns whether [`TokenMask::new`] would create an equal mask.
+    /// Returns true if [`TokenMask::new`] would create an equal mask.
     pub(crate) fn equals(&self, allowed: &SimpleVob, permitted: &SimpleVob) -> bool {
         let words = words(allowed, permitted);
         let (own, rest) = self.bytes.as_chunks::<WORD_BYTES>();

@@ -16,7 +16,7 @@ pub(crate) struct CachedMask {
     pub(crate) mask: TokenMask,
     /// The first token that is not an end token.
     pub(crate) first_text_token: Option<u32>,
-    /// Set if at most one token is not an end token.
+    /// True if at most one token is not an end token.
     pub(crate) has_one_text_token: bool,
     pub(crate) may_end: bool,
 }

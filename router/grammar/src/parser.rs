@@ -112,7 +112,7 @@ impl Parser {
         })
     }
 
-    /// Returns whether the text is complete, so that no token may follow.
+    /// Returns true if the text is complete, so that no token may follow.
     pub(crate) fn is_complete(&self) -> bool {
         self.error.is_none() && self.parser.stop_reason() != StopReason::NotStopped
     }

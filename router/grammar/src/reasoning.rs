@@ -31,7 +31,7 @@ pub(crate) struct ReasoningTokens {
     pub(crate) headers: Arc<[Header]>,
     /// The number of tokens of every header that the prompt ends with.
     pub(crate) num_prompted: usize,
-    /// Set if the content has a header. If not, the grammar also begins where there is none.
+    /// True if the content has a header. If not, the grammar also begins where there is none.
     pub(crate) has_content_header: bool,
     /// The tokens that write the closing mark. There are none if the vocabulary cannot write it.
     pub(crate) close: Vec<u32>,

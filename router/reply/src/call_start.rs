@@ -39,7 +39,7 @@ pub(crate) struct Tags {
     pub value_close: &'static str,
     /// Follows the last argument.
     pub end: &'static str,
-    /// Set if a line break at each end of a value belongs to the tags.
+    /// True if a line break at each end of a value belongs to the tags.
     pub has_value_lines: bool,
 }
 
@@ -60,7 +60,7 @@ impl Tags {
         }
     }
 
-    /// Returns whether more text may make `text` the tag of a key or the end.
+    /// Returns true if more text may make `text` the tag of a key or the end.
     pub fn may_begin_tag(&self, text: &str) -> bool {
         self.key_open.starts_with(text) || self.end.starts_with(text)
     }

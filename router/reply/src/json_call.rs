@@ -63,7 +63,7 @@ pub struct CallReader {
     /// Arguments that preceded the name.
     early_arguments: Option<String>,
     has_begun: bool,
-    /// Set if an opening mark preceded the object. Such a call may lack arguments.
+    /// True if an opening mark preceded the object. Such a call may lack arguments.
     is_marked: bool,
 }
 
@@ -81,12 +81,12 @@ impl CallReader {
         }
     }
 
-    /// Returns whether pieces were pushed. From then on the object is a call, whatever follows.
+    /// Returns true if pieces were pushed. From then on the object is a call, whatever follows.
     pub fn has_begun(&self) -> bool {
         self.has_begun
     }
 
-    /// Returns whether the reader is inside arguments that stream.
+    /// Returns true if the reader is inside arguments that stream.
     pub fn is_in_arguments(&self) -> bool {
         matches!(self.state, State::Arguments(_))
     }

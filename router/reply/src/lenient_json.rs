@@ -77,7 +77,7 @@ impl LenientScanner {
         }
     }
 
-    /// Returns whether `c` closes the innermost list or object.
+    /// Returns true if `c` closes the innermost list or object.
     fn is_close(&self, c: char) -> bool {
         matches!(self.scanner.expected(), Expected::Comma { close } if c == char::from(close))
     }

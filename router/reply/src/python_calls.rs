@@ -67,7 +67,7 @@ impl ListScanner {
     }
 }
 
-/// Returns whether `text` may begin calls of known tools: `[`, if they are a list, then a name and `(`.
+/// Returns true if `text` may begin calls of known tools: `[`, if they are a list, then a name and `(`.
 pub fn may_be_calls(text: &str, tools: &[Signature]) -> bool {
     let text = text.trim_start();
     let rest = text.strip_prefix('[').unwrap_or(text).trim_start();

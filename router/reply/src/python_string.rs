@@ -46,7 +46,7 @@ impl StringScanner {
     }
 }
 
-/// Returns whether `text` begins with a string literal.
+/// Returns true if `text` begins with a string literal.
 pub fn begins(text: &str) -> bool {
     without_prefix(text).starts_with(['"', '\''])
 }

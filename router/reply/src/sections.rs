@@ -9,7 +9,7 @@ use crate::reasoning::{ReasoningMarks, ReasoningStart};
 pub struct Sections {
     marks: ReasoningMarks,
     stage: Stage,
-    /// Set if no message follows the first one that is content, whatever marks its text spells.
+    /// True if no message follows the first one that is content, whatever marks its text spells.
     content_is_last: bool,
     /// The end of the text so far, while it may belong to either of two sections.
     held: String,
@@ -48,7 +48,7 @@ impl Sections {
         Self { content_is_last: true, ..Self::new(start, marks) }
     }
 
-    /// Returns whether the content follows a grammar.
+    /// Returns true if the content follows a grammar.
     pub(crate) fn are_constrained(&self) -> bool {
         self.content_is_last
     }

@@ -29,12 +29,12 @@ impl Signature {
     }
 }
 
-/// Returns whether a tool has this name.
+/// Returns true if a tool has this name.
 pub(crate) fn is_known(tools: &[Signature], name: &str) -> bool {
     tools.iter().any(|tool| tool.name == name)
 }
 
-/// Returns whether a tool has a name that begins so.
+/// Returns true if a tool has a name that begins so.
 pub(crate) fn may_be_known(tools: &[Signature], start: &str) -> bool {
     tools.iter().any(|tool| tool.name.starts_with(start))
 }
@@ -63,7 +63,7 @@ impl Types {
         }
     }
 
-    /// Returns whether no type is a list or an object.
+    /// Returns true if no type is a list or an object.
     pub(crate) fn is_scalar(self) -> bool {
         self.0 & (Self::LIST.0 | Self::OBJECT.0) == 0
     }

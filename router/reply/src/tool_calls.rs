@@ -75,7 +75,7 @@ pub struct ToolCallParser {
     /// Set until anything but white space is read.
     at_start: bool,
     has_calls: bool,
-    /// Set if an opening mark preceded the possible call.
+    /// True if an opening mark preceded the possible call.
     is_marked: bool,
     /// The end of the reply, if the buffer holds all of it.
     complete: Option<ReplyEnd>,

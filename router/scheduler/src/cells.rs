@@ -35,7 +35,7 @@ pub(crate) struct Cells {
 }
 
 impl Cells {
-    /// True while some sequences may not share steps.
+    /// Returns true while some sequences may not share steps.
     pub(crate) fn are_apart(&self) -> bool {
         self.until.is_some()
     }

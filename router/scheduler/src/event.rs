@@ -111,7 +111,7 @@ pub struct ShardLimits {
 }
 
 impl ShardLimits {
-    /// True if window parts hold the states of recurrent layers.
+    /// Returns true if window parts hold the states of recurrent layers.
     pub fn is_recurrent(&self) -> bool {
         self.windows.is_some_and(|windows| windows.is_recurrent)
     }
@@ -188,7 +188,7 @@ pub struct Allowed {
     pub forced: Vec<u32>,
     /// The continuation after the forced tokens.
     pub next: NextTokens,
-    /// Set if the answer took long to compute. No plan waits for the sequence's next answer then.
+    /// True if the answer took long to compute. No plan waits for the sequence's next answer then.
     pub is_slow: bool,
     /// The first drafts of `Update::Awaits` behind the forced tokens that the grammar permits. `next` is a mask then.
     pub drafts: Vec<MaskedDraft>,

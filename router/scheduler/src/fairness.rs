@@ -55,7 +55,7 @@ struct TenantState {
     num_uncached_tokens: u64,
     /// The work for it since [`Fairness::take_consumption`].
     consumption: Consumption,
-    /// Set if its rank has changed since the queue took it.
+    /// True if its rank has changed since the queue took it.
     is_stale: bool,
 }
 

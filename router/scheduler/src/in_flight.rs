@@ -78,7 +78,7 @@ impl StepsInFlight {
         self.steps.len()
     }
 
-    /// True if no further plan may be sent before a result arrives.
+    /// Returns true if no further plan may be sent before a result arrives.
     pub(crate) fn is_full(&self) -> bool {
         self.steps.len() >= RUN_AHEAD
     }

@@ -212,7 +212,7 @@ pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     }
 }
 
-/// True while steps or restores of other sequences than `key` are in flight.
+/// Returns true while steps or restores of other sequences than `key` are in flight.
 pub(crate) fn has_others_in_flight(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
     in_flight(parts.lane.shard()).iter().any(|&other| other != key)
 }

@@ -88,7 +88,7 @@ pub(crate) fn apply(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
     }
 }
 
-/// True if no answer is at hand and all samples in flight, except one that awaits a mask, have arrived.
+/// Returns true if no answer is at hand and all samples in flight, except one that awaits a mask, have arrived.
 fn is_answer_due(sequence: &Sequence) -> bool {
     let has_none = sequence.constraint.as_ref().is_some_and(|constraint| !constraint.has_answer());
     let run = sequence.run.as_ref();

@@ -110,7 +110,7 @@ impl Restores {
         self.awaited.len()
     }
 
-    /// True while the outcome of an abandoned restore is missing.
+    /// Returns true while the outcome of an abandoned restore is missing.
     pub(crate) fn has_abandoned(&self) -> bool {
         !self.abandoned.is_empty()
     }

@@ -203,7 +203,7 @@ fn take_tokens(
     }
 }
 
-/// True if the sequence of a chunk has not ended.
+/// Returns true if the sequence of a chunk has not ended.
 fn is_open(parts: &Lifecycle<'_>, chunk: &PlannedChunk) -> bool {
     let run = parts.sequences.get(chunk.key).and_then(|sequence| sequence.run.as_ref());
     run.is_some_and(|run| run.wire_id == chunk.wire_id && run.phase != Phase::Ending)

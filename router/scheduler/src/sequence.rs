@@ -16,7 +16,8 @@ use crate::estimate::OwnAcceptance;
 use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
 
-/// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is removed.
+/// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is
+/// removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SequenceKey(pub(crate) u32);
 
@@ -57,7 +58,7 @@ pub struct Sequence {
     pub cell: CellId,
     /// The number of times that the sequence was separated from others of its cell.
     pub num_separations: u8,
-    /// Set once it ended by itself.
+    /// True once it ended by itself.
     pub is_answered: bool,
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
@@ -145,7 +146,7 @@ pub struct Run {
     pub phase: Phase,
     /// The sequence's name on the wire.
     pub wire_id: u64,
-    /// Set once a plan has told the shard about `wire_id`.
+    /// True once a plan has told the shard about `wire_id`.
     pub is_on_shard: bool,
     pub table: BlockTable,
     /// Blocks of the table that the shard knows.
@@ -326,7 +327,7 @@ impl Sequence {
         self.num_unplanned().min(before_scores.unwrap_or(u32::MAX))
     }
 
-    /// True if the steps in flight sample the last token, or score the last one of a prompt without output.
+    /// Returns true if the steps in flight sample the last token, or score the last one of a prompt without output.
     pub fn is_finishing(&self, run: &Run) -> bool {
         if self.request.max_new_tokens == 0 {
             return run.planned >= self.num_to_score();
@@ -334,7 +335,7 @@ impl Sequence {
         self.num_output_tokens() + run.pending_samples >= self.request.max_new_tokens
     }
 
-    /// True if the sequence runs and still computes tokens that were known when it was admitted.
+    /// Returns true if the sequence runs and still computes tokens that were known when it was admitted.
     pub fn is_prefilling(&self) -> bool {
         self.run.as_ref().is_some_and(|run| run.phase == Phase::Running && run.acknowledged < run.prefill_end)
     }
@@ -359,7 +360,8 @@ impl Sequence {
     }
 }
 
-/// True if a step in flight samples a token with a known mask, so that the next chunk may begin without its own.
+/// Returns true if a step in flight samples a token with a known mask, so that the next chunk may begin without its
+/// own.
 fn may_run_ahead(constraint: &Constraint, run: &Run) -> bool {
     run.pending_samples == 1 && run.mask_step_id.is_none() && !constraint.is_slow()
 }

@@ -62,7 +62,7 @@ pub struct Server {
     pub front: Front,
     /// The listener of `--metrics-port`, which may be set before [`Self::run`].
     pub metrics_listener: Option<TcpListener>,
-    /// Set if another router accepts connections until this one's shard is ready.
+    /// True if another router accepts connections until this one's shard is ready.
     pub accepts_when_ready: bool,
     /// Receives a message when another router has taken over the listening socket.
     pub replaced: Option<oneshot::Receiver<()>>,

@@ -53,13 +53,13 @@ pub struct ChatTemplates {
     sources: Vec<(String, String)>,
     /// Variables of every rendering, such as `bos_token`.
     variables: Map<String, Value>,
-    /// Set if the templates call the reasoning of a message `thinking`, as that of GPT-OSS does.
+    /// True if the templates call the reasoning of a message `thinking`, as that of GPT-OSS does.
     has_thinking: bool,
-    /// Set if the templates take the arguments of a call for text, as those of DeepSeek do.
+    /// True if the templates take the arguments of a call for text, as those of DeepSeek do.
     has_text_arguments: bool,
-    /// Set if the templates expect the tools in the system message, as that of Phi-4-mini does.
+    /// True if the templates expect the tools in the system message, as that of Phi-4-mini does.
     has_message_tools: bool,
-    /// Set if the templates write system messages that are not the first message.
+    /// True if the templates write system messages that are not the first message.
     takes_later_system_messages: bool,
 }
 
@@ -158,7 +158,7 @@ impl ChatTemplates {
         self.sources.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Returns whether the source of any template contains a character.
+    /// Returns true if the source of any template contains a character.
     pub(crate) fn contains(&self, char: char) -> bool {
         self.sources.iter().any(|(_, source)| source.contains(char))
     }

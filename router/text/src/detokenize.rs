@@ -13,7 +13,7 @@ use crate::utf8_stream::Utf8Stream;
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
     special: DecodeSpecial,
-    /// Set while a leading space must be dropped.
+    /// True while a leading space must be dropped.
     at_start: bool,
     stream: Utf8Stream,
 }

@@ -367,7 +367,7 @@ def drawn_texts(count: int) -> list[str]:
 
 
 def has_two_best(processor: sentencepiece.SentencePieceProcessor, text: str) -> bool:
-    """Returns whether the same pieces in another order spell a text as well, so that rounding chooses the order."""
+    """Returns True if the same pieces in another order spell a text as well, so that rounding chooses the order."""
     best = processor.nbest_encode(text, nbest_size=2)
     return len(best) == 2 and sorted(best[0]) == sorted(best[1])
 

@@ -38,10 +38,10 @@ class StoreOptions:
 
     path: Path
     max_bytes: int
-    # Set if the server does without the store when the folder cannot be used.
+    # True if the server does without the store when the folder cannot be used.
     is_optional: bool = False
     lane: int = 0
-    # Set if another process gives the folder up as soon as the launcher knows that this one waits for it.
+    # True if another process gives the folder up as soon as the launcher knows that this one waits for it.
     awaits: bool = False
 
     def folder(self, fingerprint: str) -> Path:

@@ -81,7 +81,7 @@ def decoded_format(scheme: Quantization, parts: Mapping[str, Part], num_inputs: 
 
 
 def _keeps_integers(num_inputs: int, group_size: int | None, order: Integers | None) -> bool:
-    """Returns whether blocks of AFFINE4 or AFFINE8 can represent the groups; see `_grouped`."""
+    """Returns True if blocks of AFFINE4 or AFFINE8 can represent the groups; see `_grouped`."""
     size = num_inputs if group_size is None else min(group_size, num_inputs)
     if num_inputs % BLOCK != 0 or (size % BLOCK != 0 and size != num_inputs):
         return False

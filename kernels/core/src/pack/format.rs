@@ -55,7 +55,7 @@ macro_rules! formats {
     };
 }
 
-/// Returns whether two formats have the same packed layout.
+/// Returns true if two formats have the same packed layout.
 const fn has_layout_of<A: IntFormat, B: IntFormat>() -> bool {
     A::GROUP == B::GROUP
         && A::NIBBLES == B::NIBBLES

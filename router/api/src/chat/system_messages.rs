@@ -10,7 +10,7 @@ use super::prompt::Mark;
 pub fn merge(messages: &mut Vec<ChatMessage>, mark: &mut Option<Mark>) {
     let mut merged: Vec<ChatMessage> = Vec::with_capacity(messages.len());
     let mut has_begun = false;
-    // Set while the last turn is one that later messages of its role join.
+    // True while the last turn is one that later messages of its role join.
     let mut is_open = false;
     for (idx, mut message) in std::mem::take(messages).into_iter().enumerate() {
         let is_later = message.role == "system" && has_begun;

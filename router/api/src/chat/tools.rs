@@ -24,7 +24,7 @@ pub struct Tool {
     pub description: Option<String>,
     /// The JSON schema of the arguments, which must be an object.
     pub parameters: Value,
-    /// Set if a required call must obey every keyword of the schema. Otherwise keywords that no grammar can hold are
+    /// True if a required call must obey every keyword of the schema. Otherwise keywords that no grammar can hold are
     /// left out.
     pub is_strict: bool,
 }

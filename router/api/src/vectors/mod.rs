@@ -70,7 +70,7 @@ const REPEATED_BYTES: usize = 3;
 pub(crate) struct Inputs {
     texts: Vec<Prompt>,
     asked: Vec<Input>,
-    /// Set if the answer repeats the texts.
+    /// True if the answer repeats the texts.
     shows_texts: bool,
 }
 
@@ -137,7 +137,7 @@ impl Inputs {
 
 /// The way in which inputs become prompts.
 struct Encoding {
-    /// Set if pairs are put into a question to a language model.
+    /// True if pairs are put into a question to a language model.
     asks_about_pairs: bool,
     max_tokens: Option<usize>,
     params: CheckedParams,

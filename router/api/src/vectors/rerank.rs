@@ -47,7 +47,7 @@ struct Sides {
     documents: Vec<String>,
     /// The name of the documents in errors.
     field: &'static str,
-    /// Set if the answer repeats the documents.
+    /// True if the answer repeats the documents.
     shows_documents: bool,
 }
 

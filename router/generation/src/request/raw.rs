@@ -54,7 +54,7 @@ pub struct RawParams {
     pub logprobs: Option<i64>,
     pub tokens: TokenFields,
     pub avoid: AvoidFields,
-    /// Set if the answer shows the prompt. `max_new_tokens` may then be 0.
+    /// True if the answer shows the prompt. `max_new_tokens` may then be 0.
     pub shows_prompt: bool,
     /// The namespace in the KV index, within the tenant's own.
     pub cache_salt: Option<String>,

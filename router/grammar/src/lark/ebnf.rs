@@ -19,7 +19,7 @@ const MAX_COUNT: u32 = 10_000;
 /// The rule that the output follows.
 const ROOT: &str = "root";
 
-/// Returns whether a grammar is written in EBNF and not in Lark.
+/// Returns true if a grammar is written in EBNF and not in Lark.
 pub(crate) fn is_ebnf(text: &str) -> bool {
     text.lines().any(|line| line.split(['#', '"']).next().is_some_and(|line| line.contains("::=")))
 }

@@ -33,7 +33,7 @@ impl ClassBudget {
     }
 }
 
-/// Returns whether a group sets the flag `i`, or the end of an expression as Lark writes it.
+/// Returns true if a group sets the flag `i`, or the end of an expression as Lark writes it.
 fn ignores_case(text: &str) -> bool {
     let in_group = |rest: &str| {
         let flags = rest.split(|c: char| !c.is_ascii_alphabetic() && c != '-').next().unwrap_or_default();

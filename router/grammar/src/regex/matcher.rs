@@ -16,7 +16,7 @@ impl Matcher {
         PikeVM::builder().thompson(limit).build(pattern).ok().map(Self)
     }
 
-    /// Returns whether the pattern matches anywhere in a text.
+    /// Returns true if the pattern matches anywhere in a text.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.0.is_match(&mut self.0.create_cache(), text)
     }

@@ -92,7 +92,7 @@ struct ClassVisitor {
     boundary: Option<Span>,
     /// Cleared if a flag turns Unicode off.
     is_unicode: bool,
-    /// Set if the characters matched here are excluded from the outermost class.
+    /// True if the characters matched here are excluded from the outermost class.
     is_excluded: bool,
     /// Offsets of classes beside their own complement, as in `[\s\S]`. Together they match every character.
     complements: HashSet<usize>,

@@ -14,7 +14,7 @@ const JSON_WHITESPACE: &str = r"[\x20\x0A\x0D\x09]{1,32}";
 pub(crate) struct CheckedSchemas {
     sources: Vec<JsonSchema>,
     checked: Vec<Checked>,
-    /// Set while the schemas may contain alternatives that express other keywords.
+    /// True while the schemas may contain alternatives that express other keywords.
     is_rewritten: bool,
     limits: GrammarLimits,
 }

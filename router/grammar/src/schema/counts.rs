@@ -53,7 +53,7 @@ pub(crate) fn rewrite(schema: &mut Map<String, Value>) -> Result<Option<Value>, 
 /// The properties beside those that are required.
 struct Counts<'a> {
     optional: Vec<&'a str>,
-    /// Set if no other names may follow.
+    /// True if no other names may follow.
     is_closed: bool,
     least: usize,
     most: Option<usize>,

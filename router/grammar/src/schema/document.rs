@@ -41,7 +41,7 @@ impl Document {
         Self { root, ignores_siblings, references, work_left: Cell::new(MAX_WORK), matchers }
     }
 
-    /// Returns whether a reference leads below a keyword of the schema at a path.
+    /// Returns true if a reference leads below a keyword of the schema at a path.
     pub(crate) fn has_reference_into(&self, path: &[String], keyword: &str) -> bool {
         let below = format!("{}/{keyword}/", pointer(path));
         self.references.iter().any(|reference| reference.starts_with(&below))
@@ -160,7 +160,7 @@ fn find_references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Returns whether a keyword may affect validity. Unknown keywords do not.
+/// Returns true if a keyword may affect validity. Unknown keywords do not.
 pub(crate) fn has_effect(keyword: &str) -> bool {
     [&KEYWORDS[..], &CONDITIONAL_KEYWORDS, &REFUSED_KEYWORDS].iter().any(|known| known.contains(&keyword))
 }
@@ -229,7 +229,7 @@ pub(crate) fn of_kinds(kinds: u8) -> Option<Value> {
     (!names.is_empty()).then(|| Value::Object(Map::from_iter([("type".to_owned(), Value::Array(names))])))
 }
 
-/// Returns whether two values are equal, where `1` equals `1.0`.
+/// Returns true if two values are equal, where `1` equals `1.0`.
 pub(crate) fn is_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => is_equal_number(a, b),

@@ -54,7 +54,7 @@ impl ReferenceTargets {
         None
     }
 
-    /// Returns whether a finite value may match.
+    /// Returns true if a finite value may match.
     fn is_finite(&self, schema: &Value) -> bool {
         let Value::Object(map) = schema else { return *schema != Value::Bool(false) };
         let list = |keyword: &str| map.get(keyword).and_then(Value::as_array);

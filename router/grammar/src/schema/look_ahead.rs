@@ -34,7 +34,7 @@ fn parses(pattern: &str) -> bool {
     Parser::new().parse(pattern).is_ok()
 }
 
-/// Returns whether a pattern is a choice, of which `^` would apply to the first only.
+/// Returns true if a pattern is a choice, of which `^` would apply to the first only.
 fn has_top_level_choice(pattern: &str) -> bool {
     !matches!(Parser::new().parse(pattern), Ok(ast) if !matches!(ast, regex_syntax::ast::Ast::Alternation(_)))
 }

@@ -24,7 +24,7 @@ const UNENFORCED_DRAFT_FORMATS: [&str; 9] = [
     "uri-template",
 ];
 
-/// Returns whether no value is valid. Libraries write `{"not": {}}` where a property must be absent.
+/// Returns true if no value is valid. Libraries write `{"not": {}}` where a property must be absent.
 pub(crate) fn allows_nothing(schema: &Map<String, Value>) -> bool {
     let is_any = match schema.get("not") {
         Some(Value::Bool(is_any)) => *is_any,
@@ -73,7 +73,7 @@ pub(crate) fn simplify(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Returns whether the keyword `type` allows values of a type.
+/// Returns true if the keyword `type` allows values of a type.
 pub(crate) fn allows_type(schema: &Map<String, Value>, kind: &str) -> bool {
     match schema.get("type") {
         Some(Value::String(name)) => name == kind,

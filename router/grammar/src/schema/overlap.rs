@@ -112,7 +112,7 @@ pub(crate) fn properties<'a>(schemas: &[&'a Value], name: &str) -> Vec<&'a Value
     schemas.iter().filter_map(of_schema).collect()
 }
 
-/// Returns whether schemas forbid properties that they do not list.
+/// Returns true if schemas forbid properties that they do not list.
 pub(crate) fn is_closed(schema: &Value) -> bool {
     schema.get("additionalProperties") == Some(&Value::Bool(false))
         && schema.get("patternProperties").is_none()

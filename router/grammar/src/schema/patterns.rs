@@ -18,7 +18,7 @@ const MAX_MERGED: usize = 8;
 pub(crate) struct Patterns {
     class_budget: ClassBudget,
     distinct: HashSet<String>,
-    /// Set if some subschema has parts that apply at once.
+    /// True if some subschema has parts that apply at once.
     may_merge: bool,
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn remove(schema: &mut Map<String, Value>, keyword: &str, relaxed: &m
     true
 }
 
-/// Leaves keywords out of all parts that need not be strict. Returns whether any part had one.
+/// Leaves keywords out of all parts that need not be strict. Returns true if any part had one.
 pub(crate) fn remove_everywhere(
     schema: &mut Value,
     keywords: &[&str],

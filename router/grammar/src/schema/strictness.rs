@@ -38,7 +38,7 @@ pub enum Strictness {
 }
 
 impl Strictness {
-    /// Returns whether keywords of the schema at a pointer must be enforced.
+    /// Returns true if keywords of the schema at a pointer must be enforced.
     pub(crate) fn applies_at(&self, pointer: &str) -> bool {
         match self {
             Self::Strict => true,

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Returns whether a text has a format.
+/// Returns true if a text has a format.
 pub fn is_valid(format: &str, text: &str) -> bool {
     match format {
         "date" => is_date(text),

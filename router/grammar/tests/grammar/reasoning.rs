@@ -35,7 +35,7 @@ fn write(model: &ModelText, constraint: &mut Constraint, tokens: &[&str]) {
     }
 }
 
-/// Returns whether the next tokens are the grammar's first ones.
+/// Returns true if the next tokens are the grammar's first ones.
 fn has_begun(model: &ModelText, constraint: &mut Constraint) -> bool {
     let allowed = constraint.allowed(Forcing::Allow).unwrap();
     allowed.forced == [id(model, "y"), id(model, "e")]

@@ -117,7 +117,7 @@ pub fn compiler_with(model: &ModelText, marks: ReasoningMarks) -> GrammarCompile
     GrammarCompiler::new(&model.tokenizer, &model.end_token_ids, marks, GrammarLimits::default()).unwrap()
 }
 
-/// Returns whether these tokens may be a whole output.
+/// Returns true if these tokens may be a whole output.
 pub fn allows(mut constraint: Constraint, ids: &[u32], end_token_id: u32) -> bool {
     let mut may_follow = |id: u32, is_end: bool| match constraint.allowed(Forcing::Never).unwrap().next {
         Next::End => is_end,

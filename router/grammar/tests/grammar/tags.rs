@@ -32,7 +32,7 @@ fn check(name: &str, grammar: &Grammar, expression: &str) -> Vec<String> {
     texts
 }
 
-/// Returns whether an output may be this text.
+/// Returns true if an output may be this text.
 fn may_write(grammar: &Grammar, text: &str) -> bool {
     let model = model();
     let constraint = compiler(&model).compile(grammar).unwrap();

@@ -287,7 +287,7 @@ impl<'a> Validator<'a> {
         Ok(())
     }
 
-    /// Returns whether a pattern matches anywhere in a text.
+    /// Returns true if a pattern matches anywhere in a text.
     fn is_match(&mut self, pattern: &'a str, text: &str) -> bool {
         let regex = self.patterns.entry(pattern).or_insert_with(|| {
             let regex = PikeVM::new(&ecma(pattern));
@@ -369,7 +369,7 @@ fn percent_decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Returns whether two values are equal, where `1` equals `1.0`.
+/// Returns true if two values are equal, where `1` equals `1.0`.
 fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => compare(a, b) == Ordering::Equal,
@@ -404,7 +404,7 @@ fn compare_float(float: f64, integer: i128) -> Ordering {
     (float.floor() as i128).cmp(&integer).then(Ordering::Greater)
 }
 
-/// Returns whether `number` is a multiple of `step` in decimal arithmetic.
+/// Returns true if `number` is a multiple of `step` in decimal arithmetic.
 fn is_multiple(number: &Number, step: &Number) -> bool {
     let ((digits, exponent), (step_digits, step_exponent)) = (decimal(number), decimal(step));
     if step_exponent <= exponent {

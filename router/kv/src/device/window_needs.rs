@@ -25,7 +25,7 @@ impl WindowNeeds {
         self.blocks.clone().filter(move |block_idx| !stateless.contains(block_idx))
     }
 
-    /// True if later prompts may begin at the end of this block.
+    /// Returns true if later prompts may begin at the end of this block.
     pub(super) fn is_end(&self, block_idx: u32) -> bool {
         self.ends.contains(&Some(block_idx))
     }

@@ -207,7 +207,7 @@ struct PythonStyle<'a> {
     key: &'a str,
     ensure_ascii: bool,
     depth: usize,
-    /// Set while the innermost list or object has no item.
+    /// True while the innermost list or object has no item.
     is_empty: bool,
 }
 

@@ -25,7 +25,7 @@ pub(super) struct FolderTokenizer {
     pub tokenizer: Tokenizer,
     /// The ids around texts whose vectors are asked for.
     pub framing: Framing,
-    /// Set if BOS precedes every text.
+    /// True if BOS precedes every text.
     pub adds_bos: bool,
     /// Names of the tokens that have a role, by their key in `tokenizer_config.json`.
     pub special_texts: Vec<(&'static str, String)>,
@@ -130,7 +130,7 @@ impl Configs<'_> {
         Ok(out)
     }
 
-    /// Returns whether a token has a role in the configuration.
+    /// Returns true if a token has a role in the configuration.
     fn is_special(&self, text: &str) -> bool {
         let is = |value: &Value| value.as_str().or_else(|| value.get("content")?.as_str()) == Some(text);
         [self.tokenizer_config, self.special_tokens_map].into_iter().any(|config| {

@@ -80,7 +80,7 @@ impl AddedTokens {
         tokens.find(|(token, _)| token.content == text).map(|(_, id)| *id)
     }
 
-    /// Returns whether finding a token can depend on the text before it.
+    /// Returns true if finding a token can depend on the text before it.
     pub fn looks_left(&self) -> bool {
         let mut tokens = self.original.tokens.iter().chain(&self.normalized.tokens);
         tokens.any(|(token, _)| token.single_word || token.content.starts_with(char::is_whitespace))
@@ -92,7 +92,7 @@ impl AddedTokens {
         tokens.map(|(token, _)| token.content.len()).max().unwrap_or(0)
     }
 
-    /// Returns whether `split` can find tokens in normalized text.
+    /// Returns true if `split` can find tokens in normalized text.
     pub fn has_normalized(&self) -> bool {
         self.normalized.automaton.is_some()
     }
@@ -215,7 +215,7 @@ impl Finder {
     }
 }
 
-/// Returns whether a match overlaps any of the `data` ranges of the original text.
+/// Returns true if a match overlaps any of the `data` ranges of the original text.
 fn touches(part: &NormalizedString, range: &Range<usize>, data: &[Range<usize>], begin: usize) -> bool {
     if data.is_empty() {
         return false;

@@ -25,7 +25,7 @@ pub struct GgufTokenizer {
     pub tokenizer: Tokenizer,
     /// The text of each id, and whether it is a control token.
     pub tokens: Vec<(String, bool)>,
-    /// Set if BOS precedes every text unless the file says otherwise.
+    /// True if BOS precedes every text unless the file says otherwise.
     pub add_bos_by_default: bool,
     /// Ids of BOS, EOS and the unknown token, used if the file does not name them.
     pub default_special_ids: [Option<u32>; 3],

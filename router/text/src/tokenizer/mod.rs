@@ -76,7 +76,7 @@ pub struct Tokenizer {
     sentence_piece: Option<SentencePieceNormalizer>,
     added: AddedTokens,
     vocabulary: Vocabulary,
-    /// Set if the vocabulary writes a text's first word with a space that the text does not have.
+    /// True if the vocabulary writes a text's first word with a space that the text does not have.
     leading_space: bool,
     /// Where long texts are cut.
     cuts: Cuts,
@@ -178,7 +178,7 @@ impl Tokenizer {
         self.vocabulary.bytes(token_id)
     }
 
-    /// Returns whether decoding with `DecodeSpecial::Skip` skips a token.
+    /// Returns true if decoding with `DecodeSpecial::Skip` skips a token.
     pub fn is_special(&self, token_id: u32) -> bool {
         self.vocabulary.is_special(token_id)
     }
@@ -188,7 +188,7 @@ impl Tokenizer {
         self.added.id(token).or_else(|| self.pipeline.token_to_id(token))
     }
 
-    /// Returns whether decoding must drop a leading space.
+    /// Returns true if decoding must drop a leading space.
     pub fn drops_leading_space(&self, start: TextStart) -> bool {
         self.leading_space && start == TextStart::Beginning
     }

@@ -39,11 +39,11 @@ enum SplitRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreTokenizer {
     split_rule: SplitRule,
-    /// Set if a piece that is itself a token is not merged.
+    /// True if a piece that is itself a token is not merged.
     pub ignore_merges: bool,
-    /// Set if BOS precedes every text unless the file says otherwise.
+    /// True if BOS precedes every text unless the file says otherwise.
     pub add_bos: bool,
-    /// Set if text is first normalized to Unicode's composed form.
+    /// True if text is first normalized to Unicode's composed form.
     compose: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct TiktokenTokenizer {
     pub prefix_ids: Vec<u32>,
 }
 
-/// Returns whether a file is in tiktoken's text form, which SentencePiece's binary form never is.
+/// Returns true if a file is in tiktoken's text form, which SentencePiece's binary form never is.
 pub fn is_tiktoken(bytes: &[u8]) -> bool {
     let first = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     line(first).is_some()

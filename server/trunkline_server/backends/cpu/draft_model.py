@@ -94,7 +94,7 @@ class DraftModel:
         return [_with_drafts(chunk, drafts.get(chunk.sequence_id, ())) for chunk in chunks]
 
     def _follows(self, chunk: Chunk) -> bool:
-        """Returns whether the draft model knows the chunk's tokens."""
+        """Returns True if the draft model knows the chunk's tokens."""
         sequence = self._sequences.get(chunk.sequence_id)
         return sequence is not None and chunk.first_position + chunk.num_tokens <= sequence.num_known
 

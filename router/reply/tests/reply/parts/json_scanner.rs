@@ -76,7 +76,7 @@ fn is_range(error: &serde_json::Error) -> bool {
     error.to_string().contains("out of range")
 }
 
-/// Returns whether serde rejected valid JSON: a number that an f64 cannot hold, or an unpaired surrogate.
+/// Returns true if serde rejected valid JSON: a number that an f64 cannot hold, or an unpaired surrogate.
 fn is_out_of_range(parsed: &Result<Value, serde_json::Error>) -> bool {
     parsed.as_ref().is_err_and(|error| {
         is_range(error) || error.to_string().contains("surrogate") || error.to_string().contains("hex escape")

@@ -21,7 +21,7 @@ pub enum DummyPrefix {
 #[derive(Debug)]
 pub struct SentencePieceNormalizer {
     dummy_prefix: DummyPrefix,
-    /// Set if spaces at both ends are removed, and runs of spaces inside become one.
+    /// True if spaces at both ends are removed, and runs of spaces inside become one.
     remove_extra_spaces: bool,
     charsmap: Option<Charsmap>,
     /// Finds the pieces that the charsmap must not change. `None` if there are none, or no charsmap.
