@@ -89,8 +89,8 @@ pub(crate) fn max_drafts(parts: &Lifecycle<'_>) -> Option<u32> {
     Some(most.min(shard.limits.max_draft_tokens)).filter(|&most| most > 0)
 }
 
-/// Returns true while a step in flight is about to give tokens that are known to be worth drafts, so that a plan without
-/// their sequences, or without drafts, would be worse than none.
+/// Returns true while a step in flight is about to give tokens that are known to be worth drafts, so that a plan
+/// without their sequences, or without drafts, would be worse than none.
 pub(crate) fn awaits_drafts(parts: &mut Lifecycle<'_>) -> bool {
     let Some(max_drafts) = max_drafts(parts) else { return false };
     let shard = parts.lane.shard();

@@ -44,8 +44,8 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     planner.finish(num_prefill_tokens)
 }
 
-/// Returns true while masks are about to arrive. A plan without their sequences would separate them from the others, and a
-/// step costs about the same for one sequence as for all.
+/// Returns true while masks are about to arrive. A plan without their sequences would separate them from the others,
+/// and a step costs about the same for one sequence as for all.
 fn awaits_masks(parts: &Lifecycle<'_>) -> bool {
     let running = parts.lane.running.keys().iter();
     let mut constraints = running.filter_map(|&key| parts.sequences[key].constraint.as_ref());
