@@ -32,8 +32,8 @@ pub(crate) fn copy_state(sequences: &mut Sequences, lane: &mut Lane) -> Option<B
 }
 
 /// Returns true if a sequence with this hit and all running ones would soon need more window parts than there are,
-/// whether or not stored blocks are restored. It is false if only abandoned restores need parts, which leave enough for one
-/// sequence.
+/// whether or not stored blocks are restored. It is false if only abandoned restores need parts, which leave enough for
+/// one sequence.
 pub(crate) fn lacks_parts(sequences: &Sequences, lane: &Lane, hit: &PrefixHit, num_tokens: u32) -> bool {
     let Some(shard) = &lane.shard else { return false };
     let Some(windows) = shard.limits.windows else { return false };
