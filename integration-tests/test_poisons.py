@@ -29,14 +29,14 @@ if sys.argv[2] == "serve":
 
     begin, marks = Engine.begin, {{}}
 
-    def begin_or_crash(self, plan):
+    def begin_or_crash(self, plan, *arguments):
         for start in plan.starts:
             prompt = start.token_ids[: start.num_prompt_tokens]
             marks[start.sequence_id] = {{{POISON}, {PAIR[0]}, {PAIR[1]}}}.intersection(prompt)
         found = set().union(*(marks[chunk.sequence_id] for chunk in plan.chunks))
         if {POISON} in found or {{{PAIR[0]}, {PAIR[1]}}} <= found:
             os._exit(99)
-        begin(self, plan)
+        begin(self, plan, *arguments)
 
     Engine.begin = begin_or_crash
 sys.argv[0] = sys.argv.pop(1)
