@@ -36,7 +36,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Begins now.
+    /// Returns the timeline of a request that is submitted now.
     pub fn begin(tokens: TokenCounts) -> Self {
         let now = SystemTime::now();
         let (started, first_token, last_token) = (None, None, None);

@@ -57,8 +57,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns the lane of the only shard. Whoever would have to choose between several lanes calls this: requests that
-    /// wait, readers of the KV index and the store, and the driver's link.
+    /// Returns the lane of the only shard. Code that would have to choose between several lanes calls this: that of
+    /// waiting requests, of readers of the KV index and the store, and of the driver's link.
     pub fn only_lane(&self) -> LaneId {
         LaneId(0)
     }

@@ -24,7 +24,7 @@ pub struct SequenceKey(pub(crate) u32);
 /// One sequence, from `Submit` until it has ended and no step in flight names it.
 #[derive(Debug)]
 pub struct Sequence {
-    /// What was submitted, without the prompt. A long wait raises its class.
+    /// The submitted request, without its prompt. A long wait raises its class.
     pub request: SequenceRequest,
     /// The prompt, then the output.
     pub tokens: Vec<u32>,

@@ -33,7 +33,7 @@ class Rope:
 
 
 class Scores(NamedTuple):
-    """How products of queries and keys become the scores of attention.
+    """Turns products of queries and keys into the scores of attention.
 
     scale: their factor.
     window: the query at position p sees p - window + 1 to p (arXiv:2310.06825); None: 0 to p.

@@ -19,7 +19,7 @@ pub struct GenerationRequest {
     /// of the vocabulary; prompt and output fit the context. `max_new_tokens` is 0 only if the response shows the
     /// prompt.
     pub sequence: SequenceRequest,
-    /// What stays here while the sequence is computed.
+    /// The rest, which stays here while the sequence is computed.
     pub delivery: Delivery,
     pub grammar: Option<CompiledGrammar>,
     /// The client's guess at much of the output, from which it is drafted as from the prompt. `None` if nothing may be
@@ -38,7 +38,7 @@ pub struct Delivery {
     pub names: FieldNames,
     /// Tokens that end the output: the model's, and those that the request adds.
     pub end_token_ids: Vec<u32>,
-    /// Those that only the request adds.
+    /// The end tokens that only the request adds.
     pub stop_token_ids: Vec<u32>,
     /// Control tokens whose names are text of the output, such as the one that begins a tool call.
     pub shown_token_ids: Vec<u32>,
