@@ -8,7 +8,6 @@
 //! - works in place at the last use of a value;
 //! - packs the weights and lays out all memory ([`lower`], [`memory`]).
 
-mod elementwise;
 mod graph;
 mod instruction;
 mod lower;
@@ -17,7 +16,6 @@ mod raw_weight;
 mod rows;
 mod weights;
 
-pub use elementwise::{Binary, Unary};
 pub use graph::{Experts, ProgramBuilder, RecurOperands, ValueId, WeightId};
 pub use instruction::{
     AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,

@@ -17,13 +17,19 @@ use crate::linear::{
     FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
     round_row,
 };
+use crate::ops::add::{add_in_place, mul_in_place};
+use crate::ops::gelu::{gelu_erf_in_place, gelu_in_place, gelu_mul_in_place};
 use crate::ops::join_heads::join_heads;
 use crate::ops::layer_norm::layer_norm;
+use crate::ops::relu_squared::relu_squared_in_place;
 use crate::ops::rms_norm::{head_l2_norm_in_place, head_rms_norm_in_place, rms_norm};
 use crate::ops::rope::rope_in_place;
 use crate::ops::route::route;
+use crate::ops::scale::scale_in_place;
 use crate::ops::scaled_sum::sigmoid_scale_in_place;
+use crate::ops::silu_mul::{clamped_swiglu_in_place, sigmoid_in_place, silu_in_place, silu_mul_in_place};
 use crate::ops::softplus::{decay_in_place, softplus_in_place};
+use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
 use crate::program::{
     AttentionKernel, BufferKind, Instruction, Kernel, LinearSource, Program, RowIndex, RowSet, View,
@@ -83,18 +89,43 @@ impl Step<'_> {
                 stopwatch.waited(index);
             }
             match instruction.kernel {
-                Kernel::Linear { .. } => self.run_linear(instruction, num_products, thread_idx),
-                Kernel::Attention(kernel) => self.run_attention(&kernel, instruction.rows, scratch),
+                Kernel::Linear { .. } => {
+                    self.run_linear(instruction, num_products, thread_idx);
+                    num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::Attention(kernel) => {
+                    self.run_attention(&kernel, instruction.rows, scratch);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
                 Kernel::HeadLinear(kernel) => {
                     self.multiply_heads(&kernel, instruction.rows, (num_products, thread_idx));
+                    num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
                 }
                 Kernel::Experts(kernel) => {
                     self.multiply_experts(&kernel, instruction.rows, (num_products, thread_idx), routing);
+                    num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
                 }
-                Kernel::ShortConv(kernel) => self.convolve(&kernel, thread_idx),
-                Kernel::Recur(kernel) => self.recur(&kernel, thread_idx),
+                Kernel::ShortConv(kernel) => {
+                    self.convolve(&kernel, thread_idx);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::Recur(kernel) => {
+                    self.recur(&kernel, thread_idx);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
                 Kernel::Dispatch { .. } | Kernel::Combine { .. } => {
                     self.run_experts(instruction, thread_idx, routing);
+                    stopwatch.worked(index);
+                    index += 1;
                 }
                 _ => {
                     // Row-wise instructions without a barrier between them have the same rows.
@@ -103,17 +134,8 @@ impl Step<'_> {
                     let joined = index..index + 1 + num_joined;
                     self.run_row_wise(joined.clone(), thread_idx, &mut stopwatch);
                     index = joined.end;
-                    continue;
                 }
             }
-            if matches!(
-                instruction.kernel,
-                Kernel::Linear { .. } | Kernel::HeadLinear(_) | Kernel::Experts(_)
-            ) {
-                num_products += 1;
-            }
-            stopwatch.worked(index);
-            index += 1;
         }
     }
 
@@ -266,8 +288,23 @@ impl Step<'_> {
                     }
                 }
             }
-            Kernel::Unary { x, f } => f.apply(isa, self.row_mut(x, row)),
-            Kernel::Binary { x, y, f } => f.apply(isa, self.row_mut(x, row), self.row(y, row)),
+            Kernel::SiluMul { gate, up } => {
+                silu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
+            }
+            Kernel::ClampedSwiglu { gate, up, clamp } => {
+                clamped_swiglu_in_place(isa, self.row_mut(gate, row), self.row(up, row), clamp)
+            }
+            Kernel::GeluMul { gate, up } => {
+                gelu_mul_in_place(isa, self.row_mut(gate, row), self.row(up, row))
+            }
+            Kernel::Gelu { x } => gelu_in_place(isa, self.row_mut(x, row)),
+            Kernel::GeluErf { x } => gelu_erf_in_place(isa, self.row_mut(x, row)),
+            Kernel::ReluSquared { x } => relu_squared_in_place(isa, self.row_mut(x, row)),
+            Kernel::Scale { x, factor } => scale_in_place(isa, self.row_mut(x, row), factor),
+            Kernel::SoftCap { x, cap } => soft_cap_in_place(isa, self.row_mut(x, row), cap),
+            Kernel::Mul { x, y } => mul_in_place(isa, self.row_mut(x, row), self.row(y, row)),
+            Kernel::Silu { x } => silu_in_place(isa, self.row_mut(x, row)),
+            Kernel::Sigmoid { x } => sigmoid_in_place(isa, self.row_mut(x, row)),
             Kernel::HeadL2Norm { x, head_size, eps } => {
                 head_l2_norm_in_place(isa, self.row_mut(x, row), head_size, eps);
             }
@@ -278,6 +315,7 @@ impl Step<'_> {
                 decay_in_place(isa, self.row_mut(x, row), &program.vectors[log_rate]);
             }
             Kernel::Mean { x, out } => self.mean(x, row, out),
+            Kernel::Add { x, y } => add_in_place(isa, self.row_mut(x, row), self.row(y, row)),
             Kernel::SigmoidScale { x, gate } => {
                 sigmoid_scale_in_place(isa, self.row_mut(x, row), self.row(gate, row)[0]);
             }

@@ -1,9 +1,13 @@
 //! The instructions of experts: rows are sorted by expert, multiplied and added up.
 
+use std::ops::Range;
+
 use super::routing::Routing;
 use super::run::Step;
+use super::shares::{MIN_UNITS, Units, tiles_per_unit};
 use crate::linear::{LinearInput, LinearOutput, QuantizedShape, linear};
 use crate::ops::scaled_sum::add_scaled;
+use crate::pack::TILE;
 use crate::program::{BufferKind, ExpertsKernel, Instruction, Kernel, LinearSource, RowSet, View};
 
 // The rules of `run` make these unsafe blocks sound, too: each place of the sorted rows, and each row that is combined,
@@ -68,7 +72,8 @@ impl Step<'_> {
         }
     }
 
-    /// Multiplies the rows of each expert with its matrix.
+    /// Multiplies the rows of each expert with its matrix. The tiles of all used experts are one run, which the threads
+    /// share like the tiles of a product, so that each thread reads few long runs of weights.
     pub(super) fn multiply_experts(
         &self,
         kernel: &ExpertsKernel,
@@ -82,8 +87,12 @@ impl Step<'_> {
             return self.cursors.skip(ordinal, thread_idx);
         }
         let any = &self.program.weights[first_weight];
+        let num_tiles = any.num_tiles();
+        let total = num_tiles * routing.num_used();
         let rows_each = num_places.div_ceil(routing.num_used());
-        self.share_tiles((ordinal, thread_idx), any, routing.num_used(), rows_each, |n, tiles| {
+        let most = total.div_ceil(self.num_threads * MIN_UNITS).min(num_tiles);
+        let tiles = tiles_per_unit(rows_each, any.num_bytes() / num_tiles, TILE * any.in_features(), most);
+        let multiply = |n: usize, tiles: Range<usize>| {
             let (expert, places) = routing.used(n);
             let weight = &self.program.weights[first_weight + expert];
             let bias = biases.map(|biases| &self.program.vectors[biases][expert * out.width..][..out.width]);
@@ -93,6 +102,15 @@ impl Step<'_> {
             unsafe {
                 let input = self.linear_input(x, places.clone(), num_places);
                 linear(self.isa, weight, input, 0..places.len(), tiles, output, bias);
+            }
+        };
+        self.cursors.share(ordinal, thread_idx, &Units::of_tiles(total, tiles), |unit| {
+            let mut first = unit.tiles.start;
+            while first < unit.tiles.end {
+                let n = first / num_tiles;
+                let end = unit.tiles.end.min((n + 1) * num_tiles);
+                multiply(n, first - n * num_tiles..end - n * num_tiles);
+                first = end;
             }
         });
     }

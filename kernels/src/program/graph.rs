@@ -10,10 +10,9 @@ mod vectors;
 use std::time::Duration;
 
 pub use op::Experts;
-pub(super) use op::{Attention, Node, Op, Recur, ShortConv};
+pub(super) use op::{Node, Op, Recur, ShortConv};
 pub use recurrent::RecurOperands;
 
-use super::elementwise::{Binary, Unary};
 use super::raw_weight::RawWeight;
 use super::rows::RowIndex;
 use super::{ProgramConfig, ProgramError};
@@ -241,30 +240,36 @@ impl ProgramBuilder {
     }
 
     pub fn silu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
-        self.binary("silu_mul", gate, up, Binary::SiluMul)
+        let width = self.same_width("silu_mul", gate, up)?;
+        Ok(self.push(Op::SiluMul { gate, up }, width))
     }
 
     /// Computes `gelu(gate) * up` with the tanh approximation of GELU.
     pub fn gelu_mul(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ProgramError> {
-        self.binary("gelu_mul", gate, up, Binary::GeluMul)
+        let width = self.same_width("gelu_mul", gate, up)?;
+        Ok(self.push(Op::GeluMul { gate, up }, width))
     }
 
     /// Computes `gelu(x)` with the tanh approximation.
     pub fn gelu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("gelu", x, Unary::Gelu)
+        let width = self.width("gelu", x)?;
+        Ok(self.push(Op::Gelu { x }, width))
     }
 
     /// Squares the positive elements of `x` and sets the others to 0.
     pub fn relu_squared(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("relu_squared", x, Unary::ReluSquared)
+        let width = self.width("relu_squared", x)?;
+        Ok(self.push(Op::ReluSquared { x }, width))
     }
 
     pub fn scale(&mut self, x: ValueId, factor: f32) -> Result<ValueId, ProgramError> {
-        self.unary("scale", x, Unary::Scale(factor))
+        let width = self.width("scale", x)?;
+        Ok(self.push(Op::Scale { x, factor }, width))
     }
 
     pub fn add(&mut self, x: ValueId, y: ValueId) -> Result<ValueId, ProgramError> {
-        self.binary("add", x, y, Binary::Add)
+        let width = self.same_width("add", x, y)?;
+        Ok(self.push(Op::Add { x, y }, width))
     }
 
     /// The product of the sampled rows of `x` and the transpose of `weight`: `[S, V]`. With a soft cap, each logit `l`
@@ -278,22 +283,6 @@ impl ProgramBuilder {
         let width = self.product("logits", x, weight)?;
         check_soft_cap("logits", soft_cap)?;
         Ok(self.push(Op::Logits { x, weight, soft_cap }, width))
-    }
-
-    fn unary(&mut self, op: &'static str, x: ValueId, f: Unary) -> Result<ValueId, ProgramError> {
-        let width = self.width(op, x)?;
-        Ok(self.push(Op::Unary { x, f }, width))
-    }
-
-    fn binary(
-        &mut self,
-        op: &'static str,
-        x: ValueId,
-        y: ValueId,
-        f: Binary,
-    ) -> Result<ValueId, ProgramError> {
-        let width = self.same_width(op, x, y)?;
-        Ok(self.push(Op::Binary { x, y, f }, width))
     }
 
     fn push(&mut self, op: Op, width: usize) -> ValueId {

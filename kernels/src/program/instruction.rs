@@ -1,7 +1,6 @@
 //! Lowered programs: instructions over buffers in static memory.
 
 use super::ProgramConfig;
-use super::elementwise::{Binary, Unary};
 use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
 use crate::attention::Window;
@@ -9,6 +8,7 @@ use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
 use crate::ops::recurrence::Recurrence;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::Rule;
+use crate::ops::silu_mul::SwigluClamp;
 use crate::pack::PackedWeight;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,14 +120,24 @@ pub enum Kernel {
     Rope { x: View, table: View, head_size: usize },
     WriteKv { layer: usize, key: View, value: Option<View> },
     Attention(AttentionKernel),
-    Unary { x: View, f: Unary },
-    Binary { x: View, y: View, f: Binary },
+    SiluMul { gate: View, up: View },
+    ClampedSwiglu { gate: View, up: View, clamp: SwigluClamp },
+    GeluMul { gate: View, up: View },
+    Gelu { x: View },
+    GeluErf { x: View },
+    ReluSquared { x: View },
+    Add { x: View, y: View },
+    Mul { x: View, y: View },
     Mean { x: View, out: View },
+    Scale { x: View, factor: f32 },
+    SoftCap { x: View, cap: f32 },
     SigmoidScale { x: View, gate: View },
     Route { logits: View, rule: Rule, bias: Option<usize>, out: View },
     Dispatch { x: LinearSource, routes: View, num_experts: usize, out: LinearSource },
     Experts(ExpertsKernel),
     Combine { x: View, routes: View, out: View },
+    Silu { x: View },
+    Sigmoid { x: View },
     HeadL2Norm { x: View, head_size: usize, eps: f32 },
     Softplus { x: View, bias: usize },
     Decay { x: View, log_rate: usize },
@@ -235,14 +245,23 @@ impl Kernel {
             Kernel::Rope { .. } => "rope",
             Kernel::WriteKv { .. } => "write kv",
             Kernel::Attention { .. } => "attention",
-            Kernel::Unary { f, .. } => f.name(),
-            Kernel::Binary { f, .. } => f.name(),
+            Kernel::SiluMul { .. } => "silu mul",
+            Kernel::ClampedSwiglu { .. } => "clamped swiglu",
+            Kernel::GeluMul { .. } => "gelu mul",
+            Kernel::Gelu { .. } | Kernel::GeluErf { .. } => "gelu",
+            Kernel::ReluSquared { .. } => "relu squared",
+            Kernel::Add { .. } => "add",
+            Kernel::Mul { .. } => "mul",
             Kernel::Mean { .. } => "mean",
+            Kernel::Scale { .. } => "scale",
+            Kernel::SoftCap { .. } => "soft cap",
             Kernel::SigmoidScale { .. } => "sigmoid scale",
             Kernel::Route { .. } => "route",
             Kernel::Dispatch { .. } => "dispatch",
             Kernel::Experts(_) => "experts",
             Kernel::Combine { .. } => "combine",
+            Kernel::Silu { .. } => "silu",
+            Kernel::Sigmoid { .. } => "sigmoid",
             Kernel::HeadL2Norm { .. } => "head l2 norm",
             Kernel::Softplus { .. } => "softplus",
             Kernel::Decay { .. } => "decay",
@@ -273,23 +292,14 @@ impl Kernel {
     pub(super) fn buffers(&self) -> Vec<usize> {
         match *self {
             Kernel::Embedding { out, .. } | Kernel::RopeTable { out, .. } => vec![out.buffer],
-            Kernel::Gather { x, out }
-            | Kernel::Copy { x, out }
-            | Kernel::Mean { x, out }
-            | Kernel::Round { x, out, .. }
-            | Kernel::RmsNorm { x, out, .. }
-            | Kernel::LayerNorm { x, out, .. }
-            | Kernel::ShortConv(ShortConvKernel { x, out, .. })
-            | Kernel::Attention(AttentionKernel { query: x, out, .. })
-            | Kernel::Route { logits: x, out, .. } => vec![x.buffer, out.buffer],
-            Kernel::Unary { x, .. }
-            | Kernel::HeadRmsNorm { x, .. }
-            | Kernel::HeadL2Norm { x, .. }
-            | Kernel::Softplus { x, .. }
-            | Kernel::Decay { x, .. } => vec![x.buffer],
-            Kernel::Binary { x, y, .. }
-            | Kernel::SigmoidScale { x, gate: y }
-            | Kernel::Rope { x, table: y, .. } => vec![x.buffer, y.buffer],
+            Kernel::Gather { x, out } | Kernel::Copy { x, out } | Kernel::Round { x, out, .. } => {
+                vec![x.buffer, out.buffer]
+            }
+            Kernel::RmsNorm { x, out, .. } | Kernel::LayerNorm { x, out, .. } => vec![x.buffer, out.buffer],
+            Kernel::HeadRmsNorm { x, .. } | Kernel::Scale { x, .. } | Kernel::SoftCap { x, .. } => {
+                vec![x.buffer]
+            }
+            Kernel::Gelu { x } | Kernel::GeluErf { x } | Kernel::ReluSquared { x } => vec![x.buffer],
             Kernel::Quantize { x, out, .. } => vec![x.buffer, out],
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]
@@ -298,16 +308,27 @@ impl Kernel {
                 let heads = (0..kernel.num_heads).map(|head| kernel.head(head).0.buffer());
                 heads.chain([kernel.out.buffer]).collect()
             }
-            Kernel::JoinHeads { x, y, out, .. } | Kernel::Combine { x, routes: y, out } => {
-                vec![x.buffer, y.buffer, out.buffer]
-            }
+            Kernel::JoinHeads { x, y, out, .. } => vec![x.buffer, y.buffer, out.buffer],
             Kernel::Dispatch { x, routes, out, .. } => vec![x.buffer(), routes.buffer, out.buffer()],
+            Kernel::Combine { x, routes, out } => vec![x.buffer, routes.buffer, out.buffer],
+            Kernel::Route { logits, out, .. } => vec![logits.buffer, out.buffer],
+            Kernel::SigmoidScale { x, gate } => vec![x.buffer, gate.buffer],
+            Kernel::Rope { x, table, .. } => vec![x.buffer, table.buffer],
             Kernel::WriteKv { key, value, .. } => {
                 std::iter::once(key).chain(value).map(|view| view.buffer).collect()
             }
+            Kernel::Attention(AttentionKernel { query, out, .. }) => vec![query.buffer, out.buffer],
+            Kernel::SiluMul { gate, up }
+            | Kernel::ClampedSwiglu { gate, up, .. }
+            | Kernel::GeluMul { gate, up } => vec![gate.buffer, up.buffer],
+            Kernel::Add { x, y } | Kernel::Mul { x, y } => vec![x.buffer, y.buffer],
+            Kernel::Silu { x } | Kernel::Sigmoid { x } | Kernel::HeadL2Norm { x, .. } => vec![x.buffer],
+            Kernel::Softplus { x, .. } | Kernel::Decay { x, .. } => vec![x.buffer],
+            Kernel::ShortConv(ShortConvKernel { x, out, .. }) => vec![x.buffer, out.buffer],
             Kernel::Recur(RecurKernel { value, key, query, decay, strength, out, .. }) => {
                 [value, key, query, decay, strength, out].map(|view| view.buffer).to_vec()
             }
+            Kernel::Mean { x, out } => vec![x.buffer, out.buffer],
         }
     }
 }

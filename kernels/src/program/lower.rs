@@ -9,8 +9,7 @@ mod structure;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::elementwise::{Binary, Unary};
-use super::graph::{Attention, Node, Op, ValueId, WeightId, index_of};
+use super::graph::{Node, Op, ValueId, WeightId, index_of};
 use super::instruction::{
     AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, PooledOutput, Program, RowSet,
     View,
@@ -221,33 +220,14 @@ impl Lowering<'_> {
         self.instructions.push(Instruction { kernel, rows, barrier_before });
     }
 
-    /// Emits a kernel that writes a new view, and returns the view.
-    fn emit_new(&mut self, width: usize, rows: RowSet, kernel: impl FnOnce(View) -> Kernel) -> View {
-        let out = self.new_view(width, rows);
-        self.emit(kernel(out), rows);
-        out
-    }
-
-    /// Emits the kernel of node `index`, which overwrites its operand `x`, and returns the result.
-    fn emit_over(
-        &mut self,
-        x: ValueId,
-        rows: RowSet,
-        index: usize,
-        kernel: impl FnOnce(View) -> Kernel,
-    ) -> View {
-        let x = self.writable(x, rows, index, None);
-        self.emit(kernel(x), rows);
-        x
-    }
-
     /// Returns the view of `rows` of `x`. The first use of sampled rows gathers them from the rows of all tokens.
     fn operand(&mut self, x: ValueId, rows: RowSet) -> View {
         if let Some(view) = self.values.get(&(x, rows)) {
             return *view;
         }
         let source = self.values[&(x, RowSet::Tokens)];
-        let out = self.emit_new(source.width, rows, |out| Kernel::Gather { x: source, out });
+        let out = self.new_view(source.width, rows);
+        self.emit(Kernel::Gather { x: source, out }, rows);
         self.values.insert((x, rows), out);
         out
     }
@@ -258,7 +238,9 @@ impl Lowering<'_> {
         if self.analysis.last_use[x.0] == index && other != Some(x) {
             return view;
         }
-        self.emit_new(view.width, rows, |out| Kernel::Copy { x: view, out })
+        let out = self.new_view(view.width, rows);
+        self.emit(Kernel::Copy { x: view, out }, rows);
+        out
     }
 
     fn lower_node(&mut self, index: usize) {
@@ -270,46 +252,46 @@ impl Lowering<'_> {
         let out = match self.nodes[index].op.clone() {
             Op::Embedding { weight, index } => {
                 let weight = self.plan.matrix(&[weight]);
-                self.emit_new(width, rows, |out| Kernel::Embedding { weight, index, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Embedding { weight, index, out }, rows);
+                out
             }
             Op::RmsNorm { x, weight, eps } => {
                 let weight = self.plan.vector(&[weight]);
                 let x = self.operand(x, rows);
-                self.emit_new(width, rows, |out| Kernel::RmsNorm { x, weight, eps, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::RmsNorm { x, weight, eps, out }, rows);
+                out
             }
             Op::LayerNorm { x, weight, bias, eps } => {
                 let weight = self.plan.vector(&[weight]);
                 let bias = bias.map(|bias| self.plan.vector(&[bias]));
                 let x = self.operand(x, rows);
-                self.emit_new(width, rows, |out| Kernel::LayerNorm { x, weight, bias, eps, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::LayerNorm { x, weight, bias, eps, out }, rows);
+                out
             }
             Op::HeadRmsNorm { x, weight, eps } => {
                 let weight = self.plan.vector(&[weight]);
-                self.emit_over(x, rows, index, |x| Kernel::HeadRmsNorm { x, weight, eps })
-            }
-            Op::HeadL2Norm { x, head_size, eps } => {
-                self.emit_over(x, rows, index, |x| Kernel::HeadL2Norm { x, head_size, eps })
-            }
-            Op::Softplus { x, bias } => {
-                let bias = self.plan.vector(&[bias]);
-                self.emit_over(x, rows, index, |x| Kernel::Softplus { x, bias })
-            }
-            Op::Decay { x, log_rate } => {
-                let log_rate = self.plan.vector(&[log_rate]);
-                self.emit_over(x, rows, index, |x| Kernel::Decay { x, log_rate })
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::HeadRmsNorm { x, weight, eps }, rows);
+                x
             }
             Op::Linear { .. } => return self.lower_linear(index),
             Op::HeadLinear { x, weights } => self.lower_head_linear(x, weights, rows, width),
             Op::JoinHeads { x, y, num_heads } => {
                 let (x, y) = (self.operand(x, rows), self.operand(y, rows));
-                self.emit_new(width, rows, |out| Kernel::JoinHeads { x, y, num_heads, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::JoinHeads { x, y, num_heads, out }, rows);
+                out
             }
             Op::Logits { x, weight, soft_cap } => {
                 let x = self.source(x, rows, self.raw(weight).format);
                 let weight = self.plan.matrix(&[weight]);
-                let out = self.emit_new(width, rows, |out| Kernel::Linear { x, weight, bias: None, out });
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Linear { x, weight, bias: None, out }, rows);
                 if let Some(cap) = soft_cap {
-                    self.emit(Kernel::Unary { x: out, f: Unary::SoftCap(cap) }, rows);
+                    self.emit(Kernel::SoftCap { x: out, cap }, rows);
                 }
                 out
             }
@@ -317,7 +299,9 @@ impl Lowering<'_> {
             Op::Pooled { x, .. } => self.operand(x, rows),
             Op::Rope { x, frequencies, head_size } => {
                 let table = self.table(frequencies, rows);
-                self.emit_over(x, rows, index, |x| Kernel::Rope { x, table, head_size })
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Rope { x, table, head_size }, rows);
+                x
             }
             Op::WriteKv { layer, key, value } => {
                 let key = self.operand(key, rows);
@@ -325,42 +309,85 @@ impl Lowering<'_> {
                 self.emit(Kernel::WriteKv { layer, key, value }, rows);
                 return;
             }
-            Op::Attention(Attention { layer, query, scale, soft_cap, window, sinks }) => {
+            Op::Attention { layer, query, scale, soft_cap, window, sinks } => {
                 let sinks = sinks.map(|sinks| self.plan.vector(&[sinks]));
                 let query = self.operand(query, rows);
+                let out = self.new_view(width, rows);
                 let counter = self.new_counter();
                 let window = index_of(&mut self.windows, window);
-                self.emit_new(width, rows, |out| {
-                    let kernel =
-                        AttentionKernel { layer, query, scale, soft_cap, window, sinks, out, counter };
-                    Kernel::Attention(kernel)
-                })
+                let kernel = AttentionKernel { layer, query, scale, soft_cap, window, sinks, out, counter };
+                self.emit(Kernel::Attention(kernel), rows);
+                out
             }
-            Op::Unary { x, f } => self.emit_over(x, rows, index, |x| Kernel::Unary { x, f }),
-            Op::Binary { x, y, f } => {
-                // Addition is commutative to the bit, so the operand that ends here is overwritten.
-                let is_swapped = f == Binary::Add && self.analysis.last_use[x.0] != index;
-                let (x, y) = if is_swapped { (y, x) } else { (x, y) };
-                let other = self.operand(y, rows);
-                let into = self.writable(x, rows, index, Some(y));
-                self.emit(Kernel::Binary { x: into, y: other, f }, rows);
-                into
+            Op::SiluMul { gate, up } => {
+                let y = self.operand(up, rows);
+                let x = self.writable(gate, rows, index, Some(up));
+                self.emit(Kernel::SiluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::GeluMul { gate, up } => {
+                let y = self.operand(up, rows);
+                let x = self.writable(gate, rows, index, Some(up));
+                self.emit(Kernel::GeluMul { gate: x, up: y }, rows);
+                x
+            }
+            Op::Gelu { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Gelu { x }, rows);
+                x
+            }
+            Op::GeluErf { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::GeluErf { x }, rows);
+                x
+            }
+            Op::Tanh { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::SoftCap { x, cap: 1.0 }, rows);
+                x
+            }
+            Op::ReluSquared { x } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::ReluSquared { x }, rows);
+                x
+            }
+            Op::Scale { x, factor } => {
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::Scale { x, factor }, rows);
+                x
             }
             Op::SigmoidScale { x, gate } => {
                 let gate = self.operand(gate, rows);
-                self.emit_over(x, rows, index, |x| Kernel::SigmoidScale { x, gate })
+                let x = self.writable(x, rows, index, None);
+                self.emit(Kernel::SigmoidScale { x, gate }, rows);
+                x
             }
-            Op::Columns { x, begin } => {
-                let whole = self.operand(x, rows);
-                let x = View { column: whole.column + begin, width, ..whole };
-                self.emit_new(width, rows, |out| Kernel::Copy { x, out })
-            }
-            Op::ShortConv(conv) => self.lower_short_conv(&conv, rows, width),
-            Op::Recur(recur) => self.lower_recur(&recur, rows, width),
+            op @ (Op::Silu { .. } | Op::Sigmoid { .. } | Op::HeadL2Norm { .. })
+            | op @ (Op::Columns { .. }
+            | Op::Softplus { .. }
+            | Op::Decay { .. }
+            | Op::ShortConv(_)
+            | Op::Recur(_)) => self.lower_recurrent(&op, rows, index, width),
             Op::Experts { x, logits, experts } => self.lower_experts((x, logits), &experts, rows, width),
             Op::Mean { x } => {
                 let x = self.operand(x, RowSet::Tokens);
-                self.emit_new(width, rows, |out| Kernel::Mean { x, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Mean { x, out }, rows);
+                out
+            }
+            Op::Mul { x, y } => {
+                let other = self.operand(y, rows);
+                let into = self.writable(x, rows, index, Some(y));
+                self.emit(Kernel::Mul { x: into, y: other }, rows);
+                into
+            }
+            Op::Add { x, y } => {
+                // Addition is commutative to the bit, so the operand that ends here is overwritten.
+                let (x, y) = if self.analysis.last_use[x.0] == index { (x, y) } else { (y, x) };
+                let other = self.operand(y, rows);
+                let into = self.writable(x, rows, index, Some(y));
+                self.emit(Kernel::Add { x: into, y: other }, rows);
+                into
             }
         };
         self.values.insert((id, rows), out);
@@ -399,7 +426,8 @@ impl Lowering<'_> {
         let weight = self.plan.matrix(&weights);
         let bias = if has_bias { Some(self.plan.vector(&biases)) } else { None };
         let x = self.source(x, rows, format);
-        let out = self.emit_new(width, rows, |out| Kernel::Linear { x, weight, bias, out });
+        let out = self.new_view(width, rows);
+        self.emit(Kernel::Linear { x, weight, bias, out }, rows);
         let mut column = 0;
         for member in members {
             let width = self.nodes[member].width;
@@ -415,10 +443,16 @@ impl Lowering<'_> {
         }
         let width = 2 * self.frequencies[frequencies].num_pairs();
         let out = match rows {
-            RowSet::Tokens => self.emit_new(width, rows, |out| Kernel::RopeTable { frequencies, out }),
+            RowSet::Tokens => {
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::RopeTable { frequencies, out }, rows);
+                out
+            }
             RowSet::Samples => {
                 let x = self.table(frequencies, RowSet::Tokens);
-                self.emit_new(width, rows, |out| Kernel::Gather { x, out })
+                let out = self.new_view(width, rows);
+                self.emit(Kernel::Gather { x, out }, rows);
+                out
             }
             RowSet::TokenRoutes { .. } | RowSet::SampleRoutes { .. } => unreachable!("experts do not rotate"),
         };

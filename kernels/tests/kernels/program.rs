@@ -4,8 +4,8 @@ use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::pack::Format;
 use trunkline_kernels::program::{
-    Binary, Experts, Instruction, Kernel, Program, ProgramBuilder, ProgramConfig, ProgramError, RowSet,
-    ValueId, WeightId,
+    Experts, Instruction, Kernel, Program, ProgramBuilder, ProgramConfig, ProgramError, RowSet, ValueId,
+    WeightId,
 };
 
 use crate::GEOMETRY;
@@ -110,7 +110,7 @@ fn a_value_that_is_read_again_is_not_overwritten() {
     // Copies are needed before rope, because x is also written to V, and before a + a.
     assert_eq!(count(&program, |kernel| matches!(kernel, Kernel::Copy { .. })), 2);
     for instruction in &program.instructions {
-        if let Kernel::Binary { x, y, f: Binary::Add } = instruction.kernel {
+        if let Kernel::Add { x, y } = instruction.kernel {
             assert_ne!(x, y);
         }
     }

@@ -2,7 +2,7 @@
 //! (arXiv:2002.05202).
 
 use super::exp::exp;
-use crate::vector::{Lanes, elementwise};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// The factor sqrt(2 / pi) of u.
 const INNER: f32 = 0.797_884_6;
@@ -20,6 +20,29 @@ unsafe fn gelu<L: Lanes>(x: L) -> L {
         let exponential = exp(sum.mul(L::splat(-2.0 * INNER)));
         x.div(exponential.add(L::splat(1.0)))
     }
+}
+
+#[inline(always)]
+unsafe fn gelu_mul_generic<L: Lanes>(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len());
+    let (p, q) = (gate.as_mut_ptr(), up.as_ptr());
+    each_vector!(gate.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of both slices.
+        unsafe {
+            gelu(L::load_first(p.add(i), lanes))
+                .mul(L::load_first(q.add(i), lanes))
+                .store_first(p.add(i), lanes);
+        }
+    });
+}
+
+#[inline(always)]
+unsafe fn gelu_generic<L: Lanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe { gelu(L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes) };
+    });
 }
 
 /// erfc(y) = t * P(t) * e^(-y^2) with t = 1 / (1 + 0.3275911 y), for y >= 0. Formula 7.1.26 of Abramowitz and Stegun,
@@ -43,17 +66,26 @@ unsafe fn gelu_erf<L: Lanes>(x: L) -> L {
     }
 }
 
-elementwise! {
+#[inline(always)]
+unsafe fn gelu_erf_generic<L: Lanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe { gelu_erf(L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes) };
+    });
+}
+
+simd_entry! {
     /// Computes `x = x / 2 * (1 + erf(x / sqrt(2)))` for each element.
-    pub fn gelu_erf_in_place<L: Lanes>(x) { gelu_erf(x) }
+    pub fn gelu_erf_in_place = gelu_erf_generic(x: &mut [f32]);
 }
 
-elementwise! {
+simd_entry! {
     /// Computes `x = gelu(x)` for each element.
-    pub fn gelu_in_place<L: Lanes>(x) { gelu(x) }
+    pub fn gelu_in_place = gelu_generic(x: &mut [f32]);
 }
 
-elementwise! {
+simd_entry! {
     /// Computes `gate = gelu(gate) * up`. Panics if the lengths differ.
-    pub fn gelu_mul_in_place<L: Lanes>(gate, up) { gelu(gate).mul(up) }
+    pub fn gelu_mul_in_place = gelu_mul_generic(gate: &mut [f32], up: &[f32]);
 }

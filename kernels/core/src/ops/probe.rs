@@ -1,7 +1,16 @@
 //! Entry points for tests of functions that kernels inline.
 
 use super::{exp, exp2, hadamard, quantize_head, quantize_nibbles};
-use crate::vector::{ByteLanes, LANES, Lanes, elementwise, simd_entry};
+use crate::vector::{ByteLanes, LANES, Lanes, each_vector, simd_entry};
+
+#[inline(always)]
+unsafe fn exp_generic<L: Lanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe { exp::exp(L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes) };
+    });
+}
 
 #[inline(always)]
 unsafe fn exp2_generic<L: ByteLanes>(x: &mut [f32]) {
@@ -38,8 +47,8 @@ unsafe fn quantize_nibbles_generic<L: ByteLanes>(x: &mut [f32], head_size: usize
     unsafe { quantize_nibbles::quantize_nibbles::<L>(x.as_mut_ptr(), head_size) }
 }
 
-elementwise! {
-    pub fn exp_in_place<L: Lanes>(x) { exp::exp(x) }
+simd_entry! {
+    pub fn exp_in_place = exp_generic(x: &mut [f32]);
 }
 
 simd_entry! {

@@ -1,6 +1,6 @@
 //! The elementwise part of SwiGLU (arXiv:2002.05202), and the clamped form of GPT-OSS.
 
-use crate::vector::{ByteLanes, MAGIC, each_vector, elementwise, simd_entry};
+use crate::vector::{ByteLanes, MAGIC, each_vector, simd_entry};
 
 /// Prefetch distance in elements. Rows of a few KiB are too short for the hardware prefetcher, but they are contiguous.
 const AHEAD: usize = 3072;
@@ -32,9 +32,8 @@ unsafe fn times_sigmoid<L: ByteLanes>(factor: L, gate: L) -> L {
     }
 }
 
-/// Replaces each element of `gate` by `f(gate, up)`.
 #[inline(always)]
-unsafe fn gated<L: ByteLanes>(gate: &mut [f32], up: &[f32], f: impl Fn(L, L) -> L) {
+unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     let (p, q) = (gate.as_mut_ptr(), up.as_ptr());
     each_vector!(gate.len(), |i, lanes| {
@@ -42,25 +41,43 @@ unsafe fn gated<L: ByteLanes>(gate: &mut [f32], up: &[f32], f: impl Fn(L, L) -> 
         unsafe {
             L::prefetch(p.wrapping_add(i + AHEAD).cast());
             L::prefetch(q.wrapping_add(i + AHEAD).cast());
-            f(L::load_first(p.add(i), lanes), L::load_first(q.add(i), lanes)).store_first(p.add(i), lanes);
+            let gate = L::load_first(p.add(i), lanes);
+            times_sigmoid(gate, gate).mul(L::load_first(q.add(i), lanes)).store_first(p.add(i), lanes);
         }
     });
 }
 
 #[inline(always)]
-unsafe fn silu_mul_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32]) {
-    // SAFETY: only lane arithmetic.
-    unsafe { gated::<L>(gate, up, |gate, up| times_sigmoid(gate, gate).mul(up)) }
+unsafe fn silu_generic<L: ByteLanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe {
+            let x = L::load_first(p.add(i), lanes);
+            times_sigmoid(x, x).store_first(p.add(i), lanes);
+        }
+    });
 }
 
-elementwise! {
+#[inline(always)]
+unsafe fn sigmoid_generic<L: ByteLanes>(x: &mut [f32]) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe {
+            times_sigmoid(L::splat(1.0), L::load_first(p.add(i), lanes)).store_first(p.add(i), lanes);
+        }
+    });
+}
+
+simd_entry! {
     /// Computes `x = x / (1 + e^-x)`.
-    pub fn silu_in_place<L: ByteLanes>(x) { times_sigmoid(x, x) }
+    pub fn silu_in_place = silu_generic(x: &mut [f32]);
 }
 
-elementwise! {
+simd_entry! {
     /// Computes `x = 1 / (1 + e^-x)`.
-    pub fn sigmoid_in_place<L: ByteLanes>(x) { times_sigmoid(L::splat(1.0), x) }
+    pub fn sigmoid_in_place = sigmoid_generic(x: &mut [f32]);
 }
 
 simd_entry! {
@@ -79,16 +96,22 @@ pub struct SwigluClamp {
 
 #[inline(always)]
 unsafe fn clamped_swiglu_generic<L: ByteLanes>(gate: &mut [f32], up: &[f32], clamp: SwigluClamp) {
-    // SAFETY: only lane arithmetic.
-    unsafe {
-        let (least, most) = (L::splat(-clamp.limit), L::splat(clamp.limit));
-        let one = L::splat(1.0);
-        gated::<L>(gate, up, |gate, up| {
+    assert_eq!(gate.len(), up.len());
+    let (p, q) = (gate.as_mut_ptr(), up.as_ptr());
+    each_vector!(gate.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of both slices.
+        unsafe {
+            L::prefetch(p.wrapping_add(i + AHEAD).cast());
+            L::prefetch(q.wrapping_add(i + AHEAD).cast());
+            let (least, most) = (L::splat(-clamp.limit), L::splat(clamp.limit));
             // The order of operands keeps NaN.
-            let (gate, up) = (most.min(gate), most.min(least.max(up)));
-            times_sigmoid(gate, gate.mul(L::splat(clamp.alpha))).mul(up.add(one))
-        });
-    }
+            let gate = most.min(L::load_first(p.add(i), lanes));
+            let up = most.min(least.max(L::load_first(q.add(i), lanes)));
+            times_sigmoid(gate, gate.mul(L::splat(clamp.alpha)))
+                .mul(up.add(L::splat(1.0)))
+                .store_first(p.add(i), lanes);
+        }
+    });
 }
 
 simd_entry! {

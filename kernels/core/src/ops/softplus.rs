@@ -1,7 +1,7 @@
 //! Step sizes and decays of recurrent layers (arXiv:2312.00752, section 3.6; arXiv:2405.21060).
 
 use super::exp::exp;
-use crate::vector::{Lanes, elementwise};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// Odd powers of the series of atanh, highest first: ln(1 + u) = 2 atanh(u / (2 + u)). For u <= 1 the argument is at
 /// most 1/3, and the terms left out are below 2e-9.
@@ -22,19 +22,44 @@ unsafe fn ln_1p<L: Lanes>(u: L) -> L {
     }
 }
 
-elementwise! {
-    /// Computes `x = ln(1 + e^(x + bias))`. Panics if the lengths differ.
-    pub fn softplus_in_place<L: Lanes>(x, bias) {{
-        let (x, zero) = (x.add(bias), L::splat(0.0));
-        // The order of operands keeps NaN.
-        let (positive, negative) = (zero.max(x), zero.min(x));
-        // -|x| is the negative part less the positive one.
-        let u = exp(negative.sub(positive));
-        positive.add(ln_1p(u))
-    }}
+#[inline(always)]
+unsafe fn softplus_generic<L: Lanes>(x: &mut [f32], bias: &[f32]) {
+    assert_eq!(x.len(), bias.len());
+    let (p, q) = (x.as_mut_ptr(), bias.as_ptr());
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of both slices.
+        unsafe {
+            let x = L::load_first(p.add(i), lanes).add(L::load_first(q.add(i), lanes));
+            let zero = L::splat(0.0);
+            // The order of operands keeps NaN.
+            let (positive, negative) = (zero.max(x), zero.min(x));
+            // -|x| is the negative part less the positive one.
+            let u = exp(negative.sub(positive));
+            positive.add(ln_1p(u)).store_first(p.add(i), lanes);
+        }
+    });
 }
 
-elementwise! {
+simd_entry! {
+    /// Computes `x = ln(1 + e^(x + bias))`. Panics if the lengths differ.
+    pub fn softplus_in_place = softplus_generic(x: &mut [f32], bias: &[f32]);
+}
+
+#[inline(always)]
+unsafe fn decay_generic<L: Lanes>(x: &mut [f32], log_rate: &[f32]) {
+    assert_eq!(x.len(), log_rate.len());
+    let (p, q) = (x.as_mut_ptr(), log_rate.as_ptr());
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of both slices.
+        unsafe {
+            let rate = exp(L::load_first(q.add(i), lanes));
+            let x = L::load_first(p.add(i), lanes);
+            exp(x.fnma(rate, L::splat(0.0))).store_first(p.add(i), lanes);
+        }
+    });
+}
+
+simd_entry! {
     /// Computes `x = e^(-x * e^log_rate)`. Panics if the lengths differ.
-    pub fn decay_in_place<L: Lanes>(x, log_rate) { exp(x.fnma(exp(log_rate), L::splat(0.0))) }
+    pub fn decay_in_place = decay_generic(x: &mut [f32], log_rate: &[f32]);
 }

@@ -1,7 +1,7 @@
 //! The hyperbolic tangent and soft caps. The implementation is the crate's own, so its bits do not depend on libm.
 
 use super::exp::exp;
-use crate::vector::{Lanes, elementwise};
+use crate::vector::{Lanes, each_vector, simd_entry};
 
 /// Magnitudes below this use the polynomial, others the exponential.
 const SMALL: f32 = 0.625;
@@ -40,7 +40,16 @@ pub unsafe fn soft_cap<L: Lanes>(x: L, cap: f32, inverse: f32) -> L {
     unsafe { tanh(x.mul(L::splat(inverse))).mul(L::splat(cap)) }
 }
 
-elementwise! {
+#[inline(always)]
+unsafe fn soft_cap_generic<L: Lanes>(x: &mut [f32], cap: f32) {
+    let p = x.as_mut_ptr();
+    each_vector!(x.len(), |i, lanes| {
+        // SAFETY: i + lanes is at most the length of the slice.
+        unsafe { soft_cap(L::load_first(p.add(i), lanes), cap, 1.0 / cap).store_first(p.add(i), lanes) };
+    });
+}
+
+simd_entry! {
     /// Computes `x = cap * tanh(x / cap)`, which limits elements to -cap..cap (arXiv:2408.00118, section 2).
-    pub fn soft_cap_in_place<L: Lanes>(x; cap: f32) { soft_cap(x, cap, 1.0 / cap) }
+    pub fn soft_cap_in_place = soft_cap_generic(x: &mut [f32], cap: f32);
 }

@@ -83,7 +83,10 @@ macro_rules! grid_format {
 
         impl IntFormat for $name {
             const GROUP: usize = $group;
+            const NIBBLES: bool = false;
             const ZERO_POINT: u8 = ZERO;
+            const HALF_SCALES: bool = false;
+            const HAS_MIN: bool = false;
             const BLOCK_ELEMENTS: usize = 256;
             const BLOCK_BYTES: usize = $block_bytes;
 

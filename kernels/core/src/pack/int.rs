@@ -13,14 +13,14 @@ pub(crate) const MAX_BLOCK_ELEMENTS: usize = 256;
 /// An integer source format and its packed layout.
 pub trait IntFormat {
     /// Elements that share a scale and a minimum: 32 or 16.
-    const GROUP: usize = 32;
+    const GROUP: usize;
     /// True if the packed layout stores two quants per byte.
-    const NIBBLES: bool = false;
+    const NIBBLES: bool;
     /// The number subtracted from every quant: 0 or a power of two.
-    const ZERO_POINT: u8 = 0;
+    const ZERO_POINT: u8;
     /// True if the packed layout stores scales and minima as binary16, false if as binary32.
-    const HALF_SCALES: bool = false;
-    const HAS_MIN: bool = false;
+    const HALF_SCALES: bool;
+    const HAS_MIN: bool;
     const BLOCK_ELEMENTS: usize;
     const BLOCK_BYTES: usize;
 
@@ -67,14 +67,6 @@ pub(crate) fn half_bits(block: &[u8], at: usize) -> u32 {
 
 pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// Unpacks bytes whose low nibbles are the first quants and whose high nibbles are the following ones.
-pub(crate) fn unpack_nibbles(nibbles: &[u8], quants: &mut [u8]) {
-    let (low, high) = quants.split_at_mut(nibbles.len());
-    for ((low, high), byte) in low.iter_mut().zip(high).zip(nibbles) {
-        (*low, *high) = (byte & 15, byte >> 4);
-    }
 }
 
 /// Unpacks the 32 quants of a Q5_0 or Q5_1 block. `fifth_bits` are in the order of elements. The low nibbles belong to

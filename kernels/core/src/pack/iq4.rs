@@ -23,8 +23,11 @@ fn look_up(levels: &[u8; 16], nibbles: &[u8], quants: &mut [u8]) {
 pub(crate) enum Iq4Nl {}
 
 impl IntFormat for Iq4Nl {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 128;
     const HALF_SCALES: bool = true;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 32;
     const BLOCK_BYTES: usize = 18;
 
@@ -37,7 +40,11 @@ impl IntFormat for Iq4Nl {
 pub(crate) enum Iq4Xs {}
 
 impl IntFormat for Iq4Xs {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 128;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 136;
 
@@ -56,7 +63,11 @@ impl IntFormat for Iq4Xs {
 pub(crate) enum Mxfp4 {}
 
 impl IntFormat for Mxfp4 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 16;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 32;
     const BLOCK_BYTES: usize = 17;
 

@@ -10,6 +10,9 @@ pub(crate) enum Q2K {}
 
 impl IntFormat for Q2K {
     const GROUP: usize = 16;
+    const NIBBLES: bool = false;
+    const ZERO_POINT: u8 = 0;
+    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = true;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 84;

@@ -11,7 +11,10 @@ pub(crate) enum Q3K {}
 
 impl IntFormat for Q3K {
     const GROUP: usize = 16;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 4;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 110;
 

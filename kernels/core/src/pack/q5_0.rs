@@ -8,8 +8,11 @@ use super::int::{IntFormat, UnpackedBlock, half_bits, unpack_five_bits};
 pub(crate) enum Q5_0 {}
 
 impl IntFormat for Q5_0 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 16;
     const HALF_SCALES: bool = true;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 32;
     const BLOCK_BYTES: usize = 22;
 

@@ -6,6 +6,9 @@ use super::int::{IntFormat, UnpackedBlock, half_bits, unpack_five_bits};
 pub(crate) enum Q5_1 {}
 
 impl IntFormat for Q5_1 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
+    const ZERO_POINT: u8 = 0;
     const HALF_SCALES: bool = true;
     const HAS_MIN: bool = true;
     const BLOCK_ELEMENTS: usize = 32;

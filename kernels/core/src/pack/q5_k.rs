@@ -8,6 +8,10 @@ use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
 pub(crate) enum Q5K {}
 
 impl IntFormat for Q5K {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
+    const ZERO_POINT: u8 = 0;
+    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = true;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 176;

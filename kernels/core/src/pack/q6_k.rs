@@ -11,7 +11,10 @@ pub(crate) enum Q6K {}
 
 impl IntFormat for Q6K {
     const GROUP: usize = 16;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 32;
+    const HALF_SCALES: bool = false;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 210;
 

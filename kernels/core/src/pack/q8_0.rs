@@ -6,8 +6,11 @@ use super::int::{IntFormat, UnpackedBlock, half_bits};
 pub enum Q8_0 {}
 
 impl IntFormat for Q8_0 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 128;
     const HALF_SCALES: bool = true;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 32;
     const BLOCK_BYTES: usize = 34;
 

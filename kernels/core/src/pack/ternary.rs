@@ -12,8 +12,11 @@ const MINUS_ONE: u8 = 127;
 pub(crate) enum Tq1_0 {}
 
 impl IntFormat for Tq1_0 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 128;
     const HALF_SCALES: bool = true;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 54;
 
@@ -35,8 +38,11 @@ impl IntFormat for Tq1_0 {
 pub(crate) enum Tq2_0 {}
 
 impl IntFormat for Tq2_0 {
+    const GROUP: usize = 32;
+    const NIBBLES: bool = false;
     const ZERO_POINT: u8 = 128;
     const HALF_SCALES: bool = true;
+    const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 66;
 

@@ -1,6 +1,6 @@
 //! Records the storing of keys and values, and attention over them.
 
-use super::{Attention, Op, ProgramBuilder, ValueId, WeightId, check_soft_cap, shape_error};
+use super::{Op, ProgramBuilder, ValueId, WeightId, check_soft_cap, shape_error};
 use crate::attention::Window;
 use crate::program::ProgramError;
 
@@ -70,6 +70,6 @@ impl ProgramBuilder {
             return Err(ProgramError::Structure { what });
         }
         let width = width / geometry.head_size * geometry.value_size();
-        Ok(self.push(Op::Attention(Attention { layer, query, scale, soft_cap, window, sinks }), width))
+        Ok(self.push(Op::Attention { layer, query, scale, soft_cap, window, sinks }, width))
     }
 }

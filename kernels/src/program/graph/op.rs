@@ -5,7 +5,6 @@ use crate::attention::Window;
 use crate::ops::recurrence::Recurrence;
 use crate::ops::route::Rule;
 use crate::ops::silu_mul::SwigluClamp;
-use crate::program::elementwise::{Binary, Unary};
 use crate::program::rows::{PooledRows, RowIndex};
 
 /// The experts of a layer: gated MLPs, of which each row uses a few.
@@ -54,43 +53,139 @@ pub struct Recur {
     pub state: usize,
 }
 
-/// Attention of a query over the keys and values of its sequence.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::program) struct Attention {
-    pub(in crate::program) layer: usize,
-    pub(in crate::program) query: ValueId,
-    pub(in crate::program) scale: f32,
-    pub(in crate::program) soft_cap: Option<f32>,
-    pub(in crate::program) window: Window,
-    pub(in crate::program) sinks: Option<WeightId>,
-}
-
 /// An operation; `Ops` in `server/trunkline_server/models/ops.py` defines each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::program) enum Op {
-    Embedding { weight: WeightId, index: RowIndex },
-    RmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    LayerNorm { x: ValueId, weight: WeightId, bias: Option<WeightId>, eps: f32 },
-    HeadRmsNorm { x: ValueId, weight: WeightId, eps: f32 },
-    Linear { x: ValueId, weight: WeightId, bias: Option<WeightId> },
-    HeadLinear { x: ValueId, weights: Vec<WeightId> },
-    JoinHeads { x: ValueId, y: ValueId, num_heads: usize },
-    Rope { x: ValueId, frequencies: usize, head_size: usize },
-    WriteKv { layer: usize, key: ValueId, value: Option<ValueId> },
-    Attention(Attention),
-    Unary { x: ValueId, f: Unary },
-    Binary { x: ValueId, y: ValueId, f: Binary },
-    SigmoidScale { x: ValueId, gate: ValueId },
-    Mean { x: ValueId },
-    Columns { x: ValueId, begin: usize },
-    HeadL2Norm { x: ValueId, head_size: usize, eps: f32 },
-    Softplus { x: ValueId, bias: WeightId },
-    Decay { x: ValueId, log_rate: WeightId },
+    Embedding {
+        weight: WeightId,
+        index: RowIndex,
+    },
+    RmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    LayerNorm {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+        eps: f32,
+    },
+    HeadRmsNorm {
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    },
+    Linear {
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    },
+    HeadLinear {
+        x: ValueId,
+        weights: Vec<WeightId>,
+    },
+    JoinHeads {
+        x: ValueId,
+        y: ValueId,
+        num_heads: usize,
+    },
+    Rope {
+        x: ValueId,
+        frequencies: usize,
+        head_size: usize,
+    },
+    WriteKv {
+        layer: usize,
+        key: ValueId,
+        value: Option<ValueId>,
+    },
+    Attention {
+        layer: usize,
+        query: ValueId,
+        scale: f32,
+        soft_cap: Option<f32>,
+        window: Window,
+        sinks: Option<WeightId>,
+    },
+    SiluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    GeluMul {
+        gate: ValueId,
+        up: ValueId,
+    },
+    Gelu {
+        x: ValueId,
+    },
+    GeluErf {
+        x: ValueId,
+    },
+    Tanh {
+        x: ValueId,
+    },
+    ReluSquared {
+        x: ValueId,
+    },
+    Add {
+        x: ValueId,
+        y: ValueId,
+    },
+    Scale {
+        x: ValueId,
+        factor: f32,
+    },
+    SigmoidScale {
+        x: ValueId,
+        gate: ValueId,
+    },
+    Mul {
+        x: ValueId,
+        y: ValueId,
+    },
+    Mean {
+        x: ValueId,
+    },
+    Columns {
+        x: ValueId,
+        begin: usize,
+    },
+    Silu {
+        x: ValueId,
+    },
+    Sigmoid {
+        x: ValueId,
+    },
+    HeadL2Norm {
+        x: ValueId,
+        head_size: usize,
+        eps: f32,
+    },
+    Softplus {
+        x: ValueId,
+        bias: WeightId,
+    },
+    Decay {
+        x: ValueId,
+        log_rate: WeightId,
+    },
     ShortConv(ShortConv),
     Recur(Recur),
-    Experts { x: ValueId, logits: ValueId, experts: Experts },
-    Logits { x: ValueId, weight: WeightId, soft_cap: Option<f32> },
-    Pooled { x: ValueId, rows: PooledRows },
+    Experts {
+        x: ValueId,
+        logits: ValueId,
+        experts: Experts,
+    },
+    Logits {
+        x: ValueId,
+        weight: WeightId,
+        soft_cap: Option<f32>,
+    },
+    Pooled {
+        x: ValueId,
+        rows: PooledRows,
+    },
 }
 
 impl Op {
@@ -98,30 +193,24 @@ impl Op {
     pub(in crate::program) fn operands(&self) -> Vec<ValueId> {
         match *self {
             Op::Embedding { .. } => vec![],
-            Op::RmsNorm { x, .. }
-            | Op::LayerNorm { x, .. }
-            | Op::HeadRmsNorm { x, .. }
-            | Op::Linear { x, .. }
-            | Op::HeadLinear { x, .. }
-            | Op::Rope { x, .. }
-            | Op::Attention(Attention { query: x, .. })
-            | Op::Unary { x, .. }
-            | Op::Mean { x }
-            | Op::Columns { x, .. }
-            | Op::HeadL2Norm { x, .. }
-            | Op::Softplus { x, .. }
-            | Op::Decay { x, .. }
-            | Op::ShortConv(ShortConv { x, .. })
-            | Op::Logits { x, .. }
-            | Op::Pooled { x, .. } => vec![x],
-            Op::Binary { x, y, .. }
-            | Op::JoinHeads { x, y, .. }
-            | Op::SigmoidScale { x, gate: y }
-            | Op::Experts { x, logits: y, .. } => vec![x, y],
+            Op::RmsNorm { x, .. } | Op::LayerNorm { x, .. } | Op::HeadRmsNorm { x, .. } => vec![x],
+            Op::Gelu { x } | Op::ReluSquared { x } | Op::Linear { x, .. } => vec![x],
+            Op::GeluErf { x } | Op::Tanh { x } | Op::Mean { x } | Op::Pooled { x, .. } => vec![x],
+            Op::Rope { x, .. } | Op::Scale { x, .. } | Op::Logits { x, .. } => vec![x],
+            Op::HeadLinear { x, .. } => vec![x],
+            Op::Attention { query, .. } => vec![query],
             Op::WriteKv { key, value, .. } => std::iter::once(key).chain(value).collect(),
+            Op::SiluMul { gate, up } | Op::GeluMul { gate, up } => vec![gate, up],
+            Op::Add { x, y } | Op::Mul { x, y } | Op::JoinHeads { x, y, .. } => vec![x, y],
+            Op::Columns { x, .. } => vec![x],
+            Op::Silu { x } | Op::Sigmoid { x } | Op::HeadL2Norm { x, .. } => vec![x],
+            Op::Softplus { x, .. } | Op::Decay { x, .. } => vec![x],
+            Op::ShortConv(ShortConv { x, .. }) => vec![x],
             Op::Recur(Recur { value, key, query, decay, strength, .. }) => {
                 vec![value, key, query, decay, strength]
             }
+            Op::SigmoidScale { x, gate } => vec![x, gate],
+            Op::Experts { x, logits, .. } => vec![x, logits],
         }
     }
 }

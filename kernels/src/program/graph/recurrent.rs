@@ -4,7 +4,6 @@ use super::{Op, ProgramBuilder, Recur, ShortConv, ValueId, WeightId, shape_error
 use crate::ops::recurrence::Recurrence;
 use crate::ops::short_conv::WIDTHS;
 use crate::program::ProgramError;
-use crate::program::elementwise::Unary;
 
 /// The most f32 elements of the state of all layers, so that offsets in bytes stay far from overflow.
 const MAX_STATE_SIZE: usize = 1 << 36;
@@ -33,12 +32,14 @@ impl ProgramBuilder {
 
     /// Computes `x / (1 + e^-x)`.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("silu", x, Unary::Silu)
+        let width = self.width("silu", x)?;
+        Ok(self.push(Op::Silu { x }, width))
     }
 
     /// Computes `1 / (1 + e^-x)`.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("sigmoid", x, Unary::Sigmoid)
+        let width = self.width("sigmoid", x)?;
+        Ok(self.push(Op::Sigmoid { x }, width))
     }
 
     /// Divides each head by the root of its sum of squares plus `eps`.

@@ -1,7 +1,6 @@
 //! Records the operations of encoders and of models that make vectors.
 
 use super::{Op, ProgramBuilder, ValueId};
-use crate::program::elementwise::{Binary, Unary};
 use crate::program::{PooledRows, ProgramError};
 
 impl ProgramBuilder {
@@ -12,17 +11,20 @@ impl ProgramBuilder {
 
     /// Computes `x / 2 * (1 + erf(x / sqrt(2)))`, which is GELU without approximation.
     pub fn gelu_erf(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("gelu_erf", x, Unary::GeluErf)
+        let width = self.width("gelu_erf", x)?;
+        Ok(self.push(Op::GeluErf { x }, width))
     }
 
     /// Computes the hyperbolic tangent of each element.
     pub fn tanh(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
-        self.unary("tanh", x, Unary::SoftCap(1.0))
+        let width = self.width("tanh", x)?;
+        Ok(self.push(Op::Tanh { x }, width))
     }
 
     /// Computes `x * y` for each element.
     pub fn mul(&mut self, x: ValueId, y: ValueId) -> Result<ValueId, ProgramError> {
-        self.binary("mul", x, y, Binary::Mul)
+        let width = self.same_width("mul", x, y)?;
+        Ok(self.push(Op::Mul { x, y }, width))
     }
 
     /// Computes the mean of `x` over all positions of each sequence, in f64 and in their order. Only rows that sample

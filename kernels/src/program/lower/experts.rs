@@ -2,7 +2,6 @@
 
 use super::Lowering;
 use crate::pack::Format;
-use crate::program::elementwise::Binary;
 use crate::program::graph::{Experts, ValueId, WeightId};
 use crate::program::instruction::{ExpertsKernel, Kernel, LinearSource, RowSet, View};
 
@@ -36,11 +35,15 @@ impl Lowering<'_> {
             };
             (product(gate, bias(0), gate_format), product(up, bias(1), up_format))
         };
-        let activation = clamp.map_or(Binary::SiluMul, Binary::ClampedSwiglu);
-        self.emit(Kernel::Binary { x: gate, y: up, f: activation }, sorted);
+        match *clamp {
+            Some(clamp) => self.emit(Kernel::ClampedSwiglu { gate, up, clamp }, sorted),
+            None => self.emit(Kernel::SiluMul { gate, up }, sorted),
+        }
         let hidden = self.prepared(gate, sorted, self.raw(down[0]).format);
         let x = self.multiply_experts(hidden, single(down), bias(2), width, sorted);
-        self.emit_new(width, rows, |out| Kernel::Combine { x, routes, out })
+        let out = self.new_view(width, rows);
+        self.emit(Kernel::Combine { x, routes, out }, rows);
+        out
     }
 
     /// Copies the rows of `x` for each expert that they use.
@@ -75,7 +78,9 @@ impl Lowering<'_> {
     ) -> View {
         let first_weight = self.plan.matrices(matrices);
         let biases = biases.map(|biases| self.plan.vector(biases));
-        self.emit_new(width, sorted, |out| Kernel::Experts(ExpertsKernel { x, first_weight, biases, out }))
+        let out = self.new_view(width, sorted);
+        self.emit(Kernel::Experts(ExpertsKernel { x, first_weight, biases, out }), sorted);
+        out
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::attention::Window;
 use crate::kv_pool::KeyMean;
-use crate::program::graph::{Attention, Node, Op};
+use crate::program::graph::{Node, Op};
 use crate::program::rows::RowIndex;
 use crate::program::{ProgramBuilder, ProgramError};
 
@@ -11,7 +11,7 @@ impl ProgramBuilder {
     pub(super) fn layer_windows(&self) -> Vec<Window> {
         let mut windows: Vec<Option<Window>> = vec![None; self.config.geometry.num_layers];
         for node in &self.nodes {
-            if let Op::Attention(Attention { layer, window, .. }) = node.op {
+            if let Op::Attention { layer, window, .. } = node.op {
                 windows[layer] = windows[layer].max(Some(window));
             }
         }
@@ -33,7 +33,7 @@ impl ProgramBuilder {
         }
         for node in &self.nodes {
             // A fixed mean changes all scores of a row alike, which neither a soft cap nor a sink allows.
-            if let Op::Attention(Attention { layer, soft_cap, sinks, .. }) = node.op
+            if let Op::Attention { layer, soft_cap, sinks, .. } = node.op
                 && (soft_cap.is_some() || (sinks.is_some() && means[layer] == KeyMean::Fixed))
             {
                 means[layer] = KeyMean::Zero;
@@ -56,7 +56,7 @@ impl ProgramBuilder {
         for (index, node) in self.nodes.iter().enumerate() {
             match node.op {
                 Op::WriteKv { layer, .. } => writes[layer] += 1,
-                Op::Attention(Attention { query, .. }) => {
+                Op::Attention { query, .. } => {
                     let width = self.nodes[query.0].width;
                     if query_width.is_some_and(|other| other != width) {
                         return fail("has attention layers with different numbers of heads".to_owned());
