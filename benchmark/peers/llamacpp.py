@@ -1,4 +1,4 @@
-"""llama.cpp's own server.
+"""Starts llama.cpp's own server.
 
 The source is part of the package of its Python binding, which pins the commit. Compiling takes about ten minutes on two
 cores.

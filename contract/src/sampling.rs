@@ -1,6 +1,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use prost::Message;
+
 use crate::mask::TokenMask;
 use crate::proto::{self, Watermark};
 
@@ -127,11 +129,6 @@ macro_rules! declare {
         }
 
         impl SamplingParams {
-            /// Returns the numbers of the table.
-            pub fn numbers(&self) -> Vec<f64> {
-                vec![$(f64::from(self.$name)),*]
-            }
-
             fn check_numbers(&self) -> Result<(), OutOfRange> {
                 $(check(stringify!($name), self.$name as f32, $range)?;)*
                 Ok(())
@@ -216,6 +213,11 @@ pub mod range {
 }
 
 impl SamplingParams {
+    /// Returns the parameters as the bytes of their message. Equal parameters have equal bytes.
+    pub fn into_bytes(self) -> Vec<u8> {
+        proto::SamplingParams::from(self).encode_to_vec()
+    }
+
     /// Returns the first parameter that is outside its range, if there is one. NaN is outside every range.
     pub fn check(&self) -> Result<(), OutOfRange> {
         self.check_numbers()?;

@@ -132,7 +132,7 @@ class Engine:
             self._store(plan.step_id).discard(plan.discards)
         for restore in plan.restores:
             self._store(plan.step_id).restore(restore)
-        # As a list, because the messages stay the same objects while it holds them.
+        # The list keeps the messages as the same objects.
         begun = _Begun(plan.step_id, list(plan.chunks), began_ns, {})
         self._run(begun, late_masks)
         self._begun.append(begun)

@@ -40,31 +40,12 @@ impl RequestDigest {
     }
 }
 
-/// The parameters of a computation as words. Lists begin with their length.
+/// The parameters of a computation as words: all, except those that a client may change without changing it.
 fn parameters(request: &SequenceRequest) -> Vec<u32> {
-    let SamplingParams {
-        min_tokens,
-        logit_bias,
-        allowed_tokens,
-        logprobs,
-        num_top_logprobs,
-        prompt_logprobs,
-        watermark,
-        // What a client may change, and the numbers of the table.
-        ..
-    } = &request.sampling;
-    let halves = |number: f64| [number.to_bits() as u32, (number.to_bits() >> 32) as u32];
-    let mut words: Vec<u32> = request.sampling.numbers().into_iter().flat_map(halves).collect();
-    words.extend([*min_tokens, u32::from(*logprobs), *num_top_logprobs, u32::from(request.constrained)]);
+    let sampling =
+        SamplingParams { seed: 0, choice: 0, end_token_ids: Vec::new(), ..request.sampling.clone() };
     // No valid number of logprobs is this large.
-    words.push(prompt_logprobs.unwrap_or(u32::MAX));
-    words.push(logit_bias.len() as u32);
-    words.extend(logit_bias.iter().flat_map(|(token_id, bias)| [*token_id, bias.to_bits()]));
-    let allowed = allowed_tokens.as_ref().map(|mask| &*mask.0).unwrap_or_default();
-    words.push(allowed.len() as u32);
-    words.extend(allowed.iter().map(|byte| u32::from(*byte)));
-    words
-        .extend(watermark.map_or([0; 2], |watermark| [watermark.gamma.to_bits(), watermark.delta.to_bits()]));
+    let mut words = vec![u32::from(request.constrained), sampling.prompt_logprobs.unwrap_or(u32::MAX)];
     words.extend(request.pooling.map_or([0; 2], |pooled| {
         let kind = match pooled.pooling {
             Pooling::Last => 1,
@@ -73,6 +54,7 @@ fn parameters(request: &SequenceRequest) -> Vec<u32> {
         };
         [kind, pooled.second_text]
     }));
+    words.extend(sampling.into_bytes().into_iter().map(u32::from));
     words
 }
 

@@ -203,7 +203,7 @@ impl Call for Generate {
 pub(crate) struct Inputs {
     inputs: Arc<str>,
     is_sampled: bool,
-    /// Without the seed.
+    /// What the answer shows. Its seed is filled in with the prompt.
     shown: Shown,
     form: Form,
 }

@@ -35,7 +35,7 @@ class Scoring(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """Constants of attention.
+    """The constants for which kernels of attention are compiled.
 
     GROUP: query heads of a KV head, of D elements each, in tiles of D_PAD. BLOCK: positions of a block. KIND: of stored
     elements; DTYPE: of activations. TILE, SPLIT: positions. MOVED: keys have means. SEES_ALL: see `last_seen`.
