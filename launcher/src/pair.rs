@@ -74,7 +74,7 @@ impl Plan {
         server.hostname.clone_from(&self.base.listener.hostname);
         server.port = self.base.listener.port;
         ServeSettings {
-            shard_socket: self.socket(ShardId::default()),
+            shard_sockets: self.shards.iter().map(|shard| self.socket(*shard)).collect(),
             model_path: self.model.path.clone(),
             served_model_name: self.served_model_name().to_owned(),
             server,

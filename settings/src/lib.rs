@@ -77,8 +77,8 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServeSettings {
-    /// Unix socket of the shard. The router retries until it can connect.
-    pub shard_socket: PathBuf,
+    /// Unix sockets of the shards, in the order of their lanes. The router retries until it can connect.
+    pub shard_sockets: Vec<PathBuf>,
     /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
     pub model_path: PathBuf,
     pub served_model_name: String,
@@ -104,8 +104,8 @@ pub struct ServeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Report {
-    /// The router accepts connections, and its shard computes.
-    Ready { answers: Answers },
+    /// The router accepts connections, and the shard at this socket computes for the first time.
+    Ready { socket: PathBuf, answers: Answers },
     /// The router has closed the listening socket, because another one accepts its connections.
     Left,
     /// The router's shard hangs and must be killed.
@@ -134,10 +134,10 @@ pub enum Answers {
 }
 
 impl ServeSettings {
-    /// Settings with every default, for the given shard and model.
+    /// Settings with every default, for one shard and the given model.
     pub fn new(shard_socket: PathBuf, model_path: PathBuf, served_model_name: String) -> Self {
         Self {
-            shard_socket,
+            shard_sockets: vec![shard_socket],
             model_path,
             served_model_name,
             server: Server::default(),

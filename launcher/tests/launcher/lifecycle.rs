@@ -51,7 +51,7 @@ fn ready_is_said_once_and_sigterm_stops_the_router_before_the_shard() {
     assert_eq!(settings.model_path, model);
     assert_eq!(settings.served_model_name, "fake/model");
     assert_eq!(settings.limits.max_total_tokens, Some(64));
-    assert_eq!(settings.shard_socket.to_str(), flag(&shard["argv"], "--socket"));
+    assert_eq!(settings.shard_sockets[0].to_str(), flag(&shard["argv"], "--socket"));
     assert_eq!(shard["folder_mode"], 0o700);
     assert_eq!(server.bench.nth("resolver", "start", 1)["safe_path"], "1");
 

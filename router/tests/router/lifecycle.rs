@@ -509,7 +509,7 @@ fn unusable_settings_are_one_line_and_exit_code_2() {
         (with_arguments(&[]), "`--settings` is missing; hint: start the router with `trunkline serve`"),
         (with_arguments(&["--port"]), "unknown argument `--port`; hint: "),
         (with_arguments(&["--settings"]), "`--settings` needs a file; hint: "),
-        (with_arguments(&["--settings", empty.to_str().unwrap()]), "missing field `shard_socket`"),
+        (with_arguments(&["--settings", empty.to_str().unwrap()]), "missing field `shard_sockets`"),
         (with_arguments(&["--settings", missing.to_str().unwrap()]), "No such file"),
     ] {
         assert!(line.starts_with("error: ") && line.contains(wanted), "{line}");

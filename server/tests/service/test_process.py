@@ -264,14 +264,14 @@ def test_invalid_flags_are_one_line_errors(flags: list[str], expected: str, caps
 
 
 # A file of settings up to the first group.
-NAMED = '{"shard_socket": "s", "model_path": "m", "served_model_name": "n"'
+NAMED = '{"shard_sockets": ["s"], "model_path": "m", "served_model_name": "n"'
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("{", "EOF while parsing an object at line 1 column 1; hint: check that launcher and shard have the same"),
-        ("{}", "missing field `shard_socket` at line 1 column 2; hint: check that launcher and shard have the same"),
+        ("{}", "missing field `shard_sockets` at line 1 column 2; hint: check that launcher and shard have the same"),
         ('{"compute": {"thread": 1}}', "unknown field `thread`, expected one of `backend`, "),
         (f'{NAMED}, "compute": {{"threads": 0}}}}', "`--threads` is `0`; expected a whole number from 1 to 1024"),
         (

@@ -158,7 +158,7 @@ fn errors_show_little_of_what_was_given() {
 
 #[test]
 fn a_settings_file_is_checked() {
-    let needed = r#"{"shard_socket": "/s", "model_path": "/m", "served_model_name": "n""#;
+    let needed = r#"{"shard_sockets": ["/s"], "model_path": "/m", "served_model_name": "n""#;
     let read = |rest: &str| serde_json::from_str::<ServeSettings>(&format!("{needed}{rest}}}"));
     let defaults = ServeSettings::new("/s".into(), "/m".into(), "n".into());
     assert_eq!(read("").unwrap(), defaults);

@@ -40,7 +40,7 @@ def settings():
 
 def shard_answers():
     with socket.socket(socket.AF_UNIX) as shard:
-        return shard.connect_ex(SETTINGS["shard_socket"]) == 0
+        return shard.connect_ex(SETTINGS["shard_sockets"][0]) == 0
 
 
 def lifeline():
@@ -62,12 +62,12 @@ def exit_if_told():
 def report_if_told():
     told = Path(os.environ["FAKE_HUNG"])
     if told.exists():
-        report = {"hung_shard": {"socket": SETTINGS["shard_socket"], "seconds": int(told.read_text())}}
+        report = {"hung_shard": {"socket": SETTINGS["shard_sockets"][0], "seconds": int(told.read_text())}}
         told.unlink()
         print(json.dumps(report), flush=True)
     told = Path(os.environ["FAKE_EXCUSED"])
     if told.exists():
-        report = {"excused": {"socket": SETTINGS["shard_socket"], "num_losses": int(told.read_text())}}
+        report = {"excused": {"socket": SETTINGS["shard_sockets"][0], "num_losses": int(told.read_text())}}
         told.unlink()
         print(json.dumps(report), flush=True)
         note("excuses")
@@ -133,7 +133,7 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         report_if_told()
         if not ready and behaviour != "never-ready" and shard_answers():
             ready = True
-            print('{"ready": {"answers": "text"}}', flush=True)
+            print(json.dumps({"ready": {"socket": SETTINGS["shard_sockets"][0], "answers": "text"}}), flush=True)
         if not ready and "--accept-when-ready" in sys.argv:
             time.sleep(0.005)
             continue
