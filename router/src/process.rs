@@ -29,9 +29,9 @@ use trunkline_generation::model::Model;
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::tls::Tls;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_scheduler::Stats;
+use trunkline_scheduler::LaneStats;
 use trunkline_settings::{
-    Answers, EXIT_CUT, KEY_VARIABLE, Report, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE,
+    EXIT_CUT, KEY_VARIABLE, Report, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE,
 };
 
 /// Exit code after the launcher has ended.
@@ -163,8 +163,10 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         );
         access.set_exposed();
     }
-    let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket.clone(), remote)
-        .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
+    let mut server =
+        Server::start_with_objects(model, limits, access, settings.shard_sockets.clone(), remote).map_err(
+            |error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")),
+        )?;
     server.front = front;
     server.metrics_listener = metrics_listener;
     server.accepts_when_ready = start.accepts_when_ready;
@@ -191,14 +193,11 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
                 report(&Report::Left);
             }
         });
-        let app = server.app.clone();
-        tokio::spawn(async move {
-            app.served.wait_ready().await;
-            let answers = app.served.serving().map_or(Answers::Text, |shard| shard.answers());
-            report(&Report::Ready { answers });
-        });
-        tokio::spawn(report_excuses(server.app.served.stats.clone(), settings.shard_socket.clone()));
-        tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
+        for (lane, socket) in settings.shard_sockets.into_iter().enumerate() {
+            tokio::spawn(report_ready(server.app.clone(), lane, socket.clone()));
+            tokio::spawn(report_excuses(server.lanes.clone(), lane, socket.clone()));
+            tokio::spawn(report_hangs(server.app.served.health.clone(), lane, socket));
+        }
     }
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
@@ -278,11 +277,17 @@ fn report(report: &Report) {
     }
 }
 
-/// Tells the launcher each time that the shard hangs.
-async fn report_hangs(mut health: watch::Receiver<Health>, shard_socket: PathBuf) {
+/// Tells the launcher when the shard of a lane computes for the first time.
+async fn report_ready(app: Arc<App>, lane: usize, socket: PathBuf) {
+    let answers = app.served.wait_lane_ready(lane).await.answers();
+    report(&Report::Ready { socket, answers });
+}
+
+/// Tells the launcher each time that the shard of a lane hangs.
+async fn report_hangs(mut health: watch::Receiver<Vec<Health>>, lane: usize, shard_socket: PathBuf) {
     let mut told = 0;
     while health.changed().await.is_ok() {
-        let now = *health.borrow_and_update();
+        let now = health.borrow_and_update()[lane];
         if now.hangs > told {
             let seconds = now.hung_for().as_secs();
             report(&Report::HungShard { socket: shard_socket.clone(), seconds });
@@ -291,11 +296,13 @@ async fn report_hangs(mut health: watch::Receiver<Health>, shard_socket: PathBuf
     }
 }
 
-/// Tells the launcher of the losses that it should not hold against the shard.
-async fn report_excuses(mut stats: watch::Receiver<Stats>, shard_socket: PathBuf) {
+/// Tells the launcher of the losses that it should not hold against the shard of a lane.
+async fn report_excuses(mut lanes: watch::Receiver<Vec<LaneStats>>, lane: usize, shard_socket: PathBuf) {
     let mut told = 0;
-    while let Ok(num_excused) =
-        stats.wait_for(|stats| stats.excused_losses > told).await.map(|stats| stats.excused_losses)
+    while let Ok(num_excused) = lanes
+        .wait_for(|lanes| lanes[lane].excused_losses > told)
+        .await
+        .map(|lanes| lanes[lane].excused_losses)
     {
         report(&Report::Excused { socket: shard_socket.clone(), num_losses: num_excused - told });
         told = num_excused;

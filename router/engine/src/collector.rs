@@ -7,7 +7,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
-use trunkline_scheduler::Stats;
+use trunkline_scheduler::{LaneStats, Stats};
 
 use super::driver::DriverEnds;
 use super::object::ObjectCounts;
@@ -19,15 +19,16 @@ impl DriverEnds {
     pub fn register(&self, registry: &mut Registry, objects: Option<watch::Receiver<ObjectCounts>>) {
         registry.register_collector(Box::new(UsageCollector { usage: self.usage.clone() }));
         registry.register_collector(Box::new(TenantCollector { tenants: self.tenants.clone() }));
-        let (stats, shard) = (self.stats.clone(), self.shard.clone());
-        registry.register_collector(Box::new(SchedulerCollector { stats, shard, objects }));
+        let (stats, lanes, shards) = (self.stats.clone(), self.lanes.clone(), self.shards.clone());
+        registry.register_collector(Box::new(SchedulerCollector { stats, lanes, shards, objects }));
     }
 }
 
 #[derive(Debug)]
 struct SchedulerCollector {
     stats: watch::Receiver<Stats>,
-    shard: watch::Receiver<ShardStatus>,
+    lanes: watch::Receiver<Vec<LaneStats>>,
+    shards: watch::Receiver<Vec<ShardStatus>>,
     /// The object tier's counters; `None` without an object tier, where all are 0.
     objects: Option<watch::Receiver<ObjectCounts>>,
 }
@@ -49,7 +50,7 @@ struct LoraLabels {
 impl Collector for SchedulerCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
         let stats = *self.stats.borrow();
-        let shard = self.shard.borrow().clone();
+        let shard = ShardStatus::of_model(&self.shards.borrow());
         let info = match &shard {
             ShardStatus::Ready(info) => Some(info.as_ref()),
             ShardStatus::Loading | ShardStatus::Lost(_) => None,
@@ -73,7 +74,7 @@ impl Collector for SchedulerCollector {
         let (running, waiting) = (stats.num_running as f64, stats.num_waiting as f64);
         let step_error = stats.step_error_ppm as f64 / 1e6;
         for (name, help, value) in [
-            ("trunkline_shard_ready", "1 while a shard is connected", f64::from(info.is_some())),
+            ("trunkline_shard_ready", "1 while any shard is connected", f64::from(info.is_some())),
             ("trunkline_step_time_error_ratio", "Mean relative error of predicted step times", step_error),
             ("trunkline_kv_usage_ratio", "Blocks held by running sequences / all blocks", used),
             ("vllm:kv_cache_usage_perc", "Same as trunkline_kv_usage_ratio (Gateway API)", used),
@@ -82,6 +83,7 @@ impl Collector for SchedulerCollector {
         ] {
             gauge(&mut encoder, name, help, value)?;
         }
+        encode_lanes(&mut encoder, &self.lanes.borrow())?;
         let cache = CacheConfigLabels {
             block_size: info.map_or(0, |info| info.block_size),
             num_gpu_blocks: info.map_or(0, |info| info.num_device_blocks),
@@ -93,6 +95,43 @@ impl Collector for SchedulerCollector {
         let help = "LoRA adapters in use, always none (Gateway API)";
         labelled(&mut encoder, "vllm:lora_requests_info", help, &lora, trunkline_base::clock::unix_seconds())
     }
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LaneLabels {
+    lane: u32,
+}
+
+/// Writes the metrics of each lane.
+fn encode_lanes(encoder: &mut DescriptorEncoder, lanes: &[LaneStats]) -> Result<(), std::fmt::Error> {
+    type Value = fn(&LaneStats) -> u64;
+    let gauges: [(&str, &str, Value); 4] = [
+        ("ready", "1 while the lane's shard is connected", |lane| u64::from(lane.is_connected)),
+        ("running_sequences", "Sequences that run on the lane", |lane| lane.num_running),
+        ("kv_blocks_held", "Blocks of the lane held by sequences or pins", |lane| lane.blocks_held),
+        ("kv_blocks_cached", "Blocks of the lane held only by its KV index", |lane| lane.blocks_cached),
+    ];
+    for (name, help, value) in gauges {
+        let name = format!("trunkline_lane_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+        for (lane, stats) in (0..).zip(lanes) {
+            ConstGauge::new(value(stats) as f64).encode(family.encode_family(&LaneLabels { lane })?)?;
+        }
+    }
+    let counters: [(&str, &str, Value); 4] = [
+        ("steps", "Steps planned for the lane", |lane| lane.steps),
+        ("scheduled_tokens", "Tokens that the lane was asked to compute", |lane| lane.scheduled_tokens),
+        ("prefix_hit_tokens", "Prompt tokens found in the lane's KV index", |lane| lane.prefix_hit_tokens),
+        ("losses", "Losses of the lane's shard", |lane| lane.losses),
+    ];
+    for (name, help, value) in counters {
+        let name = format!("trunkline_lane_{name}");
+        let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Counter)?;
+        for (lane, stats) in (0..).zip(lanes) {
+            ConstCounter::new(value(stats)).encode(family.encode_family(&LaneLabels { lane })?)?;
+        }
+    }
+    Ok(())
 }
 
 /// A name without its prefix, a description and a value.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use trunkline_scheduler::Stats;
+use trunkline_scheduler::{LaneId, Stats};
 use trunkline_text::ModelText;
 
 use crate::grammars::Grammars;
@@ -19,13 +19,15 @@ use trunkline_engine::driver::DriverHandle;
 use trunkline_engine::object::ObjectTier;
 use trunkline_engine::shard::{Check, Health, ShardInfo, ShardStatus};
 
-/// One model and the shard that computes it. The server has one of these; serving several models means several.
+/// One model and the shards that compute it. The server has one of these; serving several models means several.
 pub struct ServedModel {
     /// Tokenizer, templates, name and reply style.
     pub model: Arc<Model>,
     pub driver: DriverHandle,
-    pub shard: watch::Receiver<ShardStatus>,
-    pub health: watch::Receiver<Health>,
+    /// The shard of each lane.
+    pub shards: watch::Receiver<Vec<ShardStatus>>,
+    /// The health of each lane's shard.
+    pub health: watch::Receiver<Vec<Health>>,
     /// The scheduler's numbers after its last turn.
     pub stats: watch::Receiver<Stats>,
     pub grammars: Arc<Grammars>,
@@ -39,21 +41,21 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// Returns the shard's description, or an error if no shard is connected.
+    /// Returns the description of a connected shard, or an error if there is none.
     pub fn shard_info(&self) -> Result<Arc<ShardInfo>, ApiError> {
-        match &*self.shard.borrow() {
-            ShardStatus::Ready(info) => Ok(info.clone()),
+        match ShardStatus::of_model(&self.shards.borrow()) {
+            ShardStatus::Ready(info) => Ok(info),
             ShardStatus::Loading => Err(ApiError::ModelLoading),
             ShardStatus::Lost(_) => Err(ApiError::ShardAway),
         }
     }
 
     /// Returns the description of the shard that computes new requests, or an error if the server drains or still loads
-    /// the model. While a lost shard is replaced, this is the lost one, and requests wait in the queue.
+    /// the model. While no shard is connected, this is a lost one, and requests wait in the queue.
     pub fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {
         self.not_draining()?;
-        match &*self.shard.borrow() {
-            ShardStatus::Ready(info) | ShardStatus::Lost(info) => Ok(info.clone()),
+        match ShardStatus::of_model(&self.shards.borrow()) {
+            ShardStatus::Ready(info) | ShardStatus::Lost(info) => Ok(info),
             ShardStatus::Loading => Err(ApiError::ModelLoading),
         }
     }
@@ -62,11 +64,24 @@ impl ServedModel {
         if *self.phase.borrow() == Phase::Serving { Ok(()) } else { Err(ApiError::Draining) }
     }
 
-    /// Checks that requests would be served now: the server does not drain, a shard is connected, its steps end.
+    /// Checks that requests would be served now: the server does not drain, and a shard is connected whose steps end.
     pub fn readiness(&self) -> Result<(), ApiError> {
         self.not_draining()?;
-        self.shard_info()?;
-        match self.health.borrow().last {
+        let mut outcome = self.shard_info().map(drop);
+        for lane in 0..self.shards.borrow().len() {
+            if matches!(self.shards.borrow()[lane], ShardStatus::Ready(_)) {
+                outcome = self.wellness(lane);
+                if outcome.is_ok() {
+                    break;
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Checks that the shard of a lane answers and its steps end.
+    fn wellness(&self, lane: usize) -> Result<(), ApiError> {
+        match self.health.borrow()[lane].last {
             check if check.is_well(self.limits.stuck_step_timeout) => Ok(()),
             Check::Away | Check::Silent => Err(ApiError::ShardSilent),
             Check::Answered { step_running, .. } => Err(ApiError::ShardStuck {
@@ -76,24 +91,39 @@ impl ServedModel {
         }
     }
 
-    /// Waits until [`Self::readiness`] finds the server ready.
-    pub async fn wait_ready(&self) {
-        let (mut shard, mut health) = (self.shard.clone(), self.health.clone());
-        while self.readiness().is_err() {
-            let changed = tokio::select! {
-                changed = shard.changed() => changed,
-                changed = health.changed() => changed,
-            };
-            if changed.is_err() {
-                // The driver or the health poll has ended with the server.
-                std::future::pending::<()>().await;
+    /// Waits until the shard of a lane computes for the first time, and returns its description.
+    pub async fn wait_lane_ready(&self, lane: usize) -> Arc<ShardInfo> {
+        let (mut shards, mut health) = (self.shards.clone(), self.health.clone());
+        loop {
+            if let ShardStatus::Ready(info) = &self.shards.borrow()[lane]
+                && self.wellness(lane).is_ok()
+            {
+                return info.clone();
             }
+            changed(&mut shards, &mut health).await;
         }
     }
 
-    /// Checks that restarting the shard helps: it did not hang several times in a row.
+    /// Returns the lane with this number, or an error if there is none.
+    pub fn lane(&self, number: u32) -> Result<LaneId, ApiError> {
+        let num_lanes = self.shards.borrow().len();
+        let is_known = (number as usize) < num_lanes;
+        is_known
+            .then_some(LaneId(number))
+            .ok_or_else(|| ApiError::value("lane", format!("is {number}, expected 0 to {}", num_lanes - 1)))
+    }
+
+    /// Waits until [`Self::readiness`] finds the server ready.
+    pub async fn wait_ready(&self) {
+        let (mut shards, mut health) = (self.shards.clone(), self.health.clone());
+        while self.readiness().is_err() {
+            changed(&mut shards, &mut health).await;
+        }
+    }
+
+    /// Checks that restarting shards helps: not all of them hung several times in a row.
     pub fn liveness(&self) -> Result<(), ApiError> {
-        let hangs = self.health.borrow().hangs;
+        let hangs = self.health.borrow().iter().map(|health| health.hangs).min().unwrap_or(0);
         if hangs < MAX_HANGS { Ok(()) } else { Err(ApiError::ShardHung { hangs }) }
     }
 
@@ -146,5 +176,17 @@ impl ServedModel {
             // A panic is answered as one in the handler would be.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+    }
+}
+
+/// Waits until a shard or its health has changed.
+async fn changed(shards: &mut watch::Receiver<Vec<ShardStatus>>, health: &mut watch::Receiver<Vec<Health>>) {
+    let changed = tokio::select! {
+        changed = shards.changed() => changed,
+        changed = health.changed() => changed,
+    };
+    if changed.is_err() {
+        // The driver or the health poll has ended with the server.
+        std::future::pending::<()>().await;
     }
 }

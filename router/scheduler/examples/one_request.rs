@@ -17,7 +17,7 @@ pub fn main() {
         max_draft_tokens: 0,
         max_own_drafts: 0,
     };
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut updates);
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut updates);
     let request = SequenceRequest {
         id: SequenceId(7),
         token_ids: vec![1, 2, 3],
@@ -26,8 +26,7 @@ pub fn main() {
     };
     scheduler.handle(Millis(1), Event::Submit(Box::new(request)), &mut updates);
 
-    let plan =
-        scheduler.plan(scheduler.only_lane(), Millis(1), &mut updates).expect("there is a prompt to compute");
+    let plan = scheduler.plan(LaneId::FIRST, Millis(1), &mut updates).expect("there is a prompt to compute");
     assert_eq!((plan.chunks[0].num_tokens, plan.chunks[0].sample), (3, true));
     let token = SampledToken { token_id: 4, ..Default::default() };
     let sequence = SequenceResult {
@@ -41,7 +40,7 @@ pub fn main() {
         device_time_us: 900,
         draft_time_us: 0,
     };
-    scheduler.handle(Millis(2), Event::StepResult(scheduler.only_lane(), result), &mut updates);
+    scheduler.handle(Millis(2), Event::StepResult(LaneId::FIRST, result), &mut updates);
 
     assert!(matches!(updates[0], Update::Started { id: SequenceId(7), cached_tokens: 0, .. }));
     assert_eq!(updates[1], Update::Token { id: SequenceId(7), token });

@@ -7,7 +7,7 @@
 use std::time::Instant;
 
 use trunkline_scheduler::{
-    Event, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
+    Event, LaneId, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
     SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
 };
 
@@ -57,7 +57,7 @@ fn scheduler(num_blocks: u32) -> Scheduler {
         max_draft_tokens: 0,
         max_own_drafts: 0,
     };
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut Vec::new());
     scheduler
 }
 
@@ -68,13 +68,13 @@ fn drive(scheduler: &mut Scheduler, num_steps: u32) -> Clock {
     for step in 0..num_steps {
         updates.clear();
         let begin = Instant::now();
-        let Some(plan) = scheduler.plan(scheduler.only_lane(), Millis(step.into()), &mut updates) else {
+        let Some(plan) = scheduler.plan(LaneId::FIRST, Millis(step.into()), &mut updates) else {
             break;
         };
         let plan_ns = begin.elapsed().as_nanos();
         let result = answer(&plan, step % 50_000);
         let begin = Instant::now();
-        scheduler.handle(Millis(step.into()), Event::StepResult(scheduler.only_lane(), result), &mut updates);
+        scheduler.handle(Millis(step.into()), Event::StepResult(LaneId::FIRST, result), &mut updates);
         clock.result_ns += begin.elapsed().as_nanos();
         clock.plan_ns += plan_ns;
         clock.worst_ns = clock.worst_ns.max(plan_ns);

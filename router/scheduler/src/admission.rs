@@ -2,6 +2,7 @@
 
 use trunkline_kv::{BlockTable, PrefixHit};
 
+use crate::choice::{next_suspect, next_waiting};
 use crate::event::Restored;
 use crate::fairness::TenantKey;
 use crate::lane::Lane;
@@ -33,7 +34,8 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
         .filter(|&need| need > 0)
         .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
     parts.promote();
-    while let Some(key) = parts.sequences.first_waiting() {
+    let mut passed = Vec::new();
+    while let Some(key) = next_waiting(parts, &mut passed) {
         if parts.sequences[key].suspect_until.is_some() {
             return; // It lacks room, and no other sequence may take it.
         }
@@ -68,7 +70,7 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
 /// Lets the next suspect run by itself, if one waits and there is room for it.
 pub(crate) fn admit_suspect(parts: &mut Lifecycle<'_>) {
     while parts.lane.suspect.is_none()
-        && let Some(key) = parts.sequences.first_suspect()
+        && let Some(key) = next_suspect(parts)
     {
         let yielding = Yielding::of(parts);
         let is_full = yielding.num_occupied_places() >= yielding.max_running();
@@ -119,7 +121,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     } else {
         shard.kv.device().available_to(&sequence.request.salt)
     };
-    if sequence.wait.needed_blocks.saturating_add(reserve) > available {
+    if sequence.wait.needed_blocks_on(parts.lane.id).saturating_add(reserve) > available {
         return Admission::NoRoom;
     }
     let mut hit = shard.kv.lookup(&sequence.request.salt, sequence.shareable());
@@ -130,7 +132,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     }
     let needed = shard.needed_blocks(&hit, sequence.num_tokens());
     if needed.saturating_add(reserve) > available {
-        parts.sequences[key].wait.needed_blocks = needed;
+        parts.sequences[key].wait.needed_blocks = Some((parts.lane.id, needed));
         return Admission::NoRoom;
     }
     if lacks_parts(parts.sequences, parts.lane, &hit, sequence.num_tokens()) {

@@ -21,17 +21,32 @@ const NUM_CELLS: [u64; 2] = [4, 16];
 /// The number of separations after which a sequence shares its steps with no other one.
 const MAX_SEPARATIONS: u8 = NUM_CELLS.len() as u8 + 1;
 
-/// The cells of a lane, as far as sequences are separated.
+/// The cells, as far as sequences are separated.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     /// The moment from which all sequences may share steps again; none if they may now.
     until: Option<Millis>,
     /// The highest number in use.
     newest: CellId,
+}
+
+/// The turns that the cells take on a lane.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
     /// The last cell that had a step, other than cell 0.
     last: CellId,
     /// True if the last step was of cell 0.
     was_common: bool,
+}
+
+impl Turns {
+    /// Notes that the next step is one of this cell.
+    pub(crate) fn took(&mut self, cell: CellId) {
+        self.was_common = cell == 0;
+        if cell > 0 {
+            self.last = cell;
+        }
+    }
 }
 
 impl Cells {
@@ -71,9 +86,14 @@ impl Cells {
         groups.into_values().flatten().collect()
     }
 
-    /// Returns the cells in the order in which they may have the next step; none if all sequences may share it. Cell 0
-    /// has every second step, so that separated sequences slow the others down by half at most.
-    pub(crate) fn turns(&mut self, sequences: &mut Sequences, now: Millis) -> Option<Vec<CellId>> {
+    /// Returns the cells in the order in which they may have the lane's next step; none if all sequences may share it.
+    /// Cell 0 has every second step, so that separated sequences slow the others down by half at most.
+    pub(crate) fn order(
+        &mut self,
+        turns: &Turns,
+        sequences: &mut Sequences,
+        now: Millis,
+    ) -> Option<Vec<CellId>> {
         if self.until? <= now {
             self.until = None;
             sequences.join_cells();
@@ -81,18 +101,10 @@ impl Cells {
         }
         let cells = sequences.iter().map(|(_, sequence)| sequence.cell);
         let present: BTreeSet<CellId> = cells.filter(|&cell| cell > 0).collect();
-        let (earlier, later) = (present.range(..=self.last), present.range(self.last + 1..));
-        let mut turns: Vec<CellId> = later.chain(earlier).copied().collect();
-        turns.insert(if self.was_common { turns.len() } else { 0 }, 0);
-        Some(turns)
-    }
-
-    /// Notes that the next step is one of this cell.
-    pub(crate) fn took_turn(&mut self, cell: CellId) {
-        self.was_common = cell == 0;
-        if cell > 0 {
-            self.last = cell;
-        }
+        let (earlier, later) = (present.range(..=turns.last), present.range(turns.last + 1..));
+        let mut order: Vec<CellId> = later.chain(earlier).copied().collect();
+        order.insert(if turns.was_common { order.len() } else { 0 }, 0);
+        Some(order)
     }
 
     fn new_cells(&mut self, count: u64) -> CellId {

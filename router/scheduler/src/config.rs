@@ -14,6 +14,8 @@ pub struct TenantWeight {
 /// Limits and weights of the scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchedulerConfig {
+    /// The number of lanes, each a place for one shard; at least 1.
+    pub num_lanes: u32,
     /// The most requests that wait for their first start. One more is rejected with `RejectReason::QueueFull`. If
     /// `weights` names several tenants, no tenant may have all places (`RejectReason::QueueShared`).
     pub max_queued_requests: u32,
@@ -81,6 +83,7 @@ impl SchedulerConfig {
 impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
+            num_lanes: 1,
             max_queued_requests: 256,
             max_running_sequences: u32::MAX,
             max_step_tokens: u32::MAX,

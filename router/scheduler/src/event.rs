@@ -26,9 +26,14 @@ impl Millis {
     }
 }
 
-/// Names a lane, the place of one shard in the scheduler. There is one lane today.
+/// Names a lane, the place of one shard in the scheduler. The lanes are numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u32);
+
+impl LaneId {
+    /// The lane that every scheduler has.
+    pub const FIRST: Self = Self(0);
+}
 
 /// Names one sequence between router and scheduler. The router chooses it and uses it once; it survives preemption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

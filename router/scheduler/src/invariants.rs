@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use trunkline_contract::BlockId;
 
+use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::fairness::SequenceCounts;
 use crate::in_flight::RUN_AHEAD;
@@ -11,26 +12,23 @@ use crate::lane::Lane;
 use crate::sequence::{Phase, Run, Sequence, SequenceKey};
 use crate::sequences::Sequences;
 use crate::shard::Shard;
-use crate::yielding::Yielding;
+use crate::yielding::num_occupied_places;
 
-/// Counts over all sequences.
+/// Counts over the sequences of a lane.
 #[derive(Default)]
 struct Counts {
-    waiting: usize,
-    new: u32,
     running: usize,
     leaving: usize,
     restoring: usize,
-    /// Parked sequences, less the waiters of running ones.
-    parked: i64,
     /// Window parts that running sequences need.
     needed_parts: u64,
 }
 
 /// Panics where counts, lists and the KV index disagree.
-pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
+pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[Lane], cells: &Cells) {
     sequences.tenants().check(sequences.iter().map(|(key, sequence)| {
-        let steps = lane.shard.iter().flat_map(|shard| shard.steps.iter());
+        let shards = lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        let steps = shards.flat_map(|shard| shard.steps.iter());
         let chunks = steps.flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
         SequenceCounts {
             tenant: sequence.tenant,
@@ -41,19 +39,56 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
             reserved: chunks.map(|chunk| chunk.cost).sum(),
         }
     }));
-    let (running, queue) = (&lane.running, sequences.queue());
+    check_queue(sequences);
+    lanes.iter().for_each(|lane| check_lane(config, sequences, lane, cells));
+    let num_running = sequences.iter().filter(|(_, sequence)| sequence.run.is_some()).count();
+    let num_found: usize = lanes.iter().map(|lane| of_lane(sequences, lane).count()).sum();
+    assert_eq!(num_running, num_found, "a sequence with blocks is on one lane");
+}
+
+/// Sequences with blocks on this lane.
+fn of_lane<'a>(
+    sequences: &'a Sequences,
+    lane: &Lane,
+) -> impl Iterator<Item = (SequenceKey, &'a Sequence, &'a Run)> + use<'a> {
+    let id = lane.id;
+    let with_run =
+        sequences.iter().filter_map(|(key, sequence)| Some((key, sequence, sequence.run.as_ref()?)));
+    with_run.filter(move |(_, _, run)| run.lane == id)
+}
+
+fn check_queue(sequences: &Sequences) {
+    let (mut num_waiting, mut num_new, mut num_parked) = (0, 0, 0);
+    for (key, sequence) in sequences.iter() {
+        if let Some(run) = &sequence.run {
+            num_parked -= run.waiters.len() as i64;
+            continue;
+        }
+        num_waiting += 1;
+        num_new += u32::from(sequence.first_start.is_none());
+        num_parked += i64::from(sequence.wait.parked_on.is_some());
+        check_waiting(sequences, key, sequence);
+    }
+    let queue = sequences.queue();
+    assert_eq!(num_parked, 0, "a parked sequence has one that wakes it");
+    assert_eq!(num_waiting, queue.num_waiting(), "waiting sequences");
+    assert_eq!(num_new, queue.num_new(), "sequences that never started");
+}
+
+fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cells: &Cells) {
+    let running = &lane.running;
     if let Some(suspect) = lane.suspect {
         let is_suspect = sequences.get(suspect).is_some_and(|s| s.run.is_some() && s.suspect_until.is_some());
         assert!(is_suspect, "the lane's suspect has blocks and is not cleared");
     }
     let Some(shard) = &lane.shard else {
         assert!(running.len() == 0 && running.num_leaving() == 0, "nothing runs without a shard");
-        assert_eq!(queue.num_waiting(), sequences.len(), "without a shard all sequences wait");
+        assert_eq!(of_lane(sequences, lane).count(), 0, "without a shard all sequences wait");
         return;
     };
     shard.kv.check_invariants();
     assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
-    for step in shard.steps.iter().filter(|_| lane.cells.are_apart()) {
+    for step in shard.steps.iter().filter(|_| cells.are_apart()) {
         let cells: BTreeSet<_> = step.chunks.iter().map(|chunk| sequences[chunk.key].cell).collect();
         assert!(cells.len() <= 1, "a step has sequences of one cell only");
     }
@@ -63,22 +98,13 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
         "blocks of abandoned restores are reserved"
     );
     let mut counts = Counts::default();
-    for (key, sequence) in sequences.iter() {
-        let Some(run) = &sequence.run else {
-            counts.waiting += 1;
-            counts.new += u32::from(sequence.first_start.is_none());
-            counts.parked += i64::from(sequence.wait.parked_on.is_some());
-            check_waiting(sequences, key, sequence);
-            continue;
-        };
+    for (key, sequence, run) in of_lane(sequences, lane) {
         counts.leaving += usize::from(run.phase != Phase::Running);
         counts.running += usize::from(run.phase != Phase::Ending);
         counts.restoring += usize::from(run.restore.is_some());
-        counts.parked -= run.waiters.len() as i64;
         counts.needed_parts += run.table.num_needed_parts() as u64;
         let is_listed = running.keys().contains(&key);
         assert_eq!(run.phase != Phase::Ending, is_listed, "`running` lists the running sequences");
-        assert_eq!(run.lane, lane.id, "a sequence runs on the lane that lists it");
         check_constraint(shard, sequence, run);
         check_steps(shard, key, run);
         check_positions(shard, sequence, run, &abandoned);
@@ -89,15 +115,12 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane
     let num_needs = shard.kv.device().num_window_needs();
     assert_eq!(counts.needed_parts, num_needs, "running sequences and abandoned restores need window parts");
     assert_eq!(counts.restoring, shard.restores.num_awaited(), "a restore has a sequence");
-    assert_eq!(counts.parked, 0, "a parked sequence has one that wakes it");
-    assert_eq!(counts.waiting, queue.num_waiting(), "waiting sequences");
-    assert_eq!(counts.new, queue.num_new(), "sequences that never started");
     assert_eq!(counts.leaving, running.num_leaving(), "leaving sequences");
     assert_eq!(counts.running, running.len(), "running sequences");
     let is_ordered = running.keys().is_sorted_by_key(|&key| sequences[key].order());
     assert!(is_ordered, "`running` is in running order");
-    let yielding = Yielding::new(config, sequences, lane);
-    assert!(yielding.num_occupied_places() <= yielding.max_running(), "the places suffice");
+    let num_occupied = num_occupied_places(config, sequences, lane);
+    assert!(num_occupied <= lane.max_running(config), "the places suffice");
 }
 
 fn check_waiting(sequences: &Sequences, key: SequenceKey, sequence: &Sequence) {

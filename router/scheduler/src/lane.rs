@@ -2,13 +2,13 @@
 
 use trunkline_kv::{KvCache, StorePins};
 
-use crate::cells::Cells;
+use crate::cells::Turns;
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
 use crate::event::{LaneId, Millis, StoreContents};
 use crate::loss_log::LossLog;
 use crate::running::Running;
-use crate::sequence::{Sequence, SequenceKey};
+use crate::sequence::{Loss, Sequence, SequenceKey};
 use crate::shard::Shard;
 use crate::stats::Stats;
 
@@ -23,9 +23,22 @@ pub(crate) struct Lane {
     /// The suspect that runs by itself (`loss.rs`).
     pub(crate) suspect: Option<SequenceKey>,
     pub(crate) losses: LossLog,
-    pub(crate) cells: Cells,
+    /// The turns of the cells, while sequences are separated.
+    pub(crate) turns: Turns,
     /// The moment at which the last shard was lost, while no other one is connected.
     pub(crate) lost_at: Option<Millis>,
+    /// True once no other shard will come.
+    pub(crate) is_closed: bool,
+    /// Losses for which sequences are to blame.
+    pub(crate) num_excused_losses: u64,
+    /// Plans that were made.
+    pub(crate) num_steps: u64,
+    /// Tokens that plans asked to compute.
+    pub(crate) num_scheduled_tokens: u64,
+    /// Prompt tokens of sequences that first started here, and that a prefix hit spared.
+    pub(crate) num_hit_tokens: u64,
+    /// A shard was lost with its KV index, which the events do not report yet.
+    pub(crate) was_cleared: bool,
     /// The store's pins while no shard has the store open.
     store_pins: StorePins,
     next_wire_id: u64,
@@ -40,8 +53,14 @@ impl Lane {
             throughput: Throughput::default(),
             suspect: None,
             losses: LossLog::default(),
-            cells: Cells::default(),
+            turns: Turns::default(),
             lost_at: None,
+            is_closed: false,
+            num_excused_losses: 0,
+            num_steps: 0,
+            num_scheduled_tokens: 0,
+            num_hit_tokens: 0,
+            was_cleared: false,
             store_pins: StorePins::default(),
             next_wire_id: 1,
         }
@@ -77,9 +96,9 @@ impl Lane {
         Some(shard)
     }
 
-    /// The moment at which sequences stop waiting for another shard; none while one is connected, and before the first.
-    pub(crate) fn gives_up_at(&self, config: &SchedulerConfig) -> Option<Millis> {
-        self.lost_at.map(|at| at.plus(config.shard_patience_ms))
+    /// Takes a loss of a sequence on this lane for explained.
+    pub(crate) fn explain(&mut self, loss: Loss, now: Millis) {
+        self.num_excused_losses += u64::from(self.losses.explain(loss, now));
     }
 
     pub(crate) fn new_wire_id(&mut self) -> u64 {
@@ -109,4 +128,41 @@ impl Lane {
         let hit = self.kv().map(|kv| kv.lookup(&sequence.request.salt, sequence.shareable()));
         hit.map_or(0, |hit| hit.num_tokens().max(hit.num_block_tokens() + hit.num_stored_tokens()))
     }
+}
+
+/// All lanes but the one that an event or plan concerns.
+#[derive(Debug)]
+pub(crate) struct OtherLanes<'a> {
+    before: &'a mut [Lane],
+    after: &'a mut [Lane],
+}
+
+impl<'a> OtherLanes<'a> {
+    /// Splits the lanes into the one with this id and the others.
+    pub(crate) fn split(lanes: &'a mut [Lane], id: LaneId) -> (&'a mut Lane, Self) {
+        let (before, rest) = lanes.split_at_mut(id.0 as usize);
+        let (lane, after) = rest.split_first_mut().expect("the lane exists");
+        (lane, Self { before, after })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+        self.before.iter().chain(self.after.iter())
+    }
+
+    pub(crate) fn get_mut(&mut self, id: LaneId) -> Option<&mut Lane> {
+        self.before.iter_mut().chain(self.after.iter_mut()).find(|lane| lane.id == id)
+    }
+}
+
+/// The moment at which waiting sequences end, because no lane has a shard and none is expected any more. None while one
+/// is connected, or loads for the first time.
+pub(crate) fn gives_up_at<'a>(
+    mut lanes: impl Iterator<Item = &'a Lane>,
+    config: &SchedulerConfig,
+) -> Option<Millis> {
+    lanes.try_fold(Millis(0), |latest, lane| match (&lane.shard, lane.lost_at) {
+        (Some(_), _) => None,
+        (None, _) if lane.is_closed => Some(latest),
+        (None, lost_at) => Some(latest.max(lost_at?.plus(config.shard_patience_ms))),
+    })
 }

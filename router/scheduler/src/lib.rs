@@ -24,6 +24,7 @@
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
 //! drafts, prefill                          drafts of a plan, and its room for prompts
 //! refusal, loss                            requests that are not taken, and sequences whose shard is lost
+//! choice                                   the lane on which a waiting sequence runs
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
 //! pins, lower_tier                         the other requests
 //! scheduler, invariants                    the whole
@@ -32,6 +33,7 @@
 mod admission;
 pub mod budget;
 mod cells;
+mod choice;
 pub mod config;
 pub mod constraint;
 pub mod consumption;
@@ -92,7 +94,7 @@ pub use plan::{
 };
 pub use prefill::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;
-pub use stats::Stats;
+pub use stats::{LaneStats, Stats};
 pub use step_cost::StepWork;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, TokenMask, Watermark};
 pub use trunkline_kv::{

@@ -6,12 +6,15 @@
 //!               └──── last step ── preempting
 //! ```
 
+use std::collections::VecDeque;
+
+use crate::cells::Cells;
 use crate::config::{SchedulerConfig, Speculation};
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
-use crate::lane::Lane;
+use crate::lane::{Lane, OtherLanes};
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::Poisons;
-use crate::sequence::{Phase, SequenceKey, Waiter};
+use crate::sequence::{Loss, Phase, SequenceKey, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 
@@ -24,6 +27,8 @@ pub(crate) struct Lifecycle<'a> {
     pub(crate) sequences: &'a mut Sequences,
     /// The lane that the event or plan concerns.
     pub(crate) lane: &'a mut Lane,
+    pub(crate) others: OtherLanes<'a>,
+    pub(crate) cells: &'a mut Cells,
     pub(crate) poisons: &'a mut Poisons,
     pub(crate) counters: &'a mut Stats,
     /// Answers for the caller.
@@ -31,10 +36,33 @@ pub(crate) struct Lifecycle<'a> {
 }
 
 impl Lifecycle<'_> {
+    /// All lanes, in no particular order.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        std::iter::once(&*self.lane).chain(self.others.iter())
+    }
+
+    /// Takes the losses of a sequence for explained.
+    pub(crate) fn explain_losses(&mut self, losses: &VecDeque<Loss>) {
+        for &loss in losses {
+            let lane = if loss.lane == self.lane.id {
+                Some(&mut *self.lane)
+            } else {
+                self.others.get_mut(loss.lane)
+            };
+            if let Some(lane) = lane {
+                lane.explain(loss, self.now);
+            }
+        }
+    }
+
     /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey) {
-        let num_cached = self.lane.num_cached_tokens(&self.sequences[key]);
-        self.sequences.enter_queue(key, num_cached, self.config.cached_first_window_ms);
+        let sequence = &self.sequences[key];
+        let mut cached_tokens = vec![0; self.lanes().count()];
+        for lane in self.lanes() {
+            cached_tokens[lane.id.0 as usize] = lane.num_cached_tokens(sequence);
+        }
+        self.sequences.enter_queue(key, cached_tokens, self.config.cached_first_window_ms);
     }
 
     /// Looks a waiting sequence up again and gives it a new place in the queue.
@@ -69,7 +97,9 @@ impl Lifecycle<'_> {
         match reason {
             EndReason::EndToken | EndReason::Length | EndReason::Finished => {
                 self.sequences[key].is_answered = true;
-                self.lane.losses.worked();
+                if self.sequences[key].run.is_some() {
+                    self.lane.losses.worked();
+                }
             }
             EndReason::Aborted | EndReason::DeadlineExceeded | EndReason::Failed(_) => self.leave(key),
             EndReason::ShardLost => {}
@@ -101,13 +131,13 @@ impl Lifecycle<'_> {
 
     /// Takes the losses of a suspect for explained that leaves, because it can no longer be cleared or convicted.
     pub(crate) fn leave(&mut self, key: SequenceKey) {
-        let sequence = &self.sequences[key];
-        if sequence.suspect_until.is_none() {
+        if self.sequences[key].suspect_until.is_none() {
             return;
         }
-        self.counters.excused_losses += self.lane.losses.explain(sequence, self.now);
-        if !sequence.is_answered {
-            self.poisons.leave(sequence, self.now);
+        let losses = self.sequences[key].losses.clone();
+        self.explain_losses(&losses);
+        if !self.sequences[key].is_answered {
+            self.poisons.leave(&self.sequences[key], self.now);
         }
     }
 

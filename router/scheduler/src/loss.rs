@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{EndReason, Millis, RejectReason, ShardLimits, Update};
+use crate::event::{EndReason, Millis, RejectReason, Update};
 use crate::lifecycle::Lifecycle;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::{POISON_MS, RequestDigest};
@@ -39,7 +39,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         parts.sequences.release_cost(chunk.key, chunk.cost);
     }
     let in_flight = in_flight(lost);
-    let loss = parts.lane.losses.begin(parts.now, !in_flight.is_empty());
+    let loss = parts.lane.losses.begin(parts.lane.id, parts.now, !in_flight.is_empty());
     for &key in &in_flight {
         note_loss(&mut parts.sequences[key], loss);
     }
@@ -118,10 +118,10 @@ fn is_recent(loss: Option<&Loss>, now: Millis) -> bool {
 fn separate(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) {
     let mut keys: Vec<SequenceKey> = in_flight.iter().copied().collect();
     keys.retain(|&key| parts.sequences[key].losses.len() >= MIN_LOSSES_TO_SEPARATE);
-    for key in parts.lane.cells.separate(parts.sequences, &keys, parts.now) {
-        let sequence = &parts.sequences[key];
-        parts.counters.excused_losses += parts.lane.losses.explain(sequence, parts.now);
-        parts.poisons.separate(sequence, parts.now);
+    for key in parts.cells.separate(parts.sequences, &keys, parts.now) {
+        let losses = parts.sequences[key].losses.clone();
+        parts.explain_losses(&losses);
+        parts.poisons.separate(&parts.sequences[key], parts.now);
     }
 }
 
@@ -138,7 +138,7 @@ fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Sequence {
     let sequence = parts.sequences.remove(key);
     parts.poisons.convict(RequestDigest::of_sequence(&sequence), parts.now);
     parts.counters.convictions += 1;
-    parts.counters.excused_losses += parts.lane.losses.explain(&sequence, parts.now);
+    parts.explain_losses(&sequence.losses);
     let usage = sequence.usage();
     parts.updates.push(Update::Ended { id: sequence.request.id, reason: crashed(), usage });
     sequence
@@ -164,21 +164,20 @@ fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Sequence) {
     }
 }
 
-/// Ends the waiting sequences that cannot go on with a shard that was just connected.
+/// Ends the waiting sequences that can go on neither with a shard that was just connected nor on another lane.
 pub(crate) fn end_misfits(parts: &mut Lifecycle<'_>, shard: &Shard) {
     for key in parts.sequences.keys_by_arrival() {
         let sequence = &parts.sequences[key];
-        let misfit = shard.misfit(
-            &sequence.tokens,
-            sequence.num_prompt_tokens as usize,
-            sequence.request.max_new_tokens,
-        );
+        let is_taken = |shard: &Shard| shard.takes(sequence);
+        if sequence.run.is_some()
+            || is_taken(shard)
+            || parts.others.iter().filter_map(|lane| lane.shard.as_ref()).any(is_taken)
+        {
+            continue;
+        }
         if sequence.first_start.is_some() {
-            let ShardLimits { numerics, .. } = shard.limits;
-            if misfit.is_some() || sequence.has_results() && sequence.numerics != numerics {
-                parts.end(key, EndReason::ShardLost);
-            }
-        } else if let Some(reason) = misfit {
+            parts.end(key, EndReason::ShardLost);
+        } else if let Some(reason) = shard.misfit_of(sequence) {
             let id = parts.remove_waiting(key);
             reject(parts, id, reason);
         }

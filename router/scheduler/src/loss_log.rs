@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::Millis;
+use crate::event::{LaneId, Millis};
 use crate::poison::POISON_MS;
-use crate::sequence::{Loss, Sequence};
+use crate::sequence::Loss;
 
 /// The most losses that can still be explained. Older ones stay unexplained.
 const MAX_UNEXPLAINED: usize = 64;
@@ -25,7 +25,7 @@ pub(crate) struct LossLog {
 
 impl LossLog {
     /// Counts a loss. `is_attributable`: sequences were in flight that may explain it.
-    pub(crate) fn begin(&mut self, at: Millis, is_attributable: bool) -> Loss {
+    pub(crate) fn begin(&mut self, lane: LaneId, at: Millis, is_attributable: bool) -> Loss {
         self.num_losses += 1;
         self.failing_since.get_or_insert(at);
         if is_attributable {
@@ -34,7 +34,12 @@ impl LossLog {
                 self.unexplained.pop_first();
             }
         }
-        Loss { number: self.num_losses, at }
+        Loss { lane, number: self.num_losses, at }
+    }
+
+    /// The number of losses.
+    pub(crate) fn count(&self) -> u64 {
+        self.num_losses
     }
 
     /// Notes that a shard has done useful work.
@@ -42,10 +47,9 @@ impl LossLog {
         self.failing_since = None;
     }
 
-    /// Takes the losses of a sequence for explained. Returns how many of them are excused by that.
-    pub(crate) fn explain(&mut self, sequence: &Sequence, now: Millis) -> u64 {
+    /// Takes a loss for explained. Returns true if it was not, and is excused by that.
+    pub(crate) fn explain(&mut self, loss: Loss, now: Millis) -> bool {
         let is_excused = self.failing_since.is_none_or(|since| now.since(since) < POISON_MS);
-        let explained = sequence.losses.iter().filter(|loss| self.unexplained.remove(&loss.number)).count();
-        if is_excused { explained as u64 } else { 0 }
+        self.unexplained.remove(&loss.number) && is_excused
     }
 }

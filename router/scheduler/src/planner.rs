@@ -7,6 +7,7 @@ use trunkline_kv::StoreIndex;
 
 use crate::admission::{admit, admit_suspect};
 use crate::budget::{PrefillRoom, StepBudget, divide_prefill};
+use crate::choice::next_waiting;
 use crate::consumption::Consumption;
 use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
 use crate::event::Update;
@@ -80,13 +81,13 @@ impl<'p, 'a> Planner<'p, 'a> {
         {
             return num_planned;
         }
-        let Lifecycle { sequences, lane, now, .. } = &mut *self.parts;
-        let Some(turns) = lane.cells.turns(sequences, *now) else { return self.plan_cell() };
-        for cell in turns {
+        let Lifecycle { sequences, lane, cells, now, .. } = &mut *self.parts;
+        let Some(order) = cells.order(&lane.turns, sequences, *now) else { return self.plan_cell() };
+        for cell in order {
             self.cell = Some(cell);
             let num_prefill_tokens = self.plan_cell();
             if !self.planned.is_empty() {
-                self.parts.lane.cells.took_turn(cell);
+                self.parts.lane.turns.took(cell);
                 return num_prefill_tokens;
             }
         }
@@ -97,7 +98,7 @@ impl<'p, 'a> Planner<'p, 'a> {
     fn plan_cell(&mut self) -> u32 {
         if self.parts.sequences.tenants().is_shared() {
             self.take_place_back();
-            let first_waiting = self.parts.sequences.first_waiting();
+            let first_waiting = next_waiting(self.parts, &mut Vec::new());
             let urgent = Yielding::of(self.parts).urgent_tenant(self.plan.step_id, first_waiting);
             if urgent.is_some() {
                 self.plan_decodes(urgent);
@@ -131,7 +132,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         if yielding.num_occupied_places() < yielding.max_running() {
             return;
         }
-        let Some(first_waiting) = self.parts.sequences.first_waiting() else { return };
+        let Some(first_waiting) = next_waiting(self.parts, &mut Vec::new()) else { return };
         if let Some(victim) = Yielding::of(self.parts).victim_for_place(first_waiting) {
             self.parts.preempt_for_tenant(victim);
         }
@@ -336,6 +337,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         sequence.first_start = Some(FirstStart { at: *now, cached_tokens });
         counters.prompt_tokens += u64::from(sequence.num_prompt_tokens);
         counters.prefix_hit_tokens += u64::from(cached_tokens);
+        lane.num_hit_tokens += u64::from(cached_tokens);
         let queued_ms = now.since(sequence.submitted_at);
         let restored = sequence.run().restored;
         updates.push(Update::Started { id: sequence.request.id, cached_tokens, queued_ms, restored });
@@ -439,6 +441,8 @@ impl<'p, 'a> Planner<'p, 'a> {
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
+        parts.lane.num_steps += 1;
+        parts.lane.num_scheduled_tokens += plan.num_tokens();
         let work = work_of(&planned);
         let predicted_us = parts.lane.throughput.step_cost.predict_us(work).filter(|_| work.rows > 0);
         let step = StepInFlight {

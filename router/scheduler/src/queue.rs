@@ -103,14 +103,16 @@ impl Queue {
         self.num_parked += 1;
     }
 
-    /// Returns the next sequence: in the highest class, the first one of the tenant with the lowest rank.
-    pub fn first(&mut self, fairness: &mut Fairness) -> Option<SequenceKey> {
+    /// Returns the next sequence other than those in `passed`: in the highest class, the first one of the tenant with
+    /// the lowest rank.
+    pub fn first(&mut self, fairness: &mut Fairness, passed: &[SequenceKey]) -> Option<SequenceKey> {
         while let Some((tenant, rank)) = fairness.next_stale() {
             self.classes.iter_mut().for_each(|class| class.set_rank(tenant, rank));
         }
-        let class = self.classes.iter().find(|class| !class.order.is_empty())?;
-        let (_, tenant) = class.order.first()?;
-        class.lines[tenant].ready.first_key_value().map(|(_, &key)| key)
+        let lines =
+            self.classes.iter().flat_map(|class| class.order.iter().map(|(_, tenant)| &class.lines[tenant]));
+        let mut keys = lines.flat_map(|line| line.ready.values().copied());
+        keys.find(|key| !passed.contains(key))
     }
 
     /// Returns the sequence that has waited longest in a class, if it began to wait at `limit` or earlier.

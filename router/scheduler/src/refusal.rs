@@ -3,6 +3,7 @@
 use crate::estimate::Load;
 use crate::event::{RejectReason, SequenceId, SequenceRequest, Update};
 use crate::fairness::Backlog;
+use crate::lane::gives_up_at;
 use crate::lifecycle::Lifecycle;
 
 /// The time after which a rejected client should retry, as long as nothing was measured.
@@ -25,27 +26,22 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
     if let Err(error) = request.sampling.check() {
         return Some(RejectReason::Invalid { message: error.to_string() });
     }
-    if let Some(shard) = &parts.lane.shard {
-        let misfit = shard.misfit(&request.token_ids, request.token_ids.len(), request.max_new_tokens);
-        if misfit.is_some() {
-            return misfit;
-        }
+    let misfit = misfit(parts, request);
+    if misfit.is_some() {
+        return misfit;
     }
     if let Some(for_ms) = parts.poisons.refused_ms(request, parts.now) {
         return Some(RejectReason::Poison { for_ms });
     }
-    if parts.lane.gives_up_at(parts.config).is_some_and(|at| at <= parts.now) {
+    if gives_up_at(parts.lanes(), parts.config).is_some_and(|at| at <= parts.now) {
         return Some(RejectReason::ShardAway);
     }
     let queue_refusal = queue_refusal(parts, request.salt.tenant());
     if queue_refusal.is_some() {
         return queue_refusal;
     }
-    // Without a shard nothing can be predicted: it may come back in a moment, and quickly.
-    parts.lane.shard.as_ref()?;
     let deadline_in_ms = request.deadline?.since(parts.now);
-    let load = load_ahead(parts, request.salt.tenant());
-    let predicted_wait_ms = parts.lane.throughput.predict_wait_ms(load)?;
+    let predicted_wait_ms = predict_wait_ms(parts, backlog_ahead(parts, request.salt.tenant()))?;
     (deadline_in_ms == 0 || predicted_wait_ms > deadline_in_ms)
         .then_some(RejectReason::DeadlineUnreachable { predicted_wait_ms, deadline_in_ms })
 }
@@ -88,10 +84,9 @@ fn queue_refusal(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Option<RejectRe
 /// When the queue will probably have had room for `num_before` more sequences. It admits one in the time that its last
 /// sequence waits, divided by its length.
 fn retry_after_ms(parts: &Lifecycle<'_>, num_before: u64) -> u64 {
-    let load = load(parts);
-    let predicted = parts.lane.shard.as_ref().and_then(|_| parts.lane.throughput.predict_wait_ms(load));
-    let Some(wait_ms) = predicted else { return DEFAULT_RETRY_AFTER_MS };
-    (wait_ms.saturating_mul(num_before) / (load.num_waiting + 1)).max(MIN_RETRY_AFTER_MS)
+    let backlog = backlog(parts);
+    let Some(wait_ms) = predict_wait_ms(parts, backlog) else { return DEFAULT_RETRY_AFTER_MS };
+    (wait_ms.saturating_mul(num_before) / (backlog.num_waiting + 1)).max(MIN_RETRY_AFTER_MS)
 }
 
 fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
@@ -99,27 +94,43 @@ fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
     new.map(|(_, sequence)| parts.now.since(sequence.submitted_at)).max().unwrap_or(0)
 }
 
-fn load(parts: &Lifecycle<'_>) -> Load {
-    let (running, queue) = (parts.lane.running.keys(), parts.sequences.queue());
-    let num_unplanned = running.iter().map(|&key| u64::from(parts.sequences[key].num_unplanned()));
-    let num_running_tokens: u64 = num_unplanned.filter(|&num_tokens| num_tokens > 1).sum();
-    Load {
-        num_prefill_tokens: num_running_tokens + queue.num_uncached_tokens(),
-        num_waiting: queue.num_waiting() as u64,
-        num_running: running.len() as u64,
-        max_running: parts.lane.max_running(parts.config) as u64,
+/// Why no connected shard can ever run a request, if none can.
+fn misfit(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Option<RejectReason> {
+    let highest_token_id = request.token_ids.iter().copied().max().unwrap_or(0);
+    let num_prompt_tokens = request.token_ids.len() as u32;
+    let mut misfit = None;
+    for shard in parts.lanes().filter_map(|lane| lane.shard.as_ref()) {
+        misfit = Some(shard.misfit(highest_token_id, num_prompt_tokens, request.max_new_tokens)?);
     }
+    misfit
 }
 
-/// The load ahead of one more sequence of a tenant.
-fn load_ahead(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Load {
-    let load = load(parts);
-    let num_uncached_tokens = parts.sequences.queue().num_uncached_tokens();
-    let all = Backlog { num_waiting: load.num_waiting, num_uncached_tokens };
-    let ahead = parts.sequences.tenants().backlog_ahead(tenant, all);
-    Load {
-        num_prefill_tokens: load.num_prefill_tokens - num_uncached_tokens + ahead.num_uncached_tokens,
-        num_waiting: ahead.num_waiting,
-        ..load
-    }
+/// All of the queue.
+fn backlog(parts: &Lifecycle<'_>) -> Backlog {
+    let queue = parts.sequences.queue();
+    Backlog { num_waiting: queue.num_waiting() as u64, num_uncached_tokens: queue.num_uncached_tokens() }
+}
+
+/// The part of the queue ahead of one more sequence of a tenant.
+fn backlog_ahead(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Backlog {
+    parts.sequences.tenants().backlog_ahead(tenant, backlog(parts))
+}
+
+/// The predicted milliseconds until a request behind this part of the queue starts. The lanes share the queue, and the
+/// request starts on the first that has a place. None without a shard: it may come back in a moment, and quickly.
+fn predict_wait_ms(parts: &Lifecycle<'_>, ahead: Backlog) -> Option<u64> {
+    let connected = || parts.lanes().filter(|lane| lane.shard.is_some());
+    let num_lanes = connected().count() as u64;
+    let predicted = connected().filter_map(|lane| {
+        let running = lane.running.keys();
+        let num_unplanned = running.iter().map(|&key| u64::from(parts.sequences[key].num_unplanned()));
+        let num_running_tokens: u64 = num_unplanned.filter(|&num_tokens| num_tokens > 1).sum();
+        lane.throughput.predict_wait_ms(Load {
+            num_prefill_tokens: num_running_tokens + ahead.num_uncached_tokens.div_ceil(num_lanes),
+            num_waiting: ahead.num_waiting.div_ceil(num_lanes),
+            num_running: running.len() as u64,
+            max_running: lane.max_running(parts.config) as u64,
+        })
+    });
+    predicted.min()
 }

@@ -2,12 +2,13 @@
 
 use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
+use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::consumption::Consumption;
 use crate::event::{
     EndReason, Event, LaneId, Millis, SequenceId, SequenceRequest, ShardLimits, Update, Usage,
 };
-use crate::lane::Lane;
+use crate::lane::{Lane, OtherLanes, gives_up_at};
 use crate::lifecycle::Lifecycle;
 use crate::loss::{end_misfits, end_waiting, requeue_lost};
 use crate::lower_tier::LowerTier;
@@ -20,7 +21,7 @@ use crate::refusal::{refusal, reject};
 use crate::results::take_result;
 use crate::sequence::SequenceKey;
 use crate::sequences::Sequences;
-use crate::stats::Stats;
+use crate::stats::{LaneStats, Stats};
 use crate::transfers::{abandon_overdue_restores, take_transfers};
 use crate::{invariants, shard::Shard};
 
@@ -34,33 +35,31 @@ use crate::{invariants, shard::Shard};
 pub struct Scheduler {
     config: SchedulerConfig,
     sequences: Sequences,
-    /// The lanes by their ids, see [`Scheduler::only_lane`].
+    /// The lanes by their ids.
     lanes: Vec<Lane>,
+    cells: Cells,
     poisons: Poisons,
     counters: Stats,
     records_kv_events: bool,
-    /// A shard was lost with its KV index, and [`Scheduler::take_kv_events`] has not reported it yet.
-    was_cleared: bool,
 }
 
 impl Scheduler {
-    /// Creates a scheduler without a shard. Requests wait until [`Event::ShardReady`].
+    /// Creates a scheduler without shards. Requests wait until [`Event::ShardReady`].
     pub fn new(config: SchedulerConfig) -> Self {
         Self {
             sequences: Sequences::new(&config),
+            lanes: (0..config.num_lanes.max(1)).map(|id| Lane::new(LaneId(id))).collect(),
             config,
-            lanes: vec![Lane::new(LaneId(0))],
+            cells: Cells::default(),
             poisons: Poisons::default(),
             counters: Stats::default(),
             records_kv_events: false,
-            was_cleared: false,
         }
     }
 
-    /// Returns the lane of the only shard. Code that would have to choose between several lanes calls this: that of
-    /// waiting requests, of readers of the KV index and the store, and of the driver's link.
-    pub fn only_lane(&self) -> LaneId {
-        LaneId(0)
+    /// Returns the ids of all lanes, with and without shards.
+    pub fn lane_ids(&self) -> impl Iterator<Item = LaneId> + use<> {
+        (0..self.lanes.len() as u32).map(LaneId)
     }
 
     /// Takes one event at time `now` and appends the answers to `updates`.
@@ -75,9 +74,8 @@ impl Scheduler {
             Event::ShardReady(lane, limits) => self.shard_ready(lane, now, limits, updates),
             Event::ShardLost { lane, may_return } => {
                 self.shard_lost(lane, now, updates);
-                if !may_return {
-                    end_waiting(&mut self.parts(lane, now, updates));
-                }
+                self.lane_mut(lane).is_closed = !may_return;
+                self.give_up(now, updates);
             }
             Event::StoreReady(lane, contents) => {
                 let mut parts = self.parts(lane, now, updates);
@@ -89,7 +87,7 @@ impl Scheduler {
             Event::Transfers(lane, transfers) => {
                 take_transfers(&mut self.parts(lane, now, updates), &transfers);
             }
-            Event::Submit(request) => submit(&mut self.parts(self.only_lane(), now, updates), *request),
+            Event::Submit(request) => submit(&mut self.parts(LaneId::FIRST, now, updates), *request),
             Event::Allow { id, allowed } => {
                 if let Some(key) = self.sequences.key(id) {
                     output::allow(&mut self.parts_of(key, now, updates), key, allowed);
@@ -118,10 +116,8 @@ impl Scheduler {
         while let Some(key) = self.sequences.first_expired(now) {
             self.parts_of(key, now, updates).end(key, EndReason::DeadlineExceeded);
         }
+        self.give_up(now, updates);
         let parts = &mut self.parts(lane, now, updates);
-        if parts.lane.gives_up_at(parts.config).is_some_and(|at| at <= now) {
-            end_waiting(parts);
-        }
         abandon_overdue_restores(parts);
         let plan = make_plan(parts);
         self.settle();
@@ -148,22 +144,27 @@ impl Scheduler {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());
         let of_plans = shards().filter_map(|shard| shard.steps.waits_until());
-        // A lost shard matters only to sequences that wait for another one.
-        let lanes = self.lanes.iter().filter(|_| self.sequences.len() > 0);
-        let of_lost_shards = lanes.filter_map(|lane| lane.gives_up_at(&self.config));
+        // Lost shards matter only to sequences that wait for others.
+        let lost = gives_up_at(self.lanes.iter(), &self.config);
+        let of_lost_shards = lost.filter(|_| self.sequences.len() > 0);
         let of_sequences = self.sequences.next_deadline();
         of_sequences.into_iter().chain(of_restores).chain(of_plans).chain(of_lost_shards).min()
     }
 
-    /// The KV index, for reading; none while there is no shard.
-    pub fn kv(&self) -> Option<&KvCache> {
-        self.lane(self.only_lane()).kv()
+    /// A lane's KV index, for reading; none while it has no shard.
+    pub fn kv(&self, lane: LaneId) -> Option<&KvCache> {
+        self.lane(lane).kv()
     }
 
-    /// Each tenant's use of the pool, in the order in which the tenants came; nothing while there is no
-    /// shard.
-    pub fn tenants(&self) -> impl Iterator<Item = &TenantUsage> {
-        self.kv().into_iter().flat_map(|kv| kv.device().usages())
+    /// Replaces `usages` with each tenant's use of the pools of all lanes, in the order in which the tenants came.
+    pub fn tenants(&self, usages: &mut Vec<TenantUsage>) {
+        usages.clear();
+        for usage in self.lanes.iter().filter_map(Lane::kv).flat_map(|kv| kv.device().usages()) {
+            match usages.iter_mut().find(|known| known.tenant == usage.tenant) {
+                Some(known) => known.add(usage),
+                None => usages.push(usage.clone()),
+            }
+        }
     }
 
     /// Passes what was done for each tenant since the last call to `take`. The name is `None` for requests without a
@@ -172,18 +173,36 @@ impl Scheduler {
         self.sequences.take_consumption(take);
     }
 
-    /// The nodes of the KV index, for users who pin or remove them.
-    pub fn nodes(&mut self) -> Nodes<'_> {
-        Nodes::new(self.lane_mut(self.only_lane()).shard.as_mut())
+    /// The nodes of a lane's KV index, for users who pin or remove them.
+    pub fn nodes(&mut self, lane: LaneId) -> Nodes<'_> {
+        Nodes::new(self.lane_mut(lane).shard.as_mut())
     }
 
-    /// The store, for the tier below it.
-    pub fn lower_tier(&mut self) -> LowerTier<'_> {
-        let lane = self.lane_mut(self.only_lane());
+    /// A lane's store, for the tier below it.
+    pub fn lower_tier(&mut self, lane: LaneId) -> LowerTier<'_> {
+        let lane = self.lane_mut(lane);
         LowerTier::new(lane.shard.as_mut(), &lane.throughput)
     }
 
-    /// Gauges and counters. O(1).
+    /// Gauges and counters of one lane. O(1).
+    pub fn lane_stats(&self, lane: LaneId) -> LaneStats {
+        let lane = self.lane(lane);
+        let counts = lane.kv().map(|kv| kv.device().counts()).unwrap_or_default();
+        LaneStats {
+            is_connected: lane.shard.is_some(),
+            num_running: lane.running.len() as u64,
+            steps: lane.num_steps,
+            scheduled_tokens: lane.num_scheduled_tokens,
+            prefix_hit_tokens: lane.num_hit_tokens,
+            blocks_held: counts.held.into(),
+            blocks_cached: counts.cached.into(),
+            blocks_total: counts.total.into(),
+            losses: lane.losses.count(),
+            excused_losses: lane.num_excused_losses,
+        }
+    }
+
+    /// Gauges and counters of all lanes together. O(1).
     pub fn stats(&self) -> Stats {
         let mut stats = self.counters;
         stats.num_waiting = self.sequences.queue().num_waiting() as u64;
@@ -192,6 +211,7 @@ impl Scheduler {
             stats.run_ms = stats.run_ms.max(lane.throughput.mean_run_ms());
             let error_ppm = (lane.throughput.step_cost.error() * 1e6) as u64;
             stats.step_error_ppm = stats.step_error_ppm.max(error_ppm);
+            stats.excused_losses += lane.num_excused_losses;
             if let Some(shard) = &lane.shard {
                 shard.add_gauges(&mut stats);
                 shard.add_counters(&mut stats);
@@ -203,17 +223,20 @@ impl Scheduler {
     /// Sets whether events are recorded for [`Scheduler::take_kv_events`]. Unrecorded events cost nothing.
     pub fn record_kv_events(&mut self, is_on: bool) {
         self.records_kv_events = is_on;
-        self.was_cleared &= is_on;
-        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
-            shard.kv.record_events(is_on);
+        for lane in &mut self.lanes {
+            lane.was_cleared &= is_on;
+            if let Some(shard) = &mut lane.shard {
+                shard.kv.record_events(is_on);
+            }
         }
     }
 
-    /// Returns the events of the KV index since the last call. Call it after every event and plan.
-    pub fn take_kv_events(&mut self) -> Vec<KvEvent> {
-        let was_cleared = std::mem::take(&mut self.was_cleared);
+    /// Returns the events of a lane's KV index since the last call. Call it after every event and plan.
+    pub fn take_kv_events(&mut self, lane: LaneId) -> Vec<KvEvent> {
+        let lane = self.lane_mut(lane);
+        let was_cleared = std::mem::take(&mut lane.was_cleared);
         let mut events = if was_cleared { vec![KvEvent::AllBlocksCleared] } else { Vec::new() };
-        for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
+        if let Some(shard) = &mut lane.shard {
             events.append(&mut shard.kv.take_events());
         }
         events
@@ -221,7 +244,7 @@ impl Scheduler {
 
     /// Panics where counts, lists and the KV index disagree. For tests; costs O(everything).
     pub fn check_invariants(&self) {
-        self.lanes.iter().for_each(|lane| invariants::check(&self.config, &self.sequences, lane));
+        invariants::check(&self.config, &self.sequences, &self.lanes, &self.cells);
     }
 
     fn lane(&self, lane: LaneId) -> &Lane {
@@ -233,25 +256,28 @@ impl Scheduler {
     }
 
     fn parts<'a>(&'a mut self, lane: LaneId, now: Millis, updates: &'a mut Vec<Update>) -> Lifecycle<'a> {
+        let (lane, others) = OtherLanes::split(&mut self.lanes, lane);
         Lifecycle {
             config: &self.config,
             now,
             sequences: &mut self.sequences,
-            lane: &mut self.lanes[lane.0 as usize],
+            lane,
+            others,
+            cells: &mut self.cells,
             poisons: &mut self.poisons,
             counters: &mut self.counters,
             updates,
         }
     }
 
-    /// The parts that one sequence concerns: the lane on which it runs, or the only one while it waits.
+    /// The parts that one sequence concerns: the lane on which it runs, or any while it waits.
     fn parts_of<'a>(
         &'a mut self,
         key: SequenceKey,
         now: Millis,
         updates: &'a mut Vec<Update>,
     ) -> Lifecycle<'a> {
-        let lane = self.sequences[key].run.as_ref().map_or(self.only_lane(), |run| run.lane);
+        let lane = self.sequences[key].run.as_ref().map_or(LaneId::FIRST, |run| run.lane);
         self.parts(lane, now, updates)
     }
 
@@ -275,13 +301,22 @@ impl Scheduler {
         end_misfits(&mut parts, &shard);
         parts.lane.shard = Some(shard);
         parts.lane.lost_at = None;
+        parts.lane.is_closed = false;
+    }
+
+    /// Ends all waiting sequences if no shard comes that could run them.
+    fn give_up(&mut self, now: Millis, updates: &mut Vec<Update>) {
+        if gives_up_at(self.lanes.iter(), &self.config).is_some_and(|at| at <= now) {
+            end_waiting(&mut self.parts(LaneId::FIRST, now, updates));
+        }
     }
 
     fn shard_lost(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) {
+        let records_kv_events = self.records_kv_events;
         let mut parts = self.parts(lane, now, updates);
         if let Some(lost) = parts.lane.disconnect(now, parts.counters) {
             requeue_lost(&mut parts, &lost);
-            self.was_cleared = self.records_kv_events;
+            parts.lane.was_cleared = records_kv_events;
         }
     }
 
@@ -311,7 +346,7 @@ fn submit(parts: &mut Lifecycle<'_>, request: SequenceRequest) {
     let is_apart = parts.poisons.is_apart(&request, parts.now);
     let key = parts.sequences.insert(request, parts.now);
     if is_apart {
-        parts.lane.cells.isolate(&mut parts.sequences[key], parts.now);
+        parts.cells.isolate(&mut parts.sequences[key], parts.now);
     }
     parts.enter_queue(key);
 }

@@ -29,6 +29,8 @@ pub struct Sequence {
     /// The prompt, then the output.
     pub tokens: Vec<u32>,
     pub num_prompt_tokens: u32,
+    /// The highest token id of the prompt.
+    pub highest_token_id: u32,
     pub tenant: TenantKey,
     /// Leading tokens of the prompt that cost nothing more, because the tenant was charged for them or they were cached
     /// when the sequence was admitted.
@@ -71,6 +73,7 @@ pub const MAX_LOSSES: usize = 4;
 /// A loss of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
+    pub lane: LaneId,
     /// Counts the losses of the lane.
     pub number: u64,
     pub at: Millis,
@@ -122,10 +125,21 @@ pub struct Wait {
     pub rank: Option<Rank>,
     /// Tokens that it had to compute when it was last looked up in the KV index.
     pub num_uncached_tokens: u32,
-    /// Blocks that must be available before it is worth another try; 0 if that is not known.
-    pub needed_blocks: u32,
+    /// Blocks that must be available on a lane before it is worth another try there, if that is known.
+    pub needed_blocks: Option<(LaneId, u32)>,
+    /// Leading tokens that a prefix hit spared on each lane when it was last looked up.
+    pub cached_tokens: Vec<u32>,
+    /// When a lane first left it to another one.
+    pub passed_at: Option<Millis>,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
     pub parked_on: Option<SequenceKey>,
+}
+
+impl Wait {
+    /// Blocks that must be available on this lane before it is worth another try there; 0 if that is not known.
+    pub fn needed_blocks_on(&self, lane: LaneId) -> u32 {
+        self.needed_blocks.map_or(0, |(of, num_blocks)| if of == lane { num_blocks } else { 0 })
+    }
 }
 
 /// The phase of a sequence that holds blocks.
@@ -222,6 +236,7 @@ impl Sequence {
         let tokens = std::mem::take(&mut request.token_ids);
         Self {
             num_prompt_tokens: tokens.len() as u32,
+            highest_token_id: tokens.iter().copied().max().unwrap_or(0),
             tokens,
             tenant,
             num_paid: 0,

@@ -78,10 +78,11 @@ impl Sequences {
         sequence
     }
 
-    /// Puts a sequence that has no run in the queue. A prefix hit would spare `num_cached` of its tokens, which moves
-    /// it ahead by up to `window_ms`.
-    pub(crate) fn enter_queue(&mut self, key: SequenceKey, num_cached: u32, window_ms: u64) {
+    /// Puts a sequence that has no run in the queue. A prefix hit would spare `cached_tokens` of its tokens on each
+    /// lane. The most of them move it ahead by up to `window_ms`.
+    pub(crate) fn enter_queue(&mut self, key: SequenceKey, cached_tokens: Vec<u32>, window_ms: u64) {
         let sequence = &mut self.map[key];
+        let num_cached = cached_tokens.iter().copied().max().unwrap_or(0);
         let num_tokens = sequence.num_tokens();
         let credit_ms = u128::from(window_ms) * u128::from(num_cached) / u128::from(num_tokens);
         let place = Place {
@@ -91,7 +92,7 @@ impl Sequences {
         let (priority, tenant, since) = (sequence.request.priority, sequence.tenant, sequence.waiting_since);
         let rank = Rank { priority, tenant, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
-        sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, ..Wait::default() };
+        sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, cached_tokens, ..Wait::default() };
         if sequence.suspect_until.is_some() {
             self.suspects.insert((priority, sequence.arrival, key));
         }
@@ -126,14 +127,14 @@ impl Sequences {
         self.map[computed_by].run_mut().waiters.push(Waiter { key, num_blocks });
     }
 
-    /// The next sequence to be admitted, if any waits and is not parked.
-    pub(crate) fn first_waiting(&mut self) -> Option<SequenceKey> {
-        self.queue.first(&mut self.tenants)
+    /// The next sequence to be admitted, if any waits and is not parked, other than those that were `passed` over.
+    pub(crate) fn first_waiting(&mut self, passed: &[SequenceKey]) -> Option<SequenceKey> {
+        self.queue.first(&mut self.tenants, passed)
     }
 
-    /// The suspect to be admitted next, if any waits and is not parked.
-    pub(crate) fn first_suspect(&self) -> Option<SequenceKey> {
-        self.suspects.first().map(|&(_, _, key)| key)
+    /// The suspects that may be admitted, in running order.
+    pub(crate) fn suspects(&self) -> impl Iterator<Item = SequenceKey> {
+        self.suspects.iter().map(|&(_, _, key)| key)
     }
 
     /// Lets all sequences share their steps again.

@@ -9,7 +9,7 @@ use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
 use crate::outbox::Outbox;
 use crate::plan::{BlockRestore, BlockStore, Restore};
 use crate::restores::Restores;
-use crate::sequence::{RunRestore, SequenceKey};
+use crate::sequence::{RunRestore, Sequence, SequenceKey};
 use crate::stats::Stats;
 
 /// The most blocks of one sequence that one step stores; with more, the step would wait for the disk.
@@ -67,23 +67,35 @@ impl Shard {
     /// Why a sequence can never run on this shard, if it cannot. The last output token is never computed.
     pub(crate) fn misfit(
         &self,
-        tokens: &[u32],
-        num_prompt_tokens: usize,
+        highest_token_id: u32,
+        num_prompt_tokens: u32,
         max_new_tokens: u32,
     ) -> Option<RejectReason> {
         let pool_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size);
         let max_total_tokens = (pool_tokens + 1).min(u64::from(MAX_SEQUENCE_TOKENS));
-        if num_prompt_tokens as u64 + u64::from(max_new_tokens.max(1)) > max_total_tokens {
+        if u64::from(num_prompt_tokens) + u64::from(max_new_tokens.max(1)) > max_total_tokens {
             return Some(RejectReason::TooLong {
-                prompt_tokens: num_prompt_tokens as u32,
+                prompt_tokens: num_prompt_tokens,
                 max_new_tokens,
                 max_total_tokens,
             });
         }
         let vocab_size = self.limits.vocab_size;
-        tokens.iter().any(|&token_id| token_id >= vocab_size).then(|| RejectReason::Invalid {
+        (highest_token_id >= vocab_size).then(|| RejectReason::Invalid {
             message: format!("the prompt has a token that is not below the vocabulary of {vocab_size}"),
         })
+    }
+
+    /// Why a sequence can never run on this shard, if it cannot.
+    pub(crate) fn misfit_of(&self, sequence: &Sequence) -> Option<RejectReason> {
+        let &Sequence { highest_token_id, num_prompt_tokens, .. } = sequence;
+        self.misfit(highest_token_id, num_prompt_tokens, sequence.request.max_new_tokens)
+    }
+
+    /// Returns true if a sequence can run on this shard, and go on there with the same numbers.
+    pub(crate) fn takes(&self, sequence: &Sequence) -> bool {
+        let is_other = sequence.has_results() && sequence.numerics != self.limits.numerics;
+        !is_other && self.misfit_of(sequence).is_none()
     }
 
     /// The number of blocks that must be available for a sequence to compute all its `num_tokens` tokens after a hit.

@@ -114,6 +114,31 @@ pub struct Stats {
     pub unexpected_results: u64,
 }
 
+/// The gauges and counters of one lane. Counters never go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneStats {
+    /// True while a shard is connected.
+    pub is_connected: bool,
+    /// Gauge: sequences that run.
+    pub num_running: u64,
+    /// Gauge: blocks that a sequence, a pin or an abandoned restore holds.
+    pub blocks_held: u64,
+    /// Gauge: blocks that only the KV index has.
+    pub blocks_cached: u64,
+    /// Gauge: blocks of the pool.
+    pub blocks_total: u64,
+    /// Counter: plans that were made.
+    pub steps: u64,
+    /// Counter: tokens that plans asked to compute.
+    pub scheduled_tokens: u64,
+    /// Counter: prompt tokens that a prefix hit spared, of sequences that first started here.
+    pub prefix_hit_tokens: u64,
+    /// Counter: losses of the shard.
+    pub losses: u64,
+    /// Counter: losses for which sequences are to blame, so that the launcher should not count them.
+    pub excused_losses: u64,
+}
+
 impl Stats {
     /// Counts a rejected sequence by its reason.
     pub(crate) fn count_rejection(&mut self, reason: &RejectReason) {

@@ -8,7 +8,7 @@
 use crate::config::SchedulerConfig;
 use crate::event::Priority;
 use crate::fairness::TenantKey;
-use crate::lane::Lane;
+use crate::lane::{Lane, OtherLanes};
 use crate::lifecycle::Lifecycle;
 use crate::sequence::{Phase, SequenceKey};
 use crate::sequences::Sequences;
@@ -26,15 +26,17 @@ pub(crate) struct Yielding<'a> {
     config: &'a SchedulerConfig,
     sequences: &'a Sequences,
     lane: &'a Lane,
+    others: &'a OtherLanes<'a>,
 }
 
 impl<'a> Yielding<'a> {
-    pub(crate) fn new(config: &'a SchedulerConfig, sequences: &'a Sequences, lane: &'a Lane) -> Self {
-        Self { config, sequences, lane }
+    pub(crate) fn of(parts: &'a Lifecycle<'_>) -> Self {
+        let Lifecycle { config, sequences, lane, others, .. } = parts;
+        Self { config, sequences, lane, others }
     }
 
-    pub(crate) fn of(parts: &'a Lifecycle<'_>) -> Self {
-        Self::new(parts.config, parts.sequences, parts.lane)
+    fn lanes(self) -> impl Iterator<Item = &'a Lane> {
+        std::iter::once(self.lane).chain(self.others.iter())
     }
 
     /// The sequence that is preempted first when blocks run out. It is in the lowest class; in it, it belongs to the
@@ -122,18 +124,8 @@ impl<'a> Yielding<'a> {
         (is_least && has_others).then_some(urgent.2)
     }
 
-    /// The number of places that are taken. A sequence that gave way for another tenant gets no more chunks, so its
-    /// place is free.
     pub(crate) fn num_occupied_places(self) -> usize {
-        let running = self.lane.running.keys();
-        if running.len() < self.max_running() {
-            return running.len();
-        }
-        let gave_way = |key: &&SequenceKey| {
-            let run = self.sequences[**key].run();
-            run.phase == Phase::Preempting && run.gave_way
-        };
-        running.len() - running.iter().filter(gave_way).count()
+        num_occupied_places(self.config, self.sequences, self.lane)
     }
 
     pub(crate) fn max_running(self) -> usize {
@@ -153,28 +145,46 @@ impl<'a> Yielding<'a> {
         }
     }
 
+    /// A tenant's part of the places of all lanes.
     fn places_of(self, tenant: TenantKey) -> u32 {
-        self.sequences.tenants().fair_part(tenant, u32::try_from(self.max_running()).unwrap_or(u32::MAX))
+        let num_places: usize = self.lanes().map(|lane| lane.max_running(self.config)).sum();
+        self.sequences.tenants().fair_part(tenant, u32::try_from(num_places).unwrap_or(u32::MAX))
     }
 
+    /// A tenant's part of the blocks of all lanes.
     fn blocks_of(self, tenant: TenantKey) -> u32 {
-        let num_blocks = self.lane.shard.as_ref().map(|shard| shard.limits.num_blocks);
-        num_blocks.map_or(0, |num_blocks| self.sequences.tenants().fair_part(tenant, num_blocks))
+        let shards = self.lanes().filter_map(|lane| lane.shard.as_ref());
+        let num_blocks = shards.fold(0, |sum: u32, shard| sum.saturating_add(shard.limits.num_blocks));
+        self.sequences.tenants().fair_part(tenant, num_blocks)
     }
 
-    /// The blocks that a tenant's sequences hold.
+    /// The blocks that a tenant's sequences hold on all lanes.
     fn held_blocks(self, tenant: TenantKey) -> u32 {
         let name = self.sequences.tenants().name(tenant);
-        let mut usages = self.lane.kv().into_iter().flat_map(|kv| kv.device().usages());
-        let usage = usages.find(|usage| usage.tenant.as_deref() == name);
-        usage.map_or(0, |usage| usage.num_blocks.saturating_sub(usage.num_cached + usage.num_pinned))
+        let usages = self.lanes().filter_map(Lane::kv).flat_map(|kv| kv.device().usages());
+        let usages = usages.filter(|usage| usage.tenant.as_deref() == name);
+        usages.map(|usage| usage.num_blocks.saturating_sub(usage.num_cached + usage.num_pinned)).sum()
     }
 
     fn wanted_blocks(self, key: SequenceKey) -> u32 {
         let sequence = &self.sequences[key];
-        match (sequence.wait.needed_blocks, &self.lane.shard) {
+        match (sequence.wait.needed_blocks_on(self.lane.id), &self.lane.shard) {
             (0, Some(shard)) => shard.blocks_for(sequence.num_tokens()),
             (known, _) => known,
         }
     }
+}
+
+/// The number of a lane's places that are taken. A sequence that gave way for another tenant gets no more chunks, so its
+/// place is free.
+pub(crate) fn num_occupied_places(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) -> usize {
+    let running = lane.running.keys();
+    if running.len() < lane.max_running(config) {
+        return running.len();
+    }
+    let gave_way = |key: &&SequenceKey| {
+        let run = sequences[**key].run();
+        run.phase == Phase::Preempting && run.gave_way
+    };
+    running.len() - running.iter().filter(gave_way).count()
 }

@@ -1,4 +1,4 @@
-//! Starts the driver, the link, the health poll and the listener, and stops them in order.
+//! Starts the driver, the links, the health polls and the listener, and stops them in order.
 
 pub mod observe;
 pub mod routes;
@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::join_all;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
-use trunkline_scheduler::{SchedulerConfig, Speculation};
+use trunkline_scheduler::{LaneId, LaneStats, SchedulerConfig, Speculation};
 use trunkline_settings::Speculate;
 
 use trunkline_api::app::App;
@@ -26,7 +27,7 @@ use trunkline_base::tenants::{Access, MemoryBudget};
 use trunkline_base::trace::TelemetrySlot;
 use trunkline_engine::driver::Driver;
 use trunkline_engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
-use trunkline_engine::shard::{HangWatch, Health, run_link, watch_health};
+use trunkline_engine::shard::{HangWatch, Health, LinkEnd, run_link, watch_health};
 use trunkline_engine::step_thread::StepThread;
 use trunkline_generation::admission::Admission;
 use trunkline_generation::grammars::Grammars;
@@ -68,6 +69,8 @@ pub struct Server {
     pub replaced: Option<oneshot::Receiver<()>>,
     /// Gets a message once this router has closed the listening socket for another one.
     pub left: Option<oneshot::Sender<()>>,
+    /// The scheduler's numbers of each lane after its last turn.
+    pub lanes: watch::Receiver<Vec<LaneStats>>,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -80,27 +83,28 @@ pub struct Server {
 pub struct DriverEnded;
 
 impl Server {
-    /// Starts the driver, the link and the health poll. It must be called inside a tokio runtime, and fails if the
+    /// Starts the driver, the links and the health polls, one for each shard. It must be called inside a tokio runtime, and fails if the
     /// thread of the step loop cannot be started.
     pub fn start(
         model: Model,
         limits: ServerLimits,
         access: Access,
-        shard_socket: PathBuf,
+        shard_sockets: Vec<PathBuf>,
     ) -> io::Result<Self> {
-        Self::start_with_objects(model, limits, access, shard_socket, None)
+        Self::start_with_objects(model, limits, access, shard_sockets, None)
     }
 
-    /// Does the same with an object tier below the shard's store.
+    /// Does the same with an object tier below the store of the only shard.
     pub fn start_with_objects(
         model: Model,
         limits: ServerLimits,
         access: Access,
-        shard_socket: PathBuf,
+        shard_sockets: Vec<PathBuf>,
         remote: Option<Remote>,
     ) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
+            num_lanes: shard_sockets.len() as u32,
             max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
@@ -126,7 +130,7 @@ impl Server {
             metrics.clone(),
             telemetry.clone(),
         );
-        let (health_in, health) = watch::channel(Health::default());
+        let (health_in, health) = watch::channel(vec![Health::default(); shard_sockets.len()]);
         let hangs = HangWatch::new(&limits);
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
@@ -142,7 +146,7 @@ impl Server {
                 grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
                 model,
                 driver: ends.handle,
-                shard: ends.shard.clone(),
+                shards: ends.shards.clone(),
                 health,
                 stats: ends.stats,
                 objects,
@@ -171,10 +175,22 @@ impl Server {
             telemetry,
             phase: shutdown.subscribe(),
         });
-        let steps = StepThread::start(driver.run(), run_link(shard_socket.clone(), ends.link, store_gate))?;
+        let lanes = || (0..).map(LaneId).zip(shard_sockets.iter().cloned());
+        let links: Vec<_> = lanes()
+            .map(|(lane, socket)| {
+                let end = LinkEnd { lane, events: ends.links.clone(), shards: ends.shards.clone() };
+                run_link(socket, end, store_gate.clone())
+            })
+            .collect();
+        drop(ends.links);
+        let steps = StepThread::start(driver.run(), join_all(links).map(drop))?;
         tokio::spawn(ends.kv_events.run());
-        let health =
-            tokio::spawn(watch_health(shard_socket, hangs, ends.shard, app.served.stats.clone(), health_in));
+        let health_in = Arc::new(health_in);
+        let polls = lanes().map(|(lane, socket)| {
+            let (shards, stats) = (ends.shards.clone(), ends.lanes.clone());
+            watch_health(lane, socket, hangs.clone(), shards, stats, health_in.clone())
+        });
+        let health = tokio::spawn(join_all(polls.collect::<Vec<_>>()).map(drop));
         Ok(Self {
             app,
             front: Front::default(),
@@ -182,6 +198,7 @@ impl Server {
             accepts_when_ready: false,
             replaced: None,
             left: None,
+            lanes: ends.lanes,
             shutdown,
             steps,
             health,

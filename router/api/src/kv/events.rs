@@ -39,6 +39,8 @@ pub enum KvEventData {
     BlockStored {
         /// The time of the change, in seconds since 1970.
         timestamp: f64,
+        /// The lane in whose cache it happened, from 0.
+        lane: u32,
         /// The tier: `device`, `disk` or `object`.
         tier: &'static str,
         /// The key of the block: 32 hexadecimal digits, the same in all tiers and on all machines.
@@ -57,6 +59,8 @@ pub enum KvEventData {
     BlockRemoved {
         /// The time of the change, in seconds since 1970.
         timestamp: f64,
+        /// The lane in whose cache it happened, from 0.
+        lane: u32,
         /// The tier: `device`, `disk` or `object`.
         tier: &'static str,
         /// The key of the block.
@@ -68,6 +72,8 @@ pub enum KvEventData {
     AllBlocksCleared {
         /// The time of the change, in seconds since 1970.
         timestamp: f64,
+        /// The lane whose cache was cleared; null for all of them.
+        lane: Option<u32>,
     },
 }
 
@@ -108,7 +114,8 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
     let mut text = String::from(":\n\n");
     if listener.resume.is_lost {
         let number = listener.resume.next.checked_sub(1);
-        let data = KvEventData::AllBlocksCleared { timestamp: trunkline_base::clock::unix_seconds() };
+        let timestamp = trunkline_base::clock::unix_seconds();
+        let data = KvEventData::AllBlocksCleared { timestamp, lane: None };
         write_event(&mut text, &listener.resume.epoch, number, &data);
     }
     let (app, phase) = (app.clone(), app.phase.clone());
@@ -204,13 +211,14 @@ impl EventStream {
 
 /// Returns the data that the caller may see, or `None` for an event of another tenant.
 fn data(logged: &LoggedEvent, caller: &Caller) -> Option<KvEventData> {
-    let timestamp = logged.unix_seconds;
+    let (timestamp, lane) = (logged.unix_seconds, logged.lane.0);
     let may_see =
         |owner: &Owner| caller.is_admin() || caller.name().is_some_and(|name| owner.tenant() == Some(name));
     let namespace = |owner: &Owner| owner.root_key().map(|key| key.to_string()[..8].to_owned());
     match &logged.event {
         KvEvent::BlockStored(stored) => may_see(&stored.owner).then(|| KvEventData::BlockStored {
             timestamp,
+            lane,
             tier: stored.tier.name(),
             key: stored.key.to_string(),
             parent: stored.parent.as_ref().map(BlockKey::to_string),
@@ -222,11 +230,12 @@ fn data(logged: &LoggedEvent, caller: &Caller) -> Option<KvEventData> {
         }),
         KvEvent::BlockRemoved { key, tier, owner } => may_see(owner).then(|| KvEventData::BlockRemoved {
             timestamp,
+            lane,
             tier: tier.name(),
             key: key.to_string(),
             namespace: namespace(owner),
         }),
-        KvEvent::AllBlocksCleared => Some(KvEventData::AllBlocksCleared { timestamp }),
+        KvEvent::AllBlocksCleared => Some(KvEventData::AllBlocksCleared { timestamp, lane: Some(lane) }),
     }
 }
 

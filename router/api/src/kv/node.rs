@@ -102,17 +102,17 @@ async fn show_node(
         return Err(ApiError::TextNotShown);
     }
     let shard = app.served.shard_info()?;
-    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let (lane, id, key) = tree::find_name(app, name)?;
     let looker = caller.clone();
     let look = move |scheduler: &mut Scheduler, now: Millis| {
-        let kv = scheduler.kv()?;
+        let kv = scheduler.kv(lane)?;
         // Nodes of other tenants are reported as not found.
         let view = kv.view(id).filter(|view| view.key == key && looker.may_see(&view.salt))?;
         let mut tokens = if with_text { kv.path_tokens(id, key)? } else { Vec::new() };
         tokens.drain(..tokens.len().min(view.first_token as usize));
         tokens.truncate(MAX_TEXT_TOKENS);
         let start = if view.first_token == 0 { TextStart::Beginning } else { TextStart::Continuation };
-        Some((tree::node(&view, &shard, now), tokens, start))
+        Some((tree::node(lane, &view, &shard, now), tokens, start))
     };
     let found = app.admission.ask(&app.served, &caller, look).await?;
     let (node, tokens, start) = found.ok_or_else(|| tree::unknown(name))?;
@@ -155,11 +155,11 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
     let body: PinRequest = app.served.parse(&caller, body, |body| parse(body, &[], "")).await?;
     let ttl_s = check_ttl_s("ttl_s", body.ttl_s.unwrap_or(DEFAULT_TTL_S))?;
     app.served.shard_info()?;
-    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let (lane, id, key) = tree::find_name(app, name)?;
     let pinner = caller.clone();
     let pin = move |scheduler: &mut Scheduler, _| {
-        scheduler.kv()?.view(id).filter(|view| pinner.may_see(&view.salt))?;
-        scheduler.nodes().pin(id, key, to_ms(ttl_s))
+        scheduler.kv(lane)?.view(id).filter(|view| pinner.may_see(&view.salt))?;
+        scheduler.nodes(lane).pin(id, key, to_ms(ttl_s))
     };
     let pinned = app.admission.ask(&app.served, &caller, pin).await?;
     let Pinned { num_tokens, num_stored_tokens } = pinned.ok_or_else(|| tree::unknown(name))?;
@@ -189,11 +189,11 @@ pub async fn unpin(
 
 async fn unpin_node(app: &App, caller: Caller, name: &str) -> Result<KvUnpinned, ApiError> {
     app.served.shard_info()?;
-    let (id, key) = tree::parse_name(name).ok_or_else(|| tree::unknown(name))?;
+    let (lane, id, key) = tree::find_name(app, name)?;
     let unpinner = caller.clone();
     let unpin = move |scheduler: &mut Scheduler, _| {
-        scheduler.kv()?.view(id).filter(|view| unpinner.may_see(&view.salt))?;
-        scheduler.nodes().unpin(id, key)
+        scheduler.kv(lane)?.view(id).filter(|view| unpinner.may_see(&view.salt))?;
+        scheduler.nodes(lane).unpin(id, key)
     };
     let unpinned = app.admission.ask(&app.served, &caller, unpin).await?;
     Ok(KvUnpinned { unpinned_blocks: unpinned.ok_or_else(|| tree::unknown(name))? })

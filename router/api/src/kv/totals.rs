@@ -7,7 +7,7 @@ use axum::Extension;
 use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
-use trunkline_scheduler::{KvCache, Scheduler, Stats, StoreIndex, StoreUsage, TenantUsage};
+use trunkline_scheduler::{LaneStats, Scheduler, Stats, StoreIndex, StoreUsage, TenantUsage};
 use utoipa::ToSchema;
 
 use super::render;
@@ -86,6 +86,37 @@ pub struct ObjectTotals {
     pub timeouts: u64,
 }
 
+/// The device pool of one lane.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct LaneTotals {
+    /// The number of the lane, from 0.
+    pub lane: u32,
+    /// True while its shard is connected.
+    pub connected: bool,
+    /// The number of sequences that run on it.
+    pub running: u64,
+    /// The number of blocks in the pool.
+    pub blocks: u64,
+    /// The number of blocks that sequences or pins hold.
+    pub held: u64,
+    /// The number of blocks that only the cache holds.
+    pub cached: u64,
+    /// The number of prompt tokens that were found in its tiers and not computed again.
+    pub hit_tokens: u64,
+}
+
+fn lane_totals(lane: u32, stats: &LaneStats) -> LaneTotals {
+    LaneTotals {
+        lane,
+        connected: stats.is_connected,
+        running: stats.num_running,
+        blocks: stats.blocks_total,
+        held: stats.blocks_held,
+        cached: stats.blocks_cached,
+        hit_tokens: stats.prefix_hit_tokens,
+    }
+}
+
 /// A tenant's use of the KV cache.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct TenantTotals {
@@ -134,6 +165,8 @@ pub struct KvTotals {
     pub disk: Option<DiskTier>,
     /// The object store; null without `--kv-object-store`.
     pub object_store: Option<ObjectTotals>,
+    /// The device pools of the lanes, each that of one shard.
+    pub lanes: Vec<LaneTotals>,
     /// The use of your own tenant; for admins, of all tenants.
     pub tenants: Vec<TenantTotals>,
 }
@@ -153,14 +186,14 @@ pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Ca
 async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
     let shard = app.served.shard_info()?;
     let look = |scheduler: &mut Scheduler, _| {
-        let device: Vec<TenantUsage> = scheduler.tenants().cloned().collect();
-        (
-            scheduler.stats(),
-            device,
-            scheduler.kv().and_then(KvCache::store).map(StoreIndex::usages).unwrap_or_default(),
-        )
+        let mut device: Vec<TenantUsage> = Vec::new();
+        scheduler.tenants(&mut device);
+        let stores = scheduler.lane_ids().filter_map(|lane| scheduler.kv(lane)?.store());
+        let disk: Vec<StoreUsage> = stores.flat_map(StoreIndex::usages).collect();
+        let lanes: Vec<LaneStats> = scheduler.lane_ids().map(|lane| scheduler.lane_stats(lane)).collect();
+        (scheduler.stats(), lanes, device, disk)
     };
-    let (stats, device, disk) = app.admission.ask(&app.served, caller, look).await?;
+    let (stats, lanes, device, disk) = app.admission.ask(&app.served, caller, look).await?;
     let has_store = stats.store_slots > 0;
     Ok(KvTotals {
         object: "kv_cache",
@@ -187,6 +220,7 @@ async fn all_totals(app: &App, caller: &Caller) -> Result<KvTotals, ApiError> {
             let counts = *objects.counts().borrow();
             object_totals(&counts, &stats)
         }),
+        lanes: (0..).zip(&lanes).map(|(lane, stats)| lane_totals(lane, stats)).collect(),
         tenants: tenant_totals(caller, &device, &disk),
     })
 }
@@ -199,10 +233,12 @@ fn tenant_totals(caller: &Caller, device: &[TenantUsage], disk: &[StoreUsage]) -
     let is_shown = |name: &Option<&str>| caller.is_admin() || (name.is_some() && *name == caller.name());
     let totals = names.into_iter().filter(is_shown).map(|name| {
         let on_device = device.iter().find(|usage| usage.tenant.as_deref() == name);
-        let on_disk = disk.iter().find(|usage| usage.tenant.as_deref() == name);
+        // Each lane has a store.
+        let on_disk = disk.iter().filter(|usage| usage.tenant.as_deref() == name);
         let of_device = |value: fn(&TenantUsage) -> u32| on_device.map_or(0, value);
         // A tenant without slots on disk has no pins there either.
-        let of_disk = |value: fn(&StoreUsage) -> u32| (!disk.is_empty()).then(|| on_disk.map_or(0, value));
+        let of_disk =
+            |value: fn(&StoreUsage) -> u32| (!disk.is_empty()).then(|| on_disk.clone().map(value).sum());
         TenantTotals {
             tenant: name.map(str::to_owned),
             device_blocks: of_device(|usage| usage.num_blocks),

@@ -6,7 +6,7 @@ use axum::Extension;
 use axum::extract::{Path, Query, State, rejection::QueryRejection};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use trunkline_scheduler::{BlockKey, KEY_BYTES, Millis, NodeId, NodeView, Salt, Scheduler};
+use trunkline_scheduler::{BlockKey, KEY_BYTES, LaneId, Millis, NodeId, NodeView, Salt, Scheduler};
 use utoipa::{IntoParams, ToSchema};
 
 use super::number::{node_id, number};
@@ -26,6 +26,8 @@ const MAX_SHOWN_NAME: usize = 64;
 /// The query of a request for a page of the tree.
 #[derive(Debug, Deserialize, IntoParams)]
 pub struct PageQuery {
+    /// The lane whose tree is walked; the default is 0.
+    pub lane: Option<u32>,
     /// The `next` of the previous page.
     pub after: Option<u32>,
     /// The most nodes to return, from 1 to 1,000; the default is 100.
@@ -39,7 +41,7 @@ pub struct PageQuery {
 pub struct KvNode {
     /// The id of the node. It is valid until the node changes.
     pub id: String,
-    /// The number at the start of the parent's `id`; null for a node at the start of its prompts.
+    /// The number before the `-` of the parent's `id`; null for a node at the start of its prompts.
     pub parent: Option<u32>,
     /// The namespace of the node, as eight hexadecimal digits. Nodes of different namespaces never share blocks.
     pub namespace: String,
@@ -123,6 +125,7 @@ async fn page(
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
     }
     // A number that is not that of a node of the caller's, or not any more, gives the caller's nodes after its id.
+    let lane = app.served.lane(query.lane.unwrap_or(0))?;
     let mut first = query.after.map_or(NodeId(0), node_id);
     let group = query.prompt_cache_key;
     let shard = app.served.shard_info()?;
@@ -134,12 +137,13 @@ async fn page(
         let num_missing = limit + 1 - found.len();
         let walk = move |scheduler: &mut Scheduler, now: Millis| {
             let may_see = |salt: &Salt| looker.may_see(salt);
-            let page = scheduler.kv().map(|kv| kv.walk(first, num_missing, may_see)).unwrap_or_default();
+            let page = scheduler.kv(lane).map(|kv| kv.walk(first, num_missing, may_see)).unwrap_or_default();
             let is_asked = |view: &&NodeView| match &group {
                 Some(group) => view.groups.iter().any(|known| **known == **group),
                 None => true,
             };
-            let nodes = page.nodes.iter().filter(is_asked).map(|view| (view.id, node(view, &shard, now)));
+            let nodes =
+                page.nodes.iter().filter(is_asked).map(|view| (view.id, node(lane, view, &shard, now)));
             (nodes.collect::<Vec<_>>(), page.next)
         };
         let (nodes, next) = app.admission.ask(&app.served, caller, walk).await?;
@@ -154,9 +158,10 @@ async fn page(
     Ok(KvPage { object: "list", data, next })
 }
 
-pub(super) fn node(view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
+pub(super) fn node(lane: LaneId, view: &NodeView, shard: &ShardInfo, now: Millis) -> KvNode {
+    let place = if lane == LaneId::FIRST { String::new() } else { format!("{}.", lane.0) };
     KvNode {
-        id: format!("{}-{}", number(view.id), view.key),
+        id: format!("{place}{}-{}", number(view.id), view.key),
         parent: view.parent.map(number),
         namespace: view.salt.root_key().to_string()[..8].to_owned(),
         first_token: view.first_token,
@@ -200,11 +205,11 @@ pub async fn remove(
 
 async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved, ApiError> {
     let shard = app.served.shard_info()?;
-    let (id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
+    let (lane, id, key) = find_name(app, name)?;
     let remover = caller.clone();
     // Nodes of other tenants are reported as not found.
     let find = move |scheduler: &mut Scheduler, _| {
-        let kv = scheduler.kv()?;
+        let kv = scheduler.kv(lane)?;
         let view = kv.view(id).filter(|view| remover.may_see(&view.salt))?;
         Some((view.salt, kv.subtree_keys(id, key)?))
     };
@@ -224,9 +229,9 @@ async fn remove_node(app: &App, caller: Caller, name: &str) -> Result<KvRemoved,
     }
     let has_objects = removal.is_some();
     let remove = move |scheduler: &mut Scheduler, _| {
-        let removed_blocks = scheduler.nodes().remove(id, key)?;
+        let removed_blocks = scheduler.nodes(lane).remove(id, key)?;
         for key in keys.into_iter().filter(|_| has_objects) {
-            scheduler.lower_tier().note_object((key, None), Some(&salt), false);
+            scheduler.lower_tier(lane).note_object((key, None), Some(&salt), false);
         }
         Some(KvRemoved { removed_blocks })
     };
@@ -241,8 +246,15 @@ pub(super) fn shown(name: &str) -> String {
     name.chars().take(MAX_SHOWN_NAME).collect()
 }
 
-pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
-    let (id, digits) = name.split_once('-')?;
+/// Returns the lane, the id and the key of the node with this name.
+pub(super) fn find_name(app: &App, name: &str) -> Result<(LaneId, NodeId, BlockKey), ApiError> {
+    let (lane, id, key) = parse_name(name).ok_or_else(|| unknown(name))?;
+    Ok((app.served.lane(lane).map_err(|_| unknown(name))?, id, key))
+}
+
+fn parse_name(name: &str) -> Option<(u32, NodeId, BlockKey)> {
+    let (place, digits) = name.split_once('-')?;
+    let (lane, id) = place.split_once('.').unwrap_or(("0", place));
     if digits.len() != 2 * KEY_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
@@ -250,5 +262,5 @@ pub(super) fn parse_name(name: &str) -> Option<(NodeId, BlockKey)> {
     for (byte, pair) in bytes.iter_mut().zip(digits.as_bytes().chunks(2)) {
         *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
     }
-    Some((node_id(id.parse().ok()?), BlockKey::from_bytes(bytes)))
+    Some((lane.parse().ok()?, node_id(id.parse().ok()?), BlockKey::from_bytes(bytes)))
 }

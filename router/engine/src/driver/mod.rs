@@ -1,5 +1,5 @@
 //! The driving task. It owns the scheduler, turns commands and step results into scheduler events, sends plans to the
-//! shard and updates to the requests.
+//! shards and updates to the requests.
 //!
 //! The driver never waits for a client. Every request has a bounded buffer, and a request whose buffer is full is
 //! aborted. A client must not look slow because the router's own threads are busy. Once a buffer is half full, those
@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, LaneId, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepWork,
+    Event, LaneId, LaneStats, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats, StepWork,
     TenantUsage, Update,
 };
 
@@ -43,17 +43,16 @@ use step_spans::StepSpans;
 const MAX_EVENTS_PER_TURN: usize = 256;
 /// If a request has this many unread tokens, the threads that write them get a turn before the next step.
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
-/// The most link events that wait for the driver. The shard has at most two results in flight.
+/// The most events of each link that wait for the driver. A shard has at most two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
 
 /// The state of the driving task; see `run`.
 pub struct Driver {
     scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
-    link: mpsc::Receiver<LinkEvent>,
-    /// The lane of the shard at the other end of the link.
-    lane: LaneId,
-    plans: Option<mpsc::Sender<StepRequest>>,
+    links: mpsc::Receiver<(LaneId, LinkEvent)>,
+    /// The ways to the connected shards, by lane.
+    plans: Vec<Option<mpsc::Sender<StepRequest>>>,
     clients: HashMap<SequenceId, Client>,
     constraints: Constraints,
     /// Receives masks that other threads computed.
@@ -62,9 +61,10 @@ pub struct Driver {
     begin: Instant,
     /// The time at which the current event was received.
     turn: Instant,
-    shard: watch::Sender<ShardStatus>,
+    shards: watch::Sender<Vec<ShardStatus>>,
     phase: watch::Receiver<Phase>,
     stats: watch::Sender<Stats>,
+    lanes: watch::Sender<Vec<LaneStats>>,
     tenants: watch::Sender<Vec<TenantUsage>>,
     usage: Arc<UsageLedger>,
     kv_events: EventSink,
@@ -84,12 +84,14 @@ pub struct Driver {
 pub struct DriverEnds {
     /// Sends commands; used by requests.
     pub handle: DriverHandle,
-    /// Sends the shard's events; used by the link.
-    pub link: mpsc::Sender<LinkEvent>,
-    /// The shard's current status.
-    pub shard: watch::Receiver<ShardStatus>,
+    /// Sends the shards' events; used by the links.
+    pub links: mpsc::Sender<(LaneId, LinkEvent)>,
+    /// The current status of each lane's shard.
+    pub shards: watch::Receiver<Vec<ShardStatus>>,
     /// The scheduler's statistics after the last turn.
     pub stats: watch::Receiver<Stats>,
+    /// Those of each lane.
+    pub lanes: watch::Receiver<Vec<LaneStats>>,
     /// Each tenant's use of the block pool after the last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
     /// Each tenant's usage up to the last turn.
@@ -109,29 +111,30 @@ impl Driver {
     ) -> (Self, DriverEnds) {
         // A live request owns at most two slots, for its submission and its end, and a look at the cache one.
         let (commands, commands_in) = mpsc::channel(2 * max_requests.max(1) + MAX_LOOKS);
-        let (link, link_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS);
-        let (shard, shard_out) = watch::channel(ShardStatus::Loading);
+        let num_lanes = config.num_lanes.max(1) as usize;
+        let (links, links_in) = mpsc::channel(MAX_WAITING_LINK_EVENTS * num_lanes);
+        let (shards, shards_out) = watch::channel(vec![ShardStatus::Loading; num_lanes]);
         let (stats, stats_out) = watch::channel(Stats::default());
+        let (lanes, lanes_out) = watch::channel(vec![LaneStats::default(); num_lanes]);
         let (tenants, tenants_out) = watch::channel(Vec::new());
         let usage = Arc::<UsageLedger>::default();
-        let (kv_events, kv_events_out) = kv_events::channel();
+        let (kv_events, kv_events_out) = kv_events::channel(num_lanes);
         let (constraints, worked) = Constraints::new(max_requests, Handle::current());
-        let scheduler = Scheduler::new(config);
         let driver = Self {
-            lane: scheduler.only_lane(),
-            scheduler,
+            scheduler: Scheduler::new(config),
             commands: commands_in,
-            link: link_in,
-            plans: None,
+            links: links_in,
+            plans: vec![None; num_lanes],
             clients: HashMap::new(),
             constraints,
             worked,
             updates: Vec::new(),
             begin: Instant::now(),
             turn: Instant::now(),
-            shard,
+            shards,
             phase,
             stats,
+            lanes,
             tenants,
             usage: usage.clone(),
             kv_events,
@@ -144,11 +147,12 @@ impl Driver {
             step_spans: StepSpans::new(telemetry),
         };
         let handle = DriverHandle::new(commands);
-        let (shard, stats, tenants, kv_events) = (shard_out, stats_out, tenants_out, kv_events_out);
-        (driver, DriverEnds { handle, link, shard, stats, tenants, usage, kv_events })
+        let (shards, stats, lanes) = (shards_out, stats_out, lanes_out);
+        let (tenants, kv_events) = (tenants_out, kv_events_out);
+        (driver, DriverEnds { handle, links, shards, stats, lanes, tenants, usage, kv_events })
     }
 
-    /// Runs until all handles, or the link, are gone.
+    /// Runs until all handles, or all links, are gone.
     pub async fn run(mut self) {
         loop {
             self.has_answered = false;
@@ -168,7 +172,9 @@ impl Driver {
                 let _ = self.readers.spawn(async {}).await;
             }
             self.send_plans();
-            self.kv_events.send(self.scheduler.take_kv_events());
+            for lane in self.scheduler.lane_ids() {
+                self.kv_events.send(lane, self.scheduler.take_kv_events(lane));
+            }
             self.scheduler.record_kv_events(self.kv_events.is_wanted());
             let stats = self.scheduler.stats();
             if let Some(num_restores) = self.late_restores.take(&stats, self.turn) {
@@ -180,33 +186,36 @@ impl Driver {
             }
             self.record_usage(&stats);
             self.stats.send_replace(stats);
-            self.tenants.send_modify(|tenants| {
-                tenants.clear();
-                tenants.extend(self.scheduler.tenants().cloned());
+            self.lanes.send_modify(|lanes| {
+                lanes.clear();
+                lanes.extend(self.scheduler.lane_ids().map(|lane| self.scheduler.lane_stats(lane)));
             });
+            self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
         }
     }
 
     /// Adds the turn's work and the blocks in use to the tenants' usage.
     fn record_usage(&mut self, stats: &Stats) {
-        let bytes_per_block = match &*self.shard.borrow() {
+        let bytes_per_block = match ShardStatus::of_model(&self.shards.borrow()) {
             ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
             ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
         };
         let mut recording = self.usage.record();
         self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
         let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
-        recording.hold(self.scheduler.tenants().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
+        let mut usages = Vec::new();
+        self.scheduler.tenants(&mut usages);
+        recording.hold(usages.iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
     }
 
-    /// Waits for an event or a deadline and handles it. Returns false if all handles, or the link, are gone.
+    /// Waits for an event or a deadline and handles it. Returns false if all handles, or all links, are gone.
     async fn handle_next(&mut self) -> bool {
         let wakeup = self.scheduler.next_wakeup();
         let deadline = wakeup.map(|at| self.begin + Duration::from_millis(at.0));
         tokio::select! {
             biased;
-            event = self.link.recv() => match event {
-                Some(event) => self.on_link(event),
+            event = self.links.recv() => match event {
+                Some((lane, event)) => self.on_link(lane, event),
                 None => return false,
             },
             command = self.commands.recv() => match command {
@@ -214,10 +223,14 @@ impl Driver {
                 None => return false,
             },
             Some(worked) = self.worked.recv() => self.on_worked(worked),
-            Ok(()) = self.phase.changed() => if self.plans.is_none() {
+            Ok(()) = self.phase.changed() => {
                 self.turn = Instant::now();
-                self.on_loss();
-            },
+                for lane in self.scheduler.lane_ids() {
+                    if self.plans[lane.0 as usize].is_none() {
+                        self.on_loss(lane);
+                    }
+                }
+            }
             () = until(deadline) => {}
         }
         true
@@ -229,8 +242,8 @@ impl Driver {
             if self.next_question.is_some() {
                 return;
             }
-            if let Ok(event) = self.link.try_recv() {
-                self.on_link(event);
+            if let Ok((lane, event)) = self.links.try_recv() {
+                self.on_link(lane, event);
             } else if let Ok(worked) = self.worked.try_recv() {
                 self.on_worked(worked);
             } else if let Ok(command) = self.commands.try_recv() {
@@ -261,11 +274,12 @@ impl Driver {
         self.route();
     }
 
-    fn on_link(&mut self, event: LinkEvent) {
+    fn on_link(&mut self, lane: LaneId, event: LinkEvent) {
         self.turn = Instant::now();
         match event {
             LinkEvent::Ready { info, store, plans } => {
                 tracing::info!(
+                    lane = lane.0,
                     device = %info.device,
                     architecture = %info.architecture,
                     num_blocks = info.num_device_blocks,
@@ -273,40 +287,45 @@ impl Driver {
                     max_step_tokens = info.max_step_tokens,
                     "shard is ready"
                 );
-                self.plans = Some(plans);
+                self.plans[lane.0 as usize] = Some(plans);
                 self.constraints.set_vocab_size(info.vocab_size);
-                self.handle(Event::ShardReady(self.lane, info.limits()));
+                self.handle(Event::ShardReady(lane, info.limits()));
                 if let Some(store) = store {
-                    self.handle(Event::StoreReady(self.lane, store));
+                    self.handle(Event::StoreReady(lane, store));
                 }
-                self.shard.send_replace(ShardStatus::Ready(info));
+                self.shards.send_modify(|shards| shards[lane.0 as usize] = ShardStatus::Ready(info));
             }
             LinkEvent::Result(result) => {
                 self.metrics.step_seconds.observe(result.device_time_us as f64 / 1e6);
                 let (step_id, device_us) = (result.step_id, result.device_time_us);
-                tracing::trace!(step_id, device_us, at_us = self.elapsed_us(), "step finished");
-                self.step_spans.add(self.turn, self.lane, &result, &self.scheduler, &self.clients);
-                self.handle(Event::StepResult(self.lane, result));
+                tracing::trace!(
+                    lane = lane.0,
+                    step_id,
+                    device_us,
+                    at_us = self.elapsed_us(),
+                    "step finished"
+                );
+                self.step_spans.add(self.turn, lane, &result, &self.scheduler, &self.clients);
+                self.handle(Event::StepResult(lane, result));
             }
-            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(self.lane, transfers)),
+            LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(lane, transfers)),
             LinkEvent::Lost => {
-                self.plans = None;
-                self.shard.send_if_modified(|status| match status {
-                    ShardStatus::Ready(info) => {
-                        *status = ShardStatus::Lost(info.clone());
-                        true
-                    }
-                    ShardStatus::Loading | ShardStatus::Lost(_) => false,
+                self.plans[lane.0 as usize] = None;
+                self.shards.send_if_modified(|shards| {
+                    let status = &mut shards[lane.0 as usize];
+                    let ShardStatus::Ready(info) = status else { return false };
+                    *status = ShardStatus::Lost(info.clone());
+                    true
                 });
-                self.on_loss();
+                self.on_loss(lane);
             }
         }
     }
 
-    /// Tells the scheduler that there is no shard. A server that drains restarts none.
-    fn on_loss(&mut self) {
+    /// Tells the scheduler that a lane has no shard. A server that drains restarts none.
+    fn on_loss(&mut self, lane: LaneId) {
         let may_return = *self.phase.borrow() == Phase::Serving;
-        self.handle(Event::ShardLost { lane: self.lane, may_return });
+        self.handle(Event::ShardLost { lane, may_return });
     }
 
     fn on_worked(&mut self, worked: Vec<Worked>) {
@@ -358,22 +377,38 @@ impl Driver {
         self.tell(id, SequenceUpdate::Accepted);
     }
 
-    /// Plans until the scheduler has no further plan. Without a shard it still ends sequences whose deadline has
-    /// passed.
+    /// Plans until the scheduler has no further plan for any lane. What one lane admits may move a waiting sequence to
+    /// another, so the lanes are asked again.
     fn send_plans(&mut self) {
         self.turn = Instant::now();
+        let mut has_planned = true;
+        while has_planned {
+            has_planned = false;
+            for lane in self.scheduler.lane_ids() {
+                has_planned |= self.send_plans_of(lane);
+            }
+            has_planned &= self.plans.len() > 1;
+        }
+    }
+
+    /// Plans until the scheduler has no further plan for a lane. Returns true if it had one. Without a shard it still
+    /// ends sequences whose deadline has passed.
+    fn send_plans_of(&mut self, lane: LaneId) -> bool {
+        let mut has_planned = false;
         loop {
-            let plan = self.scheduler.plan(self.lane, self.now(), &mut self.updates);
+            let plan = self.scheduler.plan(lane, self.now(), &mut self.updates);
             self.route();
-            let late_masks = self.scheduler.take_late_masks(self.lane);
+            let late_masks = self.scheduler.take_late_masks(lane);
             let is_last = plan.is_none();
             if is_last && late_masks.is_empty() {
-                return;
+                return has_planned;
             }
+            has_planned |= !is_last;
             if let Some(plan) = &plan {
                 let work = StepWork::of_plan(plan);
                 self.metrics.step_tokens.observe(plan.num_tokens() as f64);
                 tracing::trace!(
+                    lane = lane.0,
                     step_id = plan.step_id,
                     chunks = plan.chunks.len(),
                     rows = plan.num_tokens(),
@@ -386,21 +421,21 @@ impl Driver {
                     "step planned"
                 );
             }
-            let Some(plans) = &self.plans else {
+            let Some(plans) = &self.plans[lane.0 as usize] else {
                 let step_id = plan.map(|plan| plan.step_id);
-                tracing::error!(step_id, "the scheduler planned a step without a shard");
-                return;
+                tracing::error!(lane = lane.0, step_id, "the scheduler planned a step without a shard");
+                return false;
             };
             if let Err(error) = plans.try_send(StepRequest { plan, late_masks }) {
                 if matches!(error, TrySendError::Full(_)) {
                     tracing::error!("the scheduler planned further ahead than the link has room for");
                 }
                 // Closing the channel ends the Step stream; the link then reports the shard as lost.
-                self.plans = None;
-                return;
+                self.plans[lane.0 as usize] = None;
+                return false;
             }
             if is_last {
-                return;
+                return has_planned;
             }
         }
     }

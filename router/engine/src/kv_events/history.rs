@@ -3,13 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use trunkline_scheduler::KvEvent;
+use trunkline_scheduler::{KvEvent, LaneId};
 
 #[derive(Debug, PartialEq)]
 pub struct LoggedEvent {
     /// The number of the event since the process started, from 0.
     pub number: u64,
     pub unix_seconds: f64,
+    /// The lane whose KV cache has changed.
+    pub lane: LaneId,
     pub event: KvEvent,
 }
 
@@ -38,13 +40,13 @@ impl History {
         Self { epoch: epoch.into(), events: VecDeque::new(), next: 0, max_events }
     }
 
-    /// Appends events and returns the number of the next one.
-    pub fn append(&mut self, unix_seconds: f64, events: Vec<KvEvent>) -> u64 {
+    /// Appends events of a lane and returns the number of the next one.
+    pub fn append(&mut self, unix_seconds: f64, lane: LaneId, events: Vec<KvEvent>) -> u64 {
         for event in events {
             if self.events.len() == self.max_events {
                 self.events.pop_front();
             }
-            self.events.push_back(Arc::new(LoggedEvent { number: self.next, unix_seconds, event }));
+            self.events.push_back(Arc::new(LoggedEvent { number: self.next, unix_seconds, lane, event }));
             self.next += 1;
         }
         self.next

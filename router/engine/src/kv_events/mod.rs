@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
-use trunkline_scheduler::KvEvent;
+use trunkline_scheduler::{KvEvent, LaneId};
 
 pub use endpoint::{Endpoint, PublishedEvents, Topic};
 use history::History;
@@ -49,20 +49,20 @@ pub struct KvEvents {
 
 /// The driver's end of the channel, which sends events.
 pub struct EventSink {
-    batches: mpsc::Sender<Vec<KvEvent>>,
+    batches: mpsc::Sender<(LaneId, Vec<KvEvent>)>,
     shared: Arc<KvEvents>,
-    /// True if the last batch was dropped because the channel was full.
-    has_lost: AtomicBool,
+    /// For each lane, true if its last batch was dropped because the channel was full.
+    has_lost: Vec<AtomicBool>,
 }
 
 /// The other end, which appends the driver's events to the history and publishes them.
 pub struct EventFeed {
-    batches: mpsc::Receiver<Vec<KvEvent>>,
+    batches: mpsc::Receiver<(LaneId, Vec<KvEvent>)>,
     shared: Arc<KvEvents>,
 }
 
 /// Creates both ends of a channel without listeners.
-pub fn channel() -> (EventSink, EventFeed) {
+pub fn channel(num_lanes: usize) -> (EventSink, EventFeed) {
     let (batches, received) = mpsc::channel(MAX_WAITING_BATCHES);
     let shared = Arc::new(KvEvents {
         history: Mutex::new(History::new(trunkline_base::random::id(), MAX_HISTORY)),
@@ -72,7 +72,8 @@ pub fn channel() -> (EventSink, EventFeed) {
         linger_until_ms: AtomicU64::new(0),
         publisher: OnceLock::new(),
     });
-    let sink = EventSink { batches, shared: shared.clone(), has_lost: AtomicBool::new(false) };
+    let has_lost = (0..num_lanes).map(|_| AtomicBool::new(false)).collect();
+    let sink = EventSink { batches, shared: shared.clone(), has_lost };
     (sink, EventFeed { batches: received, shared })
 }
 
@@ -82,14 +83,15 @@ impl EventSink {
         self.shared.is_wanted_in(Duration::ZERO)
     }
 
-    /// Sends the events of a turn without waiting. If the feed does not keep up, listeners receive
-    /// [`KvEvent::AllBlocksCleared`] and start over.
-    pub fn send(&self, mut events: Vec<KvEvent>) {
-        if self.has_lost.load(Ordering::Relaxed) {
+    /// Sends a lane's events of a turn without waiting. If the feed does not keep up, listeners receive
+    /// [`KvEvent::AllBlocksCleared`] and start over with this lane.
+    pub fn send(&self, lane: LaneId, mut events: Vec<KvEvent>) {
+        let has_lost = &self.has_lost[lane.0 as usize];
+        if has_lost.load(Ordering::Relaxed) {
             events = vec![KvEvent::AllBlocksCleared];
         }
         if !events.is_empty() {
-            self.has_lost.store(self.batches.try_send(events).is_err(), Ordering::Relaxed);
+            has_lost.store(self.batches.try_send((lane, events)).is_err(), Ordering::Relaxed);
         }
     }
 }
@@ -101,12 +103,12 @@ impl EventFeed {
 
     /// Runs until the driver ends.
     pub async fn run(mut self) {
-        while let Some(events) = self.batches.recv().await {
+        while let Some((lane, events)) = self.batches.recv().await {
             let now = trunkline_base::clock::unix_seconds();
             if let Some(publisher) = self.shared.publisher.get() {
-                publisher(vllm::encode(now, &events));
+                publisher(vllm::encode(now, lane, &events));
             }
-            let next = self.shared.history().append(now, events);
+            let next = self.shared.history().append(now, lane, events);
             self.shared.next.send_replace(next);
         }
     }

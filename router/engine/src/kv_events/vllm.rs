@@ -15,10 +15,7 @@
 //! others. It is absent if all would be nil. llm-d's routers add a request's `cache_salt` to the first block likewise.
 
 use rmp::encode::{ByteBuf, write_array_len, write_f64, write_nil, write_str, write_uint};
-use trunkline_scheduler::{BlockKey, KvEvent, Owner, StoredEvent, Tier};
-
-/// Always 0, because one process serves the model.
-const DATA_PARALLEL_RANK: u64 = 0;
+use trunkline_scheduler::{BlockKey, KvEvent, LaneId, Owner, StoredEvent, Tier};
 
 /// Returns llm-d's name of a tier. The device is always `GPU`, also on a CPU, because llm-d takes it for the tier whose
 /// hits cost nothing.
@@ -84,7 +81,8 @@ impl<'a> Group<'a> {
     }
 }
 
-pub fn encode(unix_seconds: f64, events: &[KvEvent]) -> Vec<u8> {
+/// Encodes a batch of events of one lane, which is the data-parallel rank.
+pub fn encode(unix_seconds: f64, lane: LaneId, events: &[KvEvent]) -> Vec<u8> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for event in events {
         if !groups.last_mut().is_some_and(|group| group.extend(event)) {
@@ -110,7 +108,7 @@ pub fn encode(unix_seconds: f64, events: &[KvEvent]) -> Vec<u8> {
             }
         }
     }
-    out.number(DATA_PARALLEL_RANK);
+    out.number(lane.0.into());
     out.0.into_vec()
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout_at};
-use trunkline_scheduler::{BlockKey, Coverage, Salt};
+use trunkline_scheduler::{BlockKey, Coverage, LaneId, Salt};
 
 use super::ObjectTier;
 use super::flight::{Flight, Progress};
@@ -82,8 +82,9 @@ impl ObjectTier {
 
     async fn coverage(&self, salt: &Salt, token_ids: &[u32], keys: &Arc<[BlockKey]>) -> Option<Coverage> {
         let (salt, token_ids, keys) = (salt.clone(), token_ids.to_vec(), keys.clone());
-        let ask =
-            self.driver.ask(move |scheduler, _| scheduler.lower_tier().coverage(&salt, &token_ids, &keys));
+        let ask = self
+            .driver
+            .ask(move |scheduler, _| scheduler.lower_tier(LaneId::FIRST).coverage(&salt, &token_ids, &keys));
         ask.await.ok()?
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, stream};
 use tokio::sync::{oneshot, watch};
 use trunkline_object::{Block, RemoteError};
-use trunkline_scheduler::{BlockKey, Salt};
+use trunkline_scheduler::{BlockKey, LaneId, Salt};
 
 use super::ObjectTier;
 use crate::shard::LocalStore;
@@ -143,9 +143,9 @@ impl ObjectTier {
         }
         let salt = flight.salt.clone();
         let tell = self.driver.ask(move |scheduler, _| {
-            missing
-                .into_iter()
-                .for_each(|key| scheduler.lower_tier().note_object((key, None), Some(&salt), false));
+            missing.into_iter().for_each(|key| {
+                scheduler.lower_tier(LaneId::FIRST).note_object((key, None), Some(&salt), false)
+            });
         });
         // It fails only if the driver is gone, and then there are no listeners.
         drop(tell.await);
@@ -194,8 +194,9 @@ impl ObjectTier {
         let salt = flight.salt.clone();
         let reserve = {
             let salt = salt.clone();
-            self.driver
-                .ask(move |scheduler, _| scheduler.lower_tier().reserve_adopted(&salt, before, num_blocks))
+            self.driver.ask(move |scheduler, _| {
+                scheduler.lower_tier(LaneId::FIRST).reserve_adopted(&salt, before, num_blocks)
+            })
         };
         let Ok(slots) = reserve.await else { return 0 };
         let keys: Vec<BlockKey> = blocks.iter().map(|block| block.key).collect();
@@ -209,8 +210,8 @@ impl ObjectTier {
             let mut parent = before;
             let kept = slots.into_iter().zip(keys).enumerate().map(|(index, (slot, key))| {
                 let parent = parent.replace(key);
-                scheduler.lower_tier().note_object((key, parent), Some(&salt), true);
-                scheduler.lower_tier().adopt(slot, key, parent, index < num_written)
+                scheduler.lower_tier(LaneId::FIRST).note_object((key, parent), Some(&salt), true);
+                scheduler.lower_tier(LaneId::FIRST).adopt(slot, key, parent, index < num_written)
             });
             // Collecting first gives every slot back to the scheduler, even after a block that was not adopted.
             let kept: Vec<bool> = kept.collect();

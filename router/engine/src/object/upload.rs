@@ -6,7 +6,7 @@ use futures::future::join_all;
 use tokio::sync::watch;
 use trunkline_object::remote::IfThere;
 use trunkline_object::{Block, BlockShape, RemoteError};
-use trunkline_scheduler::Stats;
+use trunkline_scheduler::{LaneId, Stats};
 
 use super::ObjectTier;
 
@@ -45,15 +45,20 @@ impl ObjectTier {
     async fn read_offers(&self) -> Option<Vec<Upload>> {
         let gate = self.gate.enter().await;
         let Some(local) = gate.as_ref() else { return Some(Vec::new()) };
-        let offers =
-            self.driver.ask(|scheduler, _| scheduler.lower_tier().take_offers(MAX_PUTS)).await.ok()?;
+        let offers = self
+            .driver
+            .ask(|scheduler, _| scheduler.lower_tier(LaneId::FIRST).take_offers(MAX_PUTS))
+            .await
+            .ok()?;
         if offers.is_empty() {
             return Some(Vec::new());
         }
         let read = local.read(offers).await;
         let ends: Vec<_> = read.iter().map(|(offer, block)| (*offer, block.is_err())).collect();
         let end = self.driver.ask(move |scheduler, _| {
-            ends.iter().for_each(|(offer, is_broken)| scheduler.lower_tier().end_offer(offer, *is_broken));
+            ends.iter().for_each(|(offer, is_broken)| {
+                scheduler.lower_tier(LaneId::FIRST).end_offer(offer, *is_broken)
+            });
         });
         end.await.ok()?;
         let upload = |(offer, block): (trunkline_scheduler::Offer, Result<Block, _>)| {
@@ -72,7 +77,9 @@ impl ObjectTier {
                 // It fails only if the driver is gone, and then there are no listeners.
                 drop(
                     self.driver
-                        .ask(move |scheduler, _| scheduler.lower_tier().note_object(block, None, true))
+                        .ask(move |scheduler, _| {
+                            scheduler.lower_tier(LaneId::FIRST).note_object(block, None, true)
+                        })
                         .await,
                 );
                 self.count(|counts| {
@@ -84,7 +91,11 @@ impl ObjectTier {
             Err(failure) => {
                 self.note_failure(&failure);
                 // It fails only if the driver is gone, and then nothing is offered.
-                drop(self.driver.ask(move |scheduler, _| scheduler.lower_tier().refuse_offer(key)).await);
+                drop(
+                    self.driver
+                        .ask(move |scheduler, _| scheduler.lower_tier(LaneId::FIRST).refuse_offer(key))
+                        .await,
+                );
             }
         }
     }

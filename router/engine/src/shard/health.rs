@@ -1,11 +1,12 @@
 //! Polls the shard's health, independently of the Step stream, and tells when the shard hangs.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use trunkline_scheduler::Stats;
+use trunkline_scheduler::{LaneId, LaneStats};
 
 use super::client::{Client, client, connect, failed};
 use super::proto::{HealthRequest, HealthResponse};
@@ -64,7 +65,7 @@ impl Health {
 ///
 /// A check counts for the time since the one before, but for no more than a check takes. So a machine that was
 /// suspended, or a router that was stopped, does not make a shard hang that answers the next check.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HangWatch {
     timeouts: Timeouts,
     stuck_step_timeout: Duration,
@@ -144,14 +145,17 @@ impl HangWatch {
     }
 }
 
-/// Checks the health every `health_interval`, and whenever the shard's status changes, until no receiver is left.
+/// Checks the health of a lane's shard every `health_interval`, and whenever the status of a shard changes, until no
+/// receiver is left. `health` has a place for each lane.
 pub async fn watch_health(
+    lane: LaneId,
     socket: PathBuf,
     mut watch: HangWatch,
-    mut shard: watch::Receiver<ShardStatus>,
-    stats: watch::Receiver<Stats>,
-    health: watch::Sender<Health>,
+    mut shards: watch::Receiver<Vec<ShardStatus>>,
+    lanes: watch::Receiver<Vec<LaneStats>>,
+    health: Arc<watch::Sender<Vec<Health>>>,
 ) {
+    let place = lane.0 as usize;
     let mut known: Option<Client> = None;
     let mut ticks = tokio::time::interval(watch.timeouts.health_interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -159,7 +163,7 @@ pub async fn watch_health(
     while !health.is_closed() {
         tokio::select! {
             _ = ticks.tick() => {}
-            changed = shard.changed() => if changed.is_err() { return },
+            changed = shards.changed() => if changed.is_err() { return },
         }
         let check = match tokio::time::timeout(watch.timeouts.health, ask(&socket, &mut known)).await {
             Ok(Ok(answer)) => Check::Answered {
@@ -171,7 +175,7 @@ pub async fn watch_health(
                 last_step_id: answer.last_step_id,
             },
             Ok(Err(error)) => {
-                tracing::debug!(%error, "health check failed");
+                tracing::debug!(lane = lane.0, %error, "health check failed");
                 known = None;
                 if matches!(error, ShardError::Unreachable { .. }) { Check::Away } else { Check::Silent }
             }
@@ -180,14 +184,19 @@ pub async fn watch_health(
                 Check::Silent
             }
         };
-        watch.excuse(stats.borrow().excused_losses);
-        let hangs = health.borrow().hangs;
+        watch.excuse(lanes.borrow()[place].excused_losses);
+        let hangs = health.borrow()[place].hangs;
         let now = watch.note(check, last_check.elapsed());
         last_check = Instant::now();
         if now.hangs > hangs {
-            tracing::warn!(hung_s = now.hung_for().as_secs(), hangs = now.hangs, "the shard hangs");
+            tracing::warn!(
+                lane = lane.0,
+                hung_s = now.hung_for().as_secs(),
+                hangs = now.hangs,
+                "the shard hangs"
+            );
         }
-        health.send_replace(now);
+        health.send_modify(|health| health[place] = now);
     }
 }
 

@@ -124,6 +124,23 @@ impl ShardInfo {
         })
     }
 
+    /// Returns the first property of which the values differ from those of another lane's shard, though they must not,
+    /// with both values.
+    pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let fields = |info: &Self| {
+            [
+                ("fingerprint", info.numeric_fingerprint.clone()),
+                ("architecture", info.architecture.clone()),
+                ("vocabulary size", info.vocab_size.to_string()),
+                ("longest context", info.max_position_embeddings.to_string()),
+                ("block size", info.block_size.to_string()),
+                ("vectors", format!("{:?}", info.vectors)),
+            ]
+        };
+        let mut pairs = fields(self).into_iter().zip(fields(other));
+        pairs.find_map(|((name, own), (_, its))| (own != its).then_some((name, own, its)))
+    }
+
     /// Returns the number of elements of a vector; 0 if the model makes none.
     pub fn vector_size(&self) -> usize {
         self.vectors.as_ref().map_or(0, |vectors| vectors.size as usize)

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use trunkline_scheduler::{StepResult, StoreContents, Transfers};
+use trunkline_scheduler::{LaneId, StepResult, StoreContents, Transfers};
 
 use super::client::{client, connect, failed, within};
 use super::info::ShardInfo;
 use super::local_store::StoreGate;
 use super::store::read_store;
-use super::{NamedMasks, ShardError, proto};
+use super::{NamedMasks, ShardError, ShardStatus, proto};
 use trunkline_base::limits::RECONNECT_PAUSE;
 
 /// The most messages that wait for the socket. The scheduler keeps two plans in flight. The rest is room for plans that
@@ -34,30 +34,46 @@ pub enum LinkEvent {
     Lost,
 }
 
+/// The driver's side of a lane's link.
+#[derive(Debug, Clone)]
+pub struct LinkEnd {
+    pub lane: LaneId,
+    pub events: mpsc::Sender<(LaneId, LinkEvent)>,
+    /// The shards of all lanes, which must compute the same.
+    pub shards: watch::Receiver<Vec<ShardStatus>>,
+}
+
+impl LinkEnd {
+    /// Reports an event. Returns false if the driver is gone.
+    async fn tell(&self, event: LinkEvent) -> bool {
+        self.events.send((self.lane, event)).await.is_ok()
+    }
+}
+
 /// Connects to the shard again whenever the connection ends, until the driver is gone.
 ///
 /// `gate` keeps the object tier out of the store while a shard opens it.
-pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Option<Arc<StoreGate>>) {
+pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGate>>) {
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
-    while !events.is_closed() {
+    while !driver.events.is_closed() {
         let mut was_ready = false;
-        let outcome = run_once(&socket, &events, gate.as_deref(), &mut was_ready).await;
+        let outcome = run_once(&socket, &driver, gate.as_deref(), &mut was_ready).await;
         if was_ready {
             pause = RECONNECT_PAUSE.0;
             said.clear();
-            if events.send(LinkEvent::Lost).await.is_err() {
+            if !driver.tell(LinkEvent::Lost).await {
                 return;
             }
         }
         if let Err(error) = outcome {
             let text = error.to_string();
             if was_ready {
-                tracing::error!(%error, "shard lost");
+                tracing::error!(lane = driver.lane.0, %error, "shard lost");
             } else if matches!(error, ShardError::Unreachable { .. }) {
-                tracing::debug!(%error, "shard is not listening yet");
+                tracing::debug!(lane = driver.lane.0, %error, "shard is not listening yet");
             } else if said != text {
-                tracing::warn!(%error, "shard cannot be used");
+                tracing::warn!(lane = driver.lane.0, %error, "shard cannot be used");
             }
             said = text;
         }
@@ -69,7 +85,7 @@ pub async fn run_link(socket: PathBuf, events: mpsc::Sender<LinkEvent>, gate: Op
 /// Runs one connection from `Describe` to the end of its Step stream.
 async fn run_once(
     socket: &Path,
-    events: &mpsc::Sender<LinkEvent>,
+    driver: &LinkEnd,
     gate: Option<&StoreGate>,
     was_ready: &mut bool,
 ) -> Result<(), ShardError> {
@@ -79,6 +95,7 @@ async fn run_once(
         client.describe(proto::DescribeRequest {}).await.map_err(failed("Describe"))
     });
     let info = Arc::new(ShardInfo::from_proto(describe.await?.into_inner())?);
+    check_alike(&info, driver)?;
 
     // The gate stays closed from the list of the blocks until the driver has the new index. Others then write no slot.
     let mut gate = match gate {
@@ -97,7 +114,7 @@ async fn run_once(
     });
     // A server may send its response header only with the first result. The driver must therefore be able to send plans
     // before `step` returns.
-    if events.send(LinkEvent::Ready { info, store, plans }).await.is_err() {
+    if !driver.tell(LinkEvent::Ready { info, store, plans }).await {
         return Ok(());
     }
     drop(gate);
@@ -111,10 +128,23 @@ async fn run_once(
         let result = response.result.map(LinkEvent::Result);
         let transfers = response.transfers.map(LinkEvent::Transfers);
         for event in [result, transfers].into_iter().flatten() {
-            if events.send(event).await.is_err() {
+            if !driver.tell(event).await {
                 return Ok(());
             }
         }
     }
     Err(ShardError::StreamEnded)
+}
+
+/// Checks that the shard computes what those of the other lanes do, so that a sequence can go on with any of them.
+fn check_alike(info: &ShardInfo, driver: &LinkEnd) -> Result<(), ShardError> {
+    for (lane, status) in (0..).map(LaneId).zip(&*driver.shards.borrow()) {
+        if let ShardStatus::Ready(other) = status
+            && lane != driver.lane
+            && let Some((field, found, expected)) = info.difference(other)
+        {
+            return Err(ShardError::Differs { field, found, expected, lane: lane.0 });
+        }
+    }
+    Ok(())
 }

@@ -11,7 +11,7 @@ mod store;
 pub use client::connect;
 pub use health::{Check, HangWatch, Health, watch_health};
 pub use info::{ShardInfo, Vectors};
-pub use link::{LinkEvent, run_link};
+pub use link::{LinkEnd, LinkEvent, run_link};
 pub(crate) use local_store::LocalStore;
 pub use local_store::StoreGate;
 pub use masks::{NAMES as MASK_NAMES, NamedMasks};
@@ -32,6 +32,15 @@ pub enum ShardStatus {
     Lost(std::sync::Arc<ShardInfo>),
 }
 
+impl ShardStatus {
+    /// Returns the status of a model whose lanes have these: the best of them.
+    pub fn of_model(lanes: &[Self]) -> Self {
+        let find = |which: fn(&Self) -> bool| lanes.iter().find(|lane| which(lane)).cloned();
+        let ready = find(|lane| matches!(lane, Self::Ready(_)));
+        ready.or_else(|| find(|lane| matches!(lane, Self::Lost(_)))).unwrap_or_default()
+    }
+}
+
 /// The messages of `proto/trunkline/shard/v1/shard.proto`, and its service, which `make proto` generates.
 #[allow(missing_docs, clippy::all)]
 pub mod proto {
@@ -50,6 +59,11 @@ pub enum ShardError {
         #[source]
         source: tonic::transport::Error,
     },
+    #[error(
+        "shard has the {field} `{found}`, that of lane {lane} has `{expected}`; hint: start all shards with the same model \
+         and settings"
+    )]
+    Differs { field: &'static str, found: String, expected: String, lane: u32 },
     #[error("shard call `{call}` failed: {} ({:?})", status.message(), status.code())]
     Call { call: &'static str, status: Box<tonic::Status> },
     #[error("shard call `{call}` took longer than {limit_ms} ms")]

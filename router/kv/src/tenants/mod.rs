@@ -42,6 +42,17 @@ pub struct TenantUsage {
     pub num_evicted: u64,
 }
 
+impl TenantUsage {
+    /// Adds the tenant's use of another pool.
+    pub fn add(&mut self, other: &Self) {
+        self.num_blocks += other.num_blocks;
+        self.num_cached += other.num_cached;
+        self.num_pinned += other.num_pinned;
+        self.num_share_blocks += other.num_share_blocks;
+        self.num_evicted += other.num_evicted;
+    }
+}
+
 /// The weights of all tenants, and the arithmetic that device and store share.
 #[derive(Debug, Default)]
 pub(crate) struct Weights {

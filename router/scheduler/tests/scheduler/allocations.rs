@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 
-use trunkline_scheduler::{Event, Millis, Scheduler, SchedulerConfig, SequenceRequest, ShardLimits, Update};
+use trunkline_scheduler::{
+    Event, LaneId, Millis, Scheduler, SchedulerConfig, SequenceRequest, ShardLimits, Update,
+};
 
 use crate::counting::Counting;
 use crate::sim::driver::{LIMITS, answer};
@@ -50,10 +52,10 @@ fn prompt(id: u64) -> Vec<u32> {
 /// Plans and answers one step. Returns its allocations in the scheduler, and the number of new blocks in its plan.
 fn step(scheduler: &mut Scheduler, now: Millis, updates: &mut Vec<Update>) -> (usize, usize) {
     updates.clear();
-    let (plan, in_plan) = allocations(|| scheduler.plan(scheduler.only_lane(), now, updates));
+    let (plan, in_plan) = allocations(|| scheduler.plan(LaneId::FIRST, now, updates));
     let plan = plan.expect("everybody decodes");
     let num_new_blocks = plan.chunks.iter().map(|chunk| chunk.new_block_ids.len()).sum();
-    let result = Event::StepResult(scheduler.only_lane(), answer(&plan, 7));
+    let result = Event::StepResult(LaneId::FIRST, answer(&plan, 7));
     let ((), in_result) = allocations(|| scheduler.handle(now, result, updates));
     (in_plan + in_result, num_new_blocks)
 }
@@ -70,7 +72,7 @@ fn a_decode_step_allocates_for_its_plan_and_for_new_blocks() {
         ..LIMITS
     };
     let mut updates = Vec::new();
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut updates);
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut updates);
     for id in 0..NUM_SEQUENCES {
         let asked = SequenceRequest { ignore_eos: true, ..request(id, prompt(id), 4096) };
         scheduler.handle(Millis(0), Event::Submit(Box::new(asked)), &mut updates);

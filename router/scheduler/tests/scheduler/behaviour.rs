@@ -161,7 +161,7 @@ fn a_prompt_that_arrives_during_a_long_step_is_in_the_next_one() {
     driver.now = began.plus(5);
     let unexpected =
         StepResult { step_id: 99, sequences: Vec::new(), device_time_us: 1_000, draft_time_us: 0 };
-    driver.handle(Event::StepResult(driver.scheduler.only_lane(), unexpected));
+    driver.handle(Event::StepResult(LaneId::FIRST, unexpected));
     assert_eq!(driver.scheduler.next_wakeup(), Some(planned_at));
     driver.now = Millis(planned_at.0 - 1);
     driver.submit(request(2, text(2, 20), 2));
@@ -499,12 +499,12 @@ fn requests_that_never_fit_are_rejected_and_exact_fits_are_served() {
 #[test]
 fn a_smaller_shard_refuses_what_waited_for_a_larger_one() {
     let mut driver = driver();
-    driver.handle(Event::ShardLost { lane: driver.scheduler.only_lane(), may_return: true });
+    driver.handle(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
     driver.submit(request(1, text(1, 60), 60));
     driver.submit(request(2, text(2, 6), 2));
     let limits = ShardLimits { num_blocks: 3, ..LIMITS };
     driver.shard = FakeShard::new(limits, ShardFaults::default(), 512);
-    driver.handle(Event::ShardReady(driver.scheduler.only_lane(), limits));
+    driver.handle(Event::ShardReady(LaneId::FIRST, limits));
     assert!(matches!(driver.rejection(1), Some((RejectReason::TooLong { max_total_tokens: 13, .. }, None))));
     assert_eq!(driver.run()[0].step_id, 1, "a new stream counts from 1");
     assert_eq!(driver.ended(2), Some(&EndReason::Length));

@@ -60,7 +60,7 @@ impl World {
         let shares = ["a", "b"].map(|tenant| TenantShare { tenant: tenant.into(), weight: 1 });
         let config = SchedulerConfig { shares: shares.into(), ..SchedulerConfig::default() };
         let mut world = Self { scheduler: Scheduler::new(config), updates: Vec::new(), now: Millis(0) };
-        world.handle(Event::ShardReady(world.scheduler.only_lane(), SMALL));
+        world.handle(Event::ShardReady(LaneId::FIRST, SMALL));
         world
     }
 
@@ -72,9 +72,9 @@ impl World {
     /// Makes one plan and answers it at once.
     fn step(&mut self) -> Option<Shape> {
         self.now = self.now.plus(10);
-        let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(LaneId::FIRST, self.now, &mut self.updates)?;
         let shape = shape(&plan);
-        self.handle(Event::StepResult(self.scheduler.only_lane(), answer(&plan, 999)));
+        self.handle(Event::StepResult(LaneId::FIRST, answer(&plan, 999)));
         let stores = plan.chunks.iter().flat_map(|chunk| &chunk.stores);
         let stores = stores.map(|store| StoreOutcome { slot: store.slot, is_stored: true }).collect();
         let restores = plan.restores.iter().map(|restore| RestoreOutcome {
@@ -82,10 +82,7 @@ impl World {
             num_blocks: restore.blocks.len() as u32,
             time_us: 100,
         });
-        self.handle(Event::Transfers(
-            self.scheduler.only_lane(),
-            Transfers { stores, restores: restores.collect() },
-        ));
+        self.handle(Event::Transfers(LaneId::FIRST, Transfers { stores, restores: restores.collect() }));
         Some(shape)
     }
 
@@ -160,7 +157,7 @@ fn a_foreign_prompt_that_lies_in_the_store_is_planned_like_a_cold_one() {
     compare("stored", |before| {
         let mut world = World::new();
         world.handle(Event::StoreReady(
-            world.scheduler.only_lane(),
+            LaneId::FIRST,
             StoreContents { num_slots: 4_096, ..StoreContents::default() },
         ));
         world.submit_before(before);

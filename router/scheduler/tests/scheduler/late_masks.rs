@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use trunkline_scheduler::{
-    Allowed, Event, LateMask, Millis, NextTokens, Scheduler, SchedulerConfig, SequenceId, SequenceRequest,
-    ShardLimits, StepPlan, StepResult, TokenMask, Update,
+    Allowed, Event, LaneId, LateMask, Millis, NextTokens, Scheduler, SchedulerConfig, SequenceId,
+    SequenceRequest, ShardLimits, StepPlan, StepResult, TokenMask, Update,
 };
 
 use crate::sim::driver::{LIMITS, sampled};
@@ -38,7 +38,7 @@ impl World {
     fn new(num_sequences: u64) -> Self {
         let limits = ShardLimits { vocab_size: 8, ..LIMITS };
         let mut world = Self { scheduler: Scheduler::new(SchedulerConfig::default()), updates: Vec::new() };
-        world.handle(Event::ShardReady(world.scheduler.only_lane(), limits));
+        world.handle(Event::ShardReady(LaneId::FIRST, limits));
         for id in 0..num_sequences {
             world.handle(Event::Submit(Box::new(request(id, id % 2 == 0))));
             if id % 2 == 0 {
@@ -58,7 +58,7 @@ impl World {
     }
 
     fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(self.scheduler.only_lane(), Millis(0), &mut self.updates);
+        let plan = self.scheduler.plan(LaneId::FIRST, Millis(0), &mut self.updates);
         self.scheduler.check_invariants();
         plan
     }
@@ -67,13 +67,13 @@ impl World {
     fn result(&mut self, step_id: u64, wire_ids: &[u64]) {
         let sequences = wire_ids.iter().map(|&id| sampled(id, 1)).collect();
         self.handle(Event::StepResult(
-            self.scheduler.only_lane(),
+            LaneId::FIRST,
             StepResult { step_id, sequences, device_time_us: 1, draft_time_us: 0 },
         ));
     }
 
     fn late(&mut self) -> Vec<LateMask> {
-        self.scheduler.take_late_masks(self.scheduler.only_lane())
+        self.scheduler.take_late_masks(LaneId::FIRST)
     }
 }
 

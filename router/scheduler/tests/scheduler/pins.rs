@@ -1,8 +1,8 @@
 //! Pins of prompts, from the request to the end of their time.
 
 use trunkline_scheduler::{
-    Event, Millis, Pinned, Retention, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits,
-    StoreContents, Update,
+    Event, LaneId, Millis, Pinned, Retention, Scheduler, SchedulerConfig, SequenceId, SequenceRequest,
+    ShardLimits, StoreContents, Update,
 };
 
 use crate::sim::driver::{LIMITS, answer};
@@ -17,8 +17,8 @@ fn request(id: u64, retention: Retention) -> SequenceRequest {
 fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
     let mut updates = Vec::new();
     scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut updates);
-    while let Some(plan) = scheduler.plan(scheduler.only_lane(), Millis(0), &mut updates) {
-        scheduler.handle(Millis(0), Event::StepResult(scheduler.only_lane(), answer(&plan, 7)), &mut updates);
+    while let Some(plan) = scheduler.plan(LaneId::FIRST, Millis(0), &mut updates) {
+        scheduler.handle(Millis(0), Event::StepResult(LaneId::FIRST, answer(&plan, 7)), &mut updates);
     }
     updates
 }
@@ -27,7 +27,7 @@ fn run(scheduler: &mut Scheduler, request: SequenceRequest) -> Vec<Update> {
 fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 25, ..SchedulerConfig::default() });
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, SMALL), &mut Vec::new());
     let pinned_ms = Some(10);
     let updates = run(&mut scheduler, request(1, Retention { pinned_ms, ..Retention::default() }));
     let pinned = Pinned { num_tokens: 12, num_stored_tokens: None };
@@ -51,27 +51,22 @@ fn the_outcome_of_a_pin_is_reported_before_the_first_token() {
 #[test]
 fn the_time_of_a_pin_begins_at_the_end() {
     let mut scheduler = Scheduler::new(SchedulerConfig::default());
-    scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, SMALL), &mut Vec::new());
     let mut updates = Vec::new();
     let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
     let long = SequenceRequest { max_new_tokens: 3, ..request(1, retention) };
     scheduler.handle(Millis(0), Event::Submit(Box::new(long)), &mut updates);
     let mut now = 0;
     while !matches!(updates.last(), Some(Update::Ended { .. })) {
-        let plan = scheduler
-            .plan(scheduler.only_lane(), Millis(now), &mut updates)
-            .expect("there is something to do");
+        let plan =
+            scheduler.plan(LaneId::FIRST, Millis(now), &mut updates).expect("there is something to do");
         now += 20;
-        scheduler.handle(
-            Millis(now),
-            Event::StepResult(scheduler.only_lane(), answer(&plan, 7)),
-            &mut updates,
-        );
+        scheduler.handle(Millis(now), Event::StepResult(LaneId::FIRST, answer(&plan, 7)), &mut updates);
     }
     assert_eq!((now, scheduler.stats().blocks_pinned, scheduler.stats().blocks_held), (80, 3, 3));
-    scheduler.plan(scheduler.only_lane(), Millis(now + 9), &mut updates);
+    scheduler.plan(LaneId::FIRST, Millis(now + 9), &mut updates);
     assert_eq!(scheduler.stats().blocks_pinned, 3);
-    scheduler.plan(scheduler.only_lane(), Millis(now + 10), &mut updates);
+    scheduler.plan(LaneId::FIRST, Millis(now + 10), &mut updates);
     assert_eq!(scheduler.stats().blocks_pinned, 0);
 }
 
@@ -80,9 +75,9 @@ fn the_stores_pins_outlive_the_shard() {
     let mut scheduler =
         Scheduler::new(SchedulerConfig { max_pinned_percent: 50, ..SchedulerConfig::default() });
     let start = |scheduler: &mut Scheduler| {
-        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), SMALL), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, SMALL), &mut Vec::new());
         let contents = StoreContents { num_slots: 8, ..StoreContents::default() };
-        scheduler.handle(Millis(0), Event::StoreReady(scheduler.only_lane(), contents), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::StoreReady(LaneId::FIRST, contents), &mut Vec::new());
     };
     start(&mut scheduler);
     let retention = Retention { pinned_ms: Some(10), ..Retention::default() };
@@ -92,18 +87,14 @@ fn the_stores_pins_outlive_the_shard() {
     for _ in 0..2 {
         scheduler.handle(
             Millis(0),
-            Event::ShardLost { lane: scheduler.only_lane(), may_return: true },
+            Event::ShardLost { lane: LaneId::FIRST, may_return: true },
             &mut Vec::new(),
         );
     }
     start(&mut scheduler);
     assert_eq!((scheduler.stats().blocks_pinned, scheduler.stats().store_blocks_pinned), (0, 3));
-    scheduler.handle(
-        Millis(10),
-        Event::ShardLost { lane: scheduler.only_lane(), may_return: true },
-        &mut Vec::new(),
-    );
+    scheduler.handle(Millis(10), Event::ShardLost { lane: LaneId::FIRST, may_return: true }, &mut Vec::new());
     start(&mut scheduler);
-    scheduler.plan(scheduler.only_lane(), Millis(11), &mut Vec::new());
+    scheduler.plan(LaneId::FIRST, Millis(11), &mut Vec::new());
     assert_eq!(scheduler.stats().store_blocks_pinned, 0);
 }

@@ -244,17 +244,20 @@ fn a_removed_blocks_slot_is_given_to_nobody_before_the_shard_has_emptied_it() {
     driver.submit(request(1, text(1, 22), 2));
     driver.run();
     // Downloads take all free slots.
-    assert_eq!(driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, 27).len(), 27);
-    let kv = driver.scheduler.kv().expect("a shard");
+    assert_eq!(
+        driver.scheduler.lower_tier(LaneId::FIRST).reserve_adopted(&Salt::default(), None, 27).len(),
+        27
+    );
+    let kv = driver.scheduler.kv(LaneId::FIRST).expect("a shard");
     let root = kv
         .walk(NodeId(0), 10, |_| true)
         .nodes
         .into_iter()
         .find(|node| node.parent.is_none())
         .expect("a node");
-    assert!(driver.scheduler.nodes().remove(root.id, root.key).is_some());
+    assert!(driver.scheduler.nodes(LaneId::FIRST).remove(root.id, root.key).is_some());
     let free = |driver: &mut Driver| {
-        driver.scheduler.lower_tier().reserve_adopted(&Salt::default(), None, usize::MAX)
+        driver.scheduler.lower_tier(LaneId::FIRST).reserve_adopted(&Salt::default(), None, usize::MAX)
     };
     assert_eq!(free(&mut driver), [], "the shard knows nothing of the removal");
     let plan = driver.plan().expect("a plan that empties the slots");
@@ -290,7 +293,9 @@ fn a_store_in_other_hands_is_a_miss_and_nothing_is_fetched_to_it() {
     assert_eq!(driver.scheduler.stats().store_blocks, num_stored - 1);
     assert_eq!(driver.started(38).map(|(cached, _)| cached), Some(21), "the pool has the prompt");
     let cold = text(50, 22);
-    let coverage = |driver: &mut Driver| driver.scheduler.lower_tier().coverage(&Salt::default(), &cold, &[]);
+    let coverage = |driver: &mut Driver| {
+        driver.scheduler.lower_tier(LaneId::FIRST).coverage(&Salt::default(), &cold, &[])
+    };
     assert_eq!(coverage(&mut driver), None, "blocks could not be read back");
 
     // A disk that was full is used again once a write succeeds.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trunkline_scheduler::{
-    EndReason, Event, Millis, Outcome, RejectReason, Restore, RestoreOutcome, Salt, SampledToken, Scheduler,
-    SchedulerConfig, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, StoreOutcome,
-    Transfers, Update,
+    EndReason, Event, LaneId, Millis, Outcome, RejectReason, Restore, RestoreOutcome, Salt, SampledToken,
+    Scheduler, SchedulerConfig, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
+    StoreOutcome, Transfers, Update,
 };
 
 use super::model::Known;
@@ -63,7 +63,7 @@ impl Driver {
     pub fn new(config: SchedulerConfig, limits: ShardLimits) -> Self {
         let beside = config.max_prefill_tokens_beside_decodes;
         let mut scheduler = Scheduler::new(config);
-        scheduler.handle(Millis(0), Event::ShardReady(scheduler.only_lane(), limits), &mut Vec::new());
+        scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut Vec::new());
         Self {
             scheduler,
             shard: FakeShard::new(limits, ShardFaults::default(), beside),
@@ -80,7 +80,7 @@ impl Driver {
     pub fn with_store(mut self, num_slots: u32) -> Self {
         let plan = StorePlan { num_slots, ..StorePlan::default() };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
-        self.handle(Event::StoreReady(self.scheduler.only_lane(), store.contents()));
+        self.handle(Event::StoreReady(LaneId::FIRST, store.contents()));
         self.store = Some(store);
         self
     }
@@ -91,10 +91,10 @@ impl Driver {
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
         self.results.clear();
         self.restores.clear();
-        self.handle(Event::ShardLost { lane: self.scheduler.only_lane(), may_return: true });
-        self.handle(Event::ShardReady(self.scheduler.only_lane(), limits));
+        self.handle(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
+        self.handle(Event::ShardReady(LaneId::FIRST, limits));
         if let Some(mut store) = self.store.take() {
-            self.handle(Event::StoreReady(self.scheduler.only_lane(), store.contents()));
+            self.handle(Event::StoreReady(LaneId::FIRST, store.contents()));
             self.store = Some(store);
         }
     }
@@ -117,7 +117,7 @@ impl Driver {
             }
             let outcome = RestoreOutcome { time_us, ..outcome };
             self.handle(Event::Transfers(
-                self.scheduler.only_lane(),
+                LaneId::FIRST,
                 Transfers { restores: vec![outcome], ..Transfers::default() },
             ));
         }
@@ -137,7 +137,7 @@ impl Driver {
 
     /// Makes and executes one plan. Its result waits for `acknowledge`.
     pub fn plan(&mut self) -> Option<StepPlan> {
-        let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut self.updates)?;
+        let plan = self.scheduler.plan(LaneId::FIRST, self.now, &mut self.updates)?;
         self.scheduler.check_invariants();
         self.results.push_back(self.shard.execute(&plan, &self.known, &mut Rng::new(0)));
         for restore in &plan.restores {
@@ -152,7 +152,7 @@ impl Driver {
 
     pub fn acknowledge(&mut self) {
         let result = self.results.pop_front().expect("a plan is in flight");
-        self.handle(Event::StepResult(self.scheduler.only_lane(), result));
+        self.handle(Event::StepResult(LaneId::FIRST, result));
         let writes = std::mem::take(&mut self.shard.writes);
         if let Some(store) = &mut self.store {
             let outcomes = writes.into_iter().map(|write| {
@@ -161,7 +161,7 @@ impl Driver {
                 StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut Rng::new(0)) }
             });
             let transfers = Transfers { stores: outcomes.collect(), ..Transfers::default() };
-            self.handle(Event::Transfers(self.scheduler.only_lane(), transfers));
+            self.handle(Event::Transfers(LaneId::FIRST, transfers));
         }
     }
 

@@ -133,6 +133,7 @@ impl Scenario {
         let vocab_size = rng.range_u32(2, 5);
         let first_limits = limits(&mut rng, vocab_size);
         let config = SchedulerConfig {
+            num_lanes: 1,
             max_queued_requests: rng.range_u32(1, 20),
             max_running_sequences: rng.range_u32(1, 9),
             max_step_tokens: if rng.once_in(3) { rng.range_u32(1, 12) } else { u32::MAX },

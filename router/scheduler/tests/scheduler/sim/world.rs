@@ -5,8 +5,9 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_scheduler::{
-    BlockKey, Consumption, EndReason, Event, Millis, NodeId, RejectReason, Restore, Scheduler, SequenceId,
-    ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers, Update,
+    BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
+    SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers,
+    Update,
 };
 
 use super::model::{Known, Model};
@@ -235,7 +236,7 @@ impl<'a> World<'a> {
                     self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
                     self.report.num_losses += 1;
                     self.longest_outage_ms = self.longest_outage_ms.max(outage.for_ms);
-                    self.tell(Event::ShardLost { lane: self.scheduler.only_lane(), may_return: true });
+                    self.tell(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
                 }
             }
             Happening::Crash { shard } => {
@@ -252,7 +253,7 @@ impl<'a> World<'a> {
                 self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
                 self.num_shards += 1;
                 self.shard_free_at = self.now;
-                self.tell(Event::ShardReady(self.scheduler.only_lane(), limits));
+                self.tell(Event::ShardReady(LaneId::FIRST, limits));
                 self.open_store(limits.block_size);
             }
             Happening::Result { shard, result } => {
@@ -264,18 +265,15 @@ impl<'a> World<'a> {
                 if self.shard.is_some() {
                     self.device_time_us += result.device_time_us;
                 }
-                self.tell(Event::StepResult(self.scheduler.only_lane(), result.clone()));
+                self.tell(Event::StepResult(LaneId::FIRST, result.clone()));
                 if is_twice {
-                    self.tell(Event::StepResult(self.scheduler.only_lane(), result));
+                    self.tell(Event::StepResult(LaneId::FIRST, result));
                 }
             }
             Happening::Written { shard, writes } => {
                 if shard == self.num_shards && self.shard.is_some() {
                     let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
-                    self.tell(Event::Transfers(
-                        self.scheduler.only_lane(),
-                        Transfers { stores, restores: Vec::new() },
-                    ));
+                    self.tell(Event::Transfers(LaneId::FIRST, Transfers { stores, restores: Vec::new() }));
                 }
             }
             Happening::Read { shard, restore } => {
@@ -288,7 +286,7 @@ impl<'a> World<'a> {
                     shard.end_restore(block, hashes);
                 }
                 self.tell(Event::Transfers(
-                    self.scheduler.only_lane(),
+                    LaneId::FIRST,
                     Transfers { stores: Vec::new(), restores: vec![outcome] },
                 ));
             }
@@ -300,12 +298,15 @@ impl<'a> World<'a> {
     }
 
     fn remove_node(&mut self) {
-        let nodes =
-            self.scheduler.kv().map(|kv| kv.walk(NodeId(0), 1_000, |_| true).nodes).unwrap_or_default();
+        let nodes = self
+            .scheduler
+            .kv(LaneId::FIRST)
+            .map(|kv| kv.walk(NodeId(0), 1_000, |_| true).nodes)
+            .unwrap_or_default();
         if let Some(last) = (nodes.len() as u64).checked_sub(1) {
             let node = &nodes[self.rng.range(0, last) as usize];
             self.trace(&("remove", node.id));
-            assert!(self.scheduler.nodes().remove(node.id, node.key).is_some());
+            assert!(self.scheduler.nodes(LaneId::FIRST).remove(node.id, node.key).is_some());
             self.scheduler.check_invariants();
         }
     }
@@ -328,7 +329,7 @@ impl<'a> World<'a> {
             records.push(Record { key, parent, depth: depth as u32, hashes: hashes.collect() });
         }
         let keys: Vec<BlockKey> = records.iter().map(|record| record.key).collect();
-        let mut tier = self.scheduler.lower_tier();
+        let mut tier = self.scheduler.lower_tier(LaneId::FIRST);
         let Some(coverage) = tier.coverage(salt, tokens, &keys).filter(|coverage| coverage.is_extensible)
         else {
             return;
@@ -355,7 +356,7 @@ impl<'a> World<'a> {
             // The router stops at the first block that cannot be written.
             let write = Write { is_good: is_written, ..write };
             is_written = store.end_write(write, self.now, &mut self.rng);
-            self.scheduler.lower_tier().adopt(SlotId(slot), key, parent, is_written);
+            self.scheduler.lower_tier(LaneId::FIRST).adopt(SlotId(slot), key, parent, is_written);
         }
         self.scheduler.check_invariants();
     }
@@ -383,7 +384,7 @@ impl<'a> World<'a> {
             self.store = Some(FakeStore::new(plan, block_size));
         }
         let contents = self.store.as_mut().expect("just opened").contents();
-        self.tell(Event::StoreReady(self.scheduler.only_lane(), contents));
+        self.tell(Event::StoreReady(LaneId::FIRST, contents));
     }
 
     fn end_write(&mut self, write: Write) -> StoreOutcome {
@@ -419,7 +420,7 @@ impl<'a> World<'a> {
     fn plan(&mut self) {
         loop {
             let mut updates = Vec::new();
-            let plan = self.scheduler.plan(self.scheduler.only_lane(), self.now, &mut updates);
+            let plan = self.scheduler.plan(LaneId::FIRST, self.now, &mut updates);
             self.scheduler.check_invariants();
             let has_updates = !updates.is_empty();
             self.take(updates);
@@ -485,7 +486,7 @@ impl<'a> World<'a> {
 
     /// Sends late masks to the step that awaits them.
     fn send_late_masks(&mut self) {
-        for late in self.scheduler.take_late_masks(self.scheduler.only_lane()) {
+        for late in self.scheduler.take_late_masks(LaneId::FIRST) {
             self.trace(&late);
             let shard = self.shard.as_mut().expect("masks are for a shard that is there");
             let result = shard.take_late_mask(&late, &mut self.rng);
