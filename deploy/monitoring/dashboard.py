@@ -72,9 +72,14 @@ ROWS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
             },
         ),
         "Ready shards": ("short", {"{{instance}}": chosen("trunkline_shard_ready")}),
+        "Streams by lane": (
+            "short",
+            {"{{instance}} lane {{lane}}": chosen("trunkline_lane_running_sequences")},
+        ),
         "Lost shards": (
             "short",
             {
+                "lost": increase("trunkline_lane_losses_total"),
                 "replayed sequences": increase("trunkline_sequences_replayed_total"),
                 "convicted sequences": increase("trunkline_sequences_convicted_total"),
             },

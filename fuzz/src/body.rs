@@ -68,7 +68,7 @@ fn fixture() -> &'static Fixture {
             ShardPlan { replies: replies.map(bytes).to_vec(), keep_plans: false, ..ShardPlan::default() };
         let (server, shard) = runtime.block_on(async {
             let server =
-                Server::start(model, ServerLimits::default(), Access::open(), socket.clone()).unwrap();
+                Server::start(model, ServerLimits::default(), Access::open(), vec![socket.clone()]).unwrap();
             let shard = MockShard::start(&socket, plan);
             let mut status = server.app.served.shard.clone();
             tokio::time::timeout(DEADLINE, async {

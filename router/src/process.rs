@@ -195,7 +195,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         });
         for (lane, socket) in settings.shard_sockets.into_iter().enumerate() {
             tokio::spawn(report_ready(server.app.clone(), lane, socket.clone()));
-            tokio::spawn(report_excuses(server.lanes.clone(), lane, socket.clone()));
+            tokio::spawn(report_excuses(server.app.served.lanes.clone(), lane, socket.clone()));
             tokio::spawn(report_hangs(server.app.served.health.clone(), lane, socket));
         }
     }

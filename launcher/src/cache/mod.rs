@@ -276,7 +276,7 @@ impl Id {
     fn parse(id: &str) -> Result<Self, CacheError> {
         let unknown = || CacheError::UnknownId { id: id.to_owned() };
         let (number, digits) = match id.split_once('-') {
-            Some((number, digits)) => (Some(number.parse().map_err(|_| unknown())?), digits),
+            Some((number, digits)) => (Some(server::parse_number(number).ok_or_else(unknown)?), digits),
             None => (None, id),
         };
         if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {

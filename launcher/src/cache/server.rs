@@ -77,6 +77,9 @@ pub(crate) struct Totals {
     pub disk: Option<Disk>,
     /// Only whether there is one.
     pub object_store: Option<IgnoredAny>,
+    /// Only how many there are. Older servers have one and do not list it.
+    #[serde(default)]
+    pub lanes: Vec<IgnoredAny>,
     #[serde(default)]
     pub tenants: Vec<Tenant>,
 }
@@ -110,6 +113,7 @@ pub(crate) struct Tenant {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Node {
     pub id: String,
+    /// The number of the parent; [`Server::nodes`] adds that of the lane.
     pub parent: Option<u64>,
     pub first_token: u64,
     pub tokens: u64,
@@ -133,15 +137,26 @@ pub struct Node {
 }
 
 impl Node {
-    /// Returns the number by which children refer to this node.
+    /// Returns the number by which children refer to this node, as [`node_number`] makes it.
     pub fn number(&self) -> Option<u64> {
-        self.id.split_once('-')?.0.parse().ok()
+        parse_number(self.id.split_once('-')?.0)
     }
 
     /// Returns the key of the last block, which is the same on disk.
     pub(crate) fn key(&self) -> &str {
         self.id.split_once('-').map_or("", |(_, key)| key)
     }
+}
+
+/// Returns a number for a node that no node of another lane has.
+fn node_number(lane: u64, number: u64) -> Option<u64> {
+    (number <= u32::MAX.into()).then_some(lane << 32 | number)
+}
+
+/// Returns the number of the node whose id begins with this text, such as `10`, or `1.10` on lane 1.
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
+    let (lane, number) = text.split_once('.').unwrap_or(("0", text));
+    node_number(lane.parse::<u32>().ok()?.into(), number.parse().ok()?)
 }
 
 #[derive(Deserialize)]
@@ -221,16 +236,28 @@ impl Server {
         self.ask(Method::GET, "/v1/kv", String::new())
     }
 
-    /// Fetches all nodes that the key may see.
+    /// Fetches all nodes that the key may see, of all lanes.
     pub(crate) fn nodes(&self) -> Result<Vec<Node>, ServerError> {
-        let first = format!("/v1/kv/tree?limit={PAGE}");
-        let (mut nodes, mut path) = (Vec::new(), first.clone());
+        let mut nodes = Vec::new();
+        for lane in 0..self.totals()?.lanes.len().max(1) as u64 {
+            self.add_nodes(lane, &mut nodes)?;
+        }
+        Ok(nodes)
+    }
+
+    fn add_nodes(&self, lane: u64, nodes: &mut Vec<Node>) -> Result<(), ServerError> {
+        let of_lane = if lane == 0 { String::new() } else { format!("&lane={lane}") };
+        let first = format!("/v1/kv/tree?limit={PAGE}{of_lane}");
+        let mut path = first.clone();
         loop {
             let page: Page = self.ask(Method::GET, &path, String::new())?;
             let is_empty = page.data.is_empty();
-            nodes.extend(page.data);
+            nodes.extend(page.data.into_iter().map(|node| Node {
+                parent: node.parent.and_then(|parent| node_number(lane, parent)),
+                ..node
+            }));
             match page.next {
-                None => return Ok(nodes),
+                None => return Ok(()),
                 Some(next) if is_empty => {
                     let problem = format!("an empty page names {next} as the next page");
                     return Err(ServerError::Foreign { url: self.url.clone(), problem });

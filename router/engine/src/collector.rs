@@ -86,7 +86,7 @@ impl Collector for SchedulerCollector {
         encode_lanes(&mut encoder, &self.lanes.borrow())?;
         let cache = CacheConfigLabels {
             block_size: info.map_or(0, |info| info.block_size),
-            num_gpu_blocks: info.map_or(0, |info| info.num_device_blocks),
+            num_gpu_blocks: u32::try_from(stats.blocks_total).unwrap_or(u32::MAX),
             cache_dtype: info.map_or_else(String::new, |info| info.kv_dtype.clone()),
         };
         let help = "The KV pool of the device (Gateway API)";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use trunkline_scheduler::{LaneId, Stats};
+use trunkline_scheduler::{LaneId, LaneStats, Stats};
 use trunkline_text::ModelText;
 
 use crate::grammars::Grammars;
@@ -30,6 +30,8 @@ pub struct ServedModel {
     pub health: watch::Receiver<Vec<Health>>,
     /// The scheduler's numbers after its last turn.
     pub stats: watch::Receiver<Stats>,
+    /// The same of each lane.
+    pub lanes: watch::Receiver<Vec<LaneStats>>,
     pub grammars: Arc<Grammars>,
     /// The object tier, where `--kv-object-store` names one.
     pub objects: Option<Arc<ObjectTier>>,

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinHandle;
 use trunkline_object::Remote;
-use trunkline_scheduler::{LaneId, LaneStats, SchedulerConfig, Speculation};
+use trunkline_scheduler::{LaneId, SchedulerConfig, Speculation};
 use trunkline_settings::Speculate;
 
 use trunkline_api::app::App;
@@ -69,8 +69,6 @@ pub struct Server {
     pub replaced: Option<oneshot::Receiver<()>>,
     /// Gets a message once this router has closed the listening socket for another one.
     pub left: Option<oneshot::Sender<()>>,
-    /// The scheduler's numbers of each lane after its last turn.
-    pub lanes: watch::Receiver<Vec<LaneStats>>,
     shutdown: Shutdown,
     steps: StepThread,
     health: JoinHandle<()>,
@@ -149,6 +147,7 @@ impl Server {
                 shards: ends.shards.clone(),
                 health,
                 stats: ends.stats,
+                lanes: ends.lanes.clone(),
                 objects,
                 limits: limits.clone(),
                 phase: shutdown.subscribe(),
@@ -198,7 +197,6 @@ impl Server {
             accepts_when_ready: false,
             replaced: None,
             left: None,
-            lanes: ends.lanes,
             shutdown,
             steps,
             health,

@@ -21,7 +21,7 @@ use crate::support::{
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn streaming(max_tokens: u32) -> Value {
+pub fn streaming(max_tokens: u32) -> Value {
     json!({"messages": user("x"), "max_tokens": max_tokens, "stream": true})
 }
 
@@ -32,7 +32,7 @@ async fn the_documentations_example_serves_requests() {
     write_model(folder.path());
     let model = Model::load(folder.path(), "my-model".into()).unwrap();
     let socket = folder.path().join("shard.sock");
-    let server = Server::start(model, ServerLimits::default(), Access::open(), socket).unwrap();
+    let server = Server::start(model, ServerLimits::default(), Access::open(), vec![socket]).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(server.run(listener, std::future::pending()));
@@ -147,12 +147,12 @@ async fn a_request_has_one_line_whether_it_is_refused_or_fails_later() {
 }
 
 /// A shard whose reply to each prompt is a count with many numbers, which takes many steps.
-fn counting() -> ShardPlan {
+pub fn counting() -> ShardPlan {
     ShardPlan::saying(&(0..100).map(|number| format!("{number} ")).collect::<String>())
 }
 
 /// Requests of different kinds, each with an answer of many tokens.
-fn kinds() -> Vec<(&'static str, Value)> {
+pub fn kinds() -> Vec<(&'static str, Value)> {
     let messages = user("count");
     let schema = json!({"type": "json_object", "value": {"type": "string", "maxLength": 60}});
     vec![
@@ -166,7 +166,7 @@ fn kinds() -> Vec<(&'static str, Value)> {
 }
 
 /// Returns an answer's JSON, or that of its events, without ids and times, which differ from answer to answer.
-fn comparable(answer: &Answer) -> Vec<Value> {
+pub fn comparable(answer: &Answer) -> Vec<Value> {
     fn strip(value: &mut Value) {
         match value {
             Value::Object(fields) => {
@@ -293,8 +293,8 @@ async fn another_contract_version_is_never_ready() {
     let mut router = Router::start_without_shard(Limits::default()).await;
     let plan = ShardPlan { contract_version: 99, ..ShardPlan::default() };
     let wrong = MockShard::start(&router.socket, plan);
-    router.wait("a health answer", |app| app.served.health.borrow().last != Check::Away).await;
-    assert!(matches!(*router.app.served.shard.borrow(), ShardStatus::Loading));
+    router.wait("a health answer", |app| app.served.health.borrow()[0].last != Check::Away).await;
+    assert!(matches!(router.app.served.shards.borrow()[0], ShardStatus::Loading));
     wrong.kill();
     std::fs::remove_file(&router.socket).unwrap();
     router.start_shard(ShardPlan::default()).await;
@@ -307,8 +307,8 @@ async fn a_stuck_step_makes_the_server_not_ready() {
     router.shard = Some(MockShard::start(&router.socket, plan));
     router
         .wait("shard and health", |app| {
-            matches!(*app.served.shard.borrow(), ShardStatus::Ready(_))
-                && app.served.health.borrow().last != Check::Away
+            matches!(app.served.shards.borrow()[0], ShardStatus::Ready(_))
+                && app.served.health.borrow()[0].last != Check::Away
         })
         .await;
     router.get("/readyz").await.fails(503, "shard_stuck");
@@ -324,12 +324,12 @@ async fn a_server_is_not_alive_while_its_shard_hangs_again_and_again() {
     let mut router = Router::start_without_shard(limits).await;
     let plan = ShardPlan { step_running_ms: 61_000, ..ShardPlan::default() };
     router.shard = Some(MockShard::start(&router.socket, plan));
-    router.wait("the third hang", |app| app.served.health.borrow().hangs >= 3).await;
+    router.wait("the third hang", |app| app.served.health.borrow()[0].hangs >= 3).await;
     router.get("/livez").await.fails(503, "shard_hung");
 
     router.kill_shard();
     router.start_shard(ShardPlan::default()).await;
-    router.wait("a good while", |app| app.served.health.borrow().hangs == 0).await;
+    router.wait("a good while", |app| app.served.health.borrow()[0].hangs == 0).await;
     assert_eq!(router.get("/livez").await.status, 200);
 }
 

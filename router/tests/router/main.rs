@@ -28,6 +28,7 @@ mod grammar;
 mod inspector;
 mod kv;
 mod kv_events;
+mod lanes;
 mod lifecycle;
 mod metrics_port;
 mod objects;

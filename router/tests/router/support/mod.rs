@@ -4,7 +4,7 @@ mod client;
 pub mod process;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use trunkline_base::limits::ServerLimits;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Access;
 use trunkline_engine::driver::NewSequence;
-use trunkline_engine::shard::proto;
+use trunkline_engine::shard::{ShardStatus, proto};
 use trunkline_generation::model::{Choice, Model, ReplyStyle};
 use trunkline_object::Remote;
 use trunkline_reply::ReasoningMarks;
@@ -59,9 +59,12 @@ pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
     }
 }
 
-/// A running router with its mock shard.
+/// A running router with its mock shards.
 pub struct Router {
+    /// The shard of the first lane.
     pub shard: Option<MockShard>,
+    /// The shards of the other lanes.
+    pub others: Vec<MockShard>,
     pub app: Arc<App>,
     pub address: SocketAddr,
     /// The address for metrics, which needs no key.
@@ -84,6 +87,7 @@ struct Setup {
     /// A chat template in place of the mock's.
     template: Option<&'static str>,
     accepts_when_ready: bool,
+    num_lanes: usize,
 }
 
 impl Setup {
@@ -97,6 +101,7 @@ impl Setup {
             replies: None,
             template: None,
             accepts_when_ready: false,
+            num_lanes: 1,
         }
     }
 
@@ -107,9 +112,9 @@ impl Setup {
     }
 
     fn start_without_shard(self) -> Router {
-        let Self { folder, limits, access, remote, front, replies, template, accepts_when_ready } = self;
+        let Self { folder, limits, access, remote, front, replies, template, .. } = self;
         write_model(folder.path());
-        let socket = folder.path().join("shard.sock");
+        let sockets = (0..self.num_lanes).map(|lane| lane_socket(folder.path(), lane)).collect();
         let path = folder.path().join("template.jinja");
         template.iter().for_each(|template| std::fs::write(&path, template).unwrap());
         let own = template.map(|_| path.as_path());
@@ -120,7 +125,7 @@ impl Setup {
             // `<|end|>` ends only a message.
             model.text.end_token_ids = vec![PAD];
         }
-        let mut server = Server::start_with_objects(model, limits, access, socket.clone(), remote).unwrap();
+        let mut server = Server::start_with_objects(model, limits, access, sockets, remote).unwrap();
         server.front = front;
         let app = server.app.clone();
         let (listener, address) = listen();
@@ -128,7 +133,7 @@ impl Setup {
         server.metrics_listener = Some(metrics_listener);
         let (replace, replaced) = oneshot::channel();
         server.replaced = Some(replaced);
-        server.accepts_when_ready = accepts_when_ready;
+        server.accepts_when_ready = self.accepts_when_ready;
         let (terminate, terminated) = oneshot::channel();
         let running = tokio::spawn(server.run(listener, async {
             // A test that ends drops the sender without sending anything. No drain begins then.
@@ -137,8 +142,15 @@ impl Setup {
             }
         }));
         let (terminate, replace) = (Some(terminate), Some(replace));
-        Router { shard: None, app, address, metrics_address, socket, terminate, replace, running, folder }
+        let socket = lane_socket(folder.path(), 0);
+        let (shard, others) = (None, Vec::new());
+        Router { shard, others, app, address, metrics_address, socket, terminate, replace, running, folder }
     }
+}
+
+/// Returns the path of the socket of a lane's shard.
+pub fn lane_socket(folder: &Path, lane: usize) -> PathBuf {
+    folder.join(format!("shard{lane}.sock"))
 }
 
 /// Opens a listener on a free port.
@@ -189,6 +201,25 @@ impl Router {
 
     pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
         Setup::new(limits).start_without_shard()
+    }
+
+    /// Starts a router with so many lanes, and these shards on the first of them. Waits until all are connected.
+    pub async fn start_lanes(num_lanes: usize, plans: Vec<ShardPlan>) -> Self {
+        let setup = Setup { num_lanes, ..Setup::new(ServerLimits::default()) };
+        let mut plans = plans.into_iter();
+        let mut router = setup.start(plans.next().unwrap()).await;
+        for plan in plans {
+            router.start_other(plan).await;
+        }
+        router
+    }
+
+    /// Starts the shard of the next lane and waits until it is connected.
+    pub async fn start_other(&mut self, plan: ShardPlan) {
+        let lane = self.others.len() + 1;
+        self.others.push(MockShard::start(&lane_socket(self.folder.path(), lane), plan));
+        self.wait("another shard", |app| matches!(app.served.shards.borrow()[lane], ShardStatus::Ready(_)))
+            .await;
     }
 
     /// Starts a router that accepts connections only once its shard is ready.
@@ -274,7 +305,7 @@ impl Router {
 
     /// Waits until `condition` holds. It is checked whenever statistics, shard, health or phase change.
     pub async fn wait(&self, what: &str, condition: impl Fn(&App) -> bool) {
-        let (mut stats, mut shard) = (self.app.served.stats.clone(), self.app.served.shard.clone());
+        let (mut stats, mut shard) = (self.app.served.stats.clone(), self.app.served.shards.clone());
         let (mut health, mut phase) = (self.app.served.health.clone(), self.app.phase.clone());
         let look = async {
             while !condition(&self.app) {

@@ -7,7 +7,9 @@ use trunkline_base::trace::TelemetrySlot;
 use trunkline_engine::driver::{Driver, DriverEnds, Sequence};
 use trunkline_engine::shard::proto::StepRequest;
 use trunkline_engine::shard::{LinkEvent, ShardInfo};
-use trunkline_scheduler::{Outcome, SampledToken, SchedulerConfig, SequenceResult, StepPlan, StepResult};
+use trunkline_scheduler::{
+    LaneId, Outcome, SampledToken, SchedulerConfig, SequenceResult, StepPlan, StepResult,
+};
 
 use crate::support::{DEADLINE, sequence};
 
@@ -37,7 +39,10 @@ impl Driven {
         tokio::spawn(driver.run());
         let (sender, plans) = mpsc::channel(8);
         let info = Arc::new(shard());
-        ends.link.send(LinkEvent::Ready { info, store: None, plans: sender }).await.unwrap();
+        ends.links
+            .send((LaneId::FIRST, LinkEvent::Ready { info, store: None, plans: sender }))
+            .await
+            .unwrap();
         let sequence = ends.handle.submit(sequence(vec![1], max_new_tokens)).await.unwrap();
         let mut driven = Self { ends, metrics, plans };
         let message = tokio::time::timeout(DEADLINE, driven.plans.recv()).await.expect("a plan").unwrap();
@@ -53,7 +58,7 @@ impl Driven {
         };
         let sequences = plan.chunks.iter().map(|chunk| result(chunk.sequence_id)).collect();
         let result = StepResult { step_id: plan.step_id, sequences, device_time_us: 1, draft_time_us: 0 };
-        self.ends.link.try_send(LinkEvent::Result(result)).unwrap();
+        self.ends.links.try_send((LaneId::FIRST, LinkEvent::Result(result))).unwrap();
     }
 
     /// Waits until the driver is idle. Returns the number of running sequences and of aborts.

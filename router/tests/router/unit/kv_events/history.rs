@@ -1,5 +1,5 @@
 use trunkline_engine::kv_events::history::History;
-use trunkline_scheduler::KvEvent;
+use trunkline_scheduler::{KvEvent, LaneId};
 
 fn numbers(history: &History, from: u64) -> Option<Vec<u64>> {
     let events = history.read(from, 10)?;
@@ -10,9 +10,9 @@ fn numbers(history: &History, from: u64) -> Option<Vec<u64>> {
 fn the_latest_events_are_kept() {
     let mut history = History::new("e".into(), 3);
     assert_eq!(numbers(&history, 0), Some(vec![]));
-    assert_eq!(history.append(1.0, vec![KvEvent::AllBlocksCleared; 2]), 2);
+    assert_eq!(history.append(1.0, LaneId::FIRST, vec![KvEvent::AllBlocksCleared; 2]), 2);
     assert_eq!(numbers(&history, 0), Some(vec![0, 1]));
-    assert_eq!(history.append(2.0, vec![KvEvent::AllBlocksCleared; 3]), 5);
+    assert_eq!(history.append(2.0, LaneId::FIRST, vec![KvEvent::AllBlocksCleared; 3]), 5);
     assert_eq!(numbers(&history, 1), None);
     assert_eq!(numbers(&history, 2), Some(vec![2, 3, 4]));
     assert_eq!(numbers(&history, 5), Some(vec![]));
@@ -22,7 +22,7 @@ fn the_latest_events_are_kept() {
 #[test]
 fn a_listener_resumes_or_learns_that_events_are_lost() {
     let mut history = History::new("e".into(), 3);
-    history.append(1.0, vec![KvEvent::AllBlocksCleared; 5]);
+    history.append(1.0, LaneId::FIRST, vec![KvEvent::AllBlocksCleared; 5]);
     let begin = |last_id| {
         let resume = history.resume(last_id);
         (resume.next, resume.is_lost)

@@ -1,5 +1,5 @@
 use trunkline_engine::kv_events::vllm::encode;
-use trunkline_scheduler::{BlockKey, KvEvent, Owner, Salt, StoredEvent, Tier};
+use trunkline_scheduler::{BlockKey, KvEvent, LaneId, Owner, Salt, StoredEvent, Tier};
 
 fn key(byte: u8) -> BlockKey {
     BlockKey::from_bytes([byte; 16])
@@ -30,10 +30,10 @@ fn number(byte: u8) -> Vec<u8> {
 
 /// Encodes `events` and returns the bytes between timestamp and rank.
 fn between(events: &[KvEvent]) -> Vec<u8> {
-    let bytes = encode(1.5, events);
+    let bytes = encode(1.5, LaneId(3), events);
     let begin = [&[0x93, 0xcb], 1.5_f64.to_be_bytes().as_slice()].concat();
     assert_eq!(bytes[..begin.len()], begin);
-    assert_eq!(bytes.last(), Some(&0));
+    assert_eq!(bytes.last(), Some(&3));
     bytes[begin.len()..bytes.len() - 1].to_vec()
 }
 
