@@ -163,7 +163,8 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         );
         access.set_exposed();
     }
-    let mut server = Server::start_with_objects(model, limits, access, settings.shard_socket.clone(), remote)
+    let shard_socket = settings.shard_sockets.first().cloned().unwrap_or_default();
+    let mut server = Server::start_with_objects(model, limits, access, shard_socket.clone(), remote)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
     server.metrics_listener = metrics_listener;
@@ -191,14 +192,14 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
                 report(&Report::Left);
             }
         });
-        let app = server.app.clone();
+        let (app, socket) = (server.app.clone(), shard_socket.clone());
         tokio::spawn(async move {
             app.served.wait_ready().await;
             let answers = app.served.serving().map_or(Answers::Text, |shard| shard.answers());
-            report(&Report::Ready { answers });
+            report(&Report::Ready { socket, answers });
         });
-        tokio::spawn(report_excuses(server.app.served.stats.clone(), settings.shard_socket.clone()));
-        tokio::spawn(report_hangs(server.app.served.health.clone(), settings.shard_socket));
+        tokio::spawn(report_excuses(server.app.served.stats.clone(), shard_socket.clone()));
+        tokio::spawn(report_hangs(server.app.served.health.clone(), shard_socket));
     }
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
