@@ -306,10 +306,10 @@ impl Pair {
     pub(crate) fn take_running(&mut self, mut which: impl FnMut(&Process) -> bool) -> Vec<Process> {
         let mut taken = Vec::new();
         for child in &mut self.children {
-            if matches!(&child.state, State::Running(process) if which(process)) {
-                if let State::Running(process) = std::mem::replace(&mut child.state, State::Gone) {
-                    taken.push(process);
-                }
+            if matches!(&child.state, State::Running(process) if which(process))
+                && let State::Running(process) = std::mem::replace(&mut child.state, State::Gone)
+            {
+                taken.push(process);
             }
         }
         taken

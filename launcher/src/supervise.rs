@@ -230,16 +230,8 @@ impl<'a> Supervisor<'a> {
         let serving = self.serving.id_of(pid);
         let starting = self.starting().and_then(|pair| pair.id_of(pid));
         match (report, serving, starting) {
-            (Report::Ready { socket, answers }, Some(_), _) => {
-                if self.serving.shard_is_ready(socket) && !self.was_ready {
-                    self.ready(*answers, announce);
-                }
-            }
-            (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => {
-                if self.starting().is_some_and(|pair| pair.shard_is_ready(socket)) {
-                    self.switch();
-                }
-            }
+            (Report::Ready { socket, answers }, Some(_), _) => self.ready(socket, *answers, announce),
+            (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.switch(socket),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -248,13 +240,7 @@ impl<'a> Supervisor<'a> {
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
             (Report::Excused { socket, num_losses }, Some(_), _) => self.excuse(socket, *num_losses),
             (Report::HungShard { socket, seconds }, Some(_), _) => self.kill_hung(socket, *seconds),
-            (Report::HungShard { socket, seconds }, _, Some(_)) => {
-                if let Some(child) = self.starting().and_then(|pair| pair.shard_at(socket)) {
-                    let exit = Exit::Hung(Duration::from_secs(*seconds));
-                    let hung = LauncherError::EndedBeforeReady { child: child.id, exit, last_line: None };
-                    self.fail_reload(&ReloadError::Failed(hung));
-                }
-            }
+            (Report::HungShard { socket, seconds }, _, Some(_)) => self.fail_hung(socket, *seconds),
             (Report::HungShard { socket, seconds }, None, None) => {
                 if let Some(retired) = self.retired.iter().find(|retired| retired.has(pid)) {
                     retired.kill_shard(socket, *seconds, &self.log);
@@ -294,8 +280,20 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Announces that the server is ready.
-    fn ready(&mut self, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+    /// Ends a reload whose new shard hangs.
+    fn fail_hung(&mut self, socket: &Path, seconds: u64) {
+        if let Some(child) = self.starting().and_then(|pair| pair.shard_at(socket)) {
+            let exit = Exit::Hung(Duration::from_secs(seconds));
+            let hung = LauncherError::EndedBeforeReady { child: child.id, exit, last_line: None };
+            self.fail_reload(&ReloadError::Failed(hung));
+        }
+    }
+
+    /// Announces that the server is ready, once the shard at this socket is and the others are.
+    fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+        if !self.serving.shard_is_ready(socket) || self.was_ready {
+            return;
+        }
         self.was_ready = true;
         let plan = &self.serving.plan;
         let banner = ready::banner(plan.reach(), plan.served_model_name(), answers);
@@ -378,8 +376,11 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Lets the new pair, which is ready, take the old one's place.
-    fn switch(&mut self) {
+    /// Lets the new pair take the old one's place, once its shard at this socket is ready and the others are.
+    fn switch(&mut self, socket: &Path) {
+        if !self.starting().is_some_and(|pair| pair.shard_is_ready(socket)) {
+            return;
+        }
         let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
         self.log = pair.plan.config.log();
         let old = std::mem::replace(&mut self.serving, pair);

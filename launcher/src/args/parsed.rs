@@ -93,9 +93,9 @@ pub(crate) enum ParsedCommand {
     /// Show the servers that run on this machine
     ///
     /// Lists the servers of this user with the process id of `trunkline serve`, the model, the address, how many of its
-    /// shards run, the numbers of running and queued sequences, the time since the start, and whether it is ready or why
-    /// not. `-` stands for what is unknown: a server with API keys shows its numbers only to a key. Exit codes: 0 if
-    /// every server in the list is ready, 1 if not, or if there is none.
+    /// shards run, the numbers of running and queued sequences, the time since the start, and whether it is ready or
+    /// why not. `-` stands for what is unknown: a server with API keys shows its numbers only to a key. Exit codes: 0
+    /// if every server in the list is ready, 1 if not, or if there is none.
     #[command(visible_alias = "ps")]
     Status {
         /// The server elsewhere, if any.
