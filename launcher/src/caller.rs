@@ -18,6 +18,9 @@ pub(crate) struct Status {
     pub(crate) url: String,
     /// The address of `--metrics-port`, where the metrics need no key.
     pub(crate) metrics_url: Option<String>,
+    /// The numbers of shards that run and that should, unless others start them.
+    #[serde(default)]
+    pub(crate) shards: Option<(usize, usize)>,
     pub(crate) uptime_s: u64,
 }
 

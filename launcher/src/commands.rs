@@ -9,7 +9,6 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use crate::args::resolved::{ModelRef, Request, ServeConfig};
 use crate::args::{self, ParseError};
 use crate::caller::RELOADED;
-use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::listen::Listener;
 use crate::pace::Pace;
@@ -65,11 +64,9 @@ fn serve(
     let listener = Listener::open(&config.server.hostname, config.server.port)?;
     let metrics_listener = Listener::open_for_metrics(&config.server)?;
     let model = resolve::run(&python, &config.model, events, &sender)?;
-    // One, until a model can have several lanes or ranks.
-    let shards = vec![ShardId::default()];
-    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &shards, &config.log())?;
+    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
-    let plan = Plan { config, python, router, model, shards, generation: 0, base };
+    let plan = Plan { config, python, router, model, generation: 0, base };
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
 }
 

@@ -8,6 +8,7 @@
 //! resolve      model name to files
 //! runtime_dir  the private folder with the sockets and the settings of the children
 //! child        the children's names
+//! devices      the GPUs of shards
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines
 //! pace         time limits for the children
@@ -31,6 +32,7 @@ pub mod caller;
 pub mod child;
 pub mod commands;
 pub mod control;
+mod devices;
 pub mod drain;
 pub mod error;
 pub mod exit;

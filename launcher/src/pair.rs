@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use trunkline_settings::{KEY_VARIABLE, ServeSettings};
+use trunkline_settings::{Backend, KEY_VARIABLE, ServeSettings};
 
 use crate::args::resolved::ServeConfig;
 use crate::child::{ChildId, ShardId};
+use crate::devices;
 use crate::error::LauncherError;
 use crate::listen::Listener;
-use crate::log::Log;
+use crate::log::{Field, Log};
 use crate::model::ResolvedModel;
 use crate::pace::Pace;
 use crate::process::{Event, Process};
@@ -41,7 +42,6 @@ pub struct Plan {
     /// Path of the router binary.
     pub router: PathBuf,
     pub model: ResolvedModel,
-    pub shards: Vec<ShardId>,
     /// Number of reloads before this pair; it keeps the files of two pairs apart.
     pub generation: u32,
     pub base: Arc<Base>,
@@ -70,11 +70,13 @@ impl Plan {
 
     /// Returns the settings of router and shards, with the port on which the launcher listens.
     pub fn settings(&self) -> ServeSettings {
+        let foreign_shards = self.config.foreign_shards.iter().cloned();
+        let own_shards = self.config.shards().into_iter().map(|shard| self.socket(shard));
         let mut server = self.config.server.clone();
         server.hostname.clone_from(&self.base.listener.hostname);
         server.port = self.base.listener.port;
         ServeSettings {
-            shard_sockets: self.shards.iter().map(|shard| self.socket(*shard)).collect(),
+            shard_sockets: foreign_shards.chain(own_shards).collect(),
             model_path: self.model.path.clone(),
             served_model_name: self.served_model_name().to_owned(),
             server,
@@ -90,7 +92,7 @@ impl Plan {
 
     /// Returns the children to keep running, in the order in which they are started.
     fn children(&self) -> impl Iterator<Item = ChildId> {
-        self.shards.iter().copied().map(ChildId::Shard).chain([ChildId::Router])
+        self.config.shards().into_iter().map(ChildId::Shard).chain([ChildId::Router])
     }
 
     /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
@@ -99,7 +101,11 @@ impl Plan {
         match child {
             ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
             ChildId::Shard(shard) => {
-                let mut command = programs::shard_command(&self.python, &settings, &self.socket(shard));
+                let mut command =
+                    programs::shard_command(&self.python, &settings, &self.socket(shard), shard.lane);
+                if self.config.compute.backend == Backend::Cuda && self.config.compute.replicas > 1 {
+                    command.envs(devices::variable(shard.lane));
+                }
                 if other == Other::Serves && self.config.shard_cache.kv_disk_path.is_some() {
                     command.arg("--await-store");
                 }
@@ -143,6 +149,8 @@ pub(crate) struct Supervised {
     pub(crate) id: ChildId,
     pub(crate) state: State,
     pub(crate) restarts: RestartPolicy,
+    /// True if the router has reported that this shard computes.
+    was_ready: bool,
     /// Set when the running process is killed because it has hung for this long.
     pub(crate) hung: Option<Duration>,
 }
@@ -154,10 +162,12 @@ pub(crate) enum State {
     Crashed {
         restart_at: Instant,
     },
+    /// The child has ended, or is somebody else's to stop, and is not started again.
+    Gone,
 }
 
 impl Pair {
-    /// Starts all children; the router itself waits for the shard's socket. After an error none is left.
+    /// Starts all children; the router itself waits for the shards' sockets. After an error none is left.
     pub(crate) fn start(
         plan: Plan,
         other: Other,
@@ -178,7 +188,7 @@ impl Pair {
         for id in ids {
             let state = State::Running(pair.spawn(id, other, log, events)?);
             let restarts = RestartPolicy::new(pair.plan.base.pace.base_pause);
-            pair.children.push(Supervised { id, state, restarts, hung: None });
+            pair.children.push(Supervised { id, state, restarts, was_ready: false, hung: None });
         }
         Ok(pair)
     }
@@ -206,7 +216,7 @@ impl Pair {
     pub(crate) fn running(&self) -> impl Iterator<Item = &Process> {
         self.children.iter().filter_map(|child| match &child.state {
             State::Running(process) => Some(process),
-            State::Crashed { .. } => None,
+            State::Crashed { .. } | State::Gone => None,
         })
     }
 
@@ -222,11 +232,34 @@ impl Pair {
         self.children.iter_mut().find(|child| is_it(child.id))
     }
 
+    /// Notes that the shard at this socket computes. Returns true if all do that this launcher has started, so with
+    /// shards that others start, the first one is enough.
+    pub(crate) fn shard_is_ready(&mut self, socket: &Path) -> bool {
+        if let Some(child) = self.shard_at(socket) {
+            child.was_ready = true;
+        }
+        self.children.iter().all(|child| child.was_ready || !child.id.is_shard())
+    }
+
+    /// Returns true if the server goes on without a child that has crashed too often and is gone, which it does without
+    /// a shard as long as there is another one.
+    pub(crate) fn goes_on_without(&self, id: ChildId, log: &Log, fields: &[Field<'_>]) -> bool {
+        let is_left = |child: &&Supervised| child.id.is_shard() && !matches!(child.state, State::Gone);
+        let num_left = self.children.iter().filter(is_left).count();
+        if !id.is_shard() || num_left == 0 {
+            return false;
+        }
+        let own_fields: &[Field<'_>] = &[("process", &id), ("shards_left", &num_left)];
+        let fields = [own_fields, fields].concat();
+        log.warn("crashed too often and is given up; the server goes on with the others", &fields);
+        true
+    }
+
     /// Returns the time at which the next crashed child is restarted.
     pub(crate) fn next_restart(&self) -> Option<Instant> {
         let times = self.children.iter().filter_map(|child| match child.state {
             State::Crashed { restart_at } => Some(restart_at),
-            State::Running(_) => None,
+            State::Running(_) | State::Gone => None,
         });
         times.min()
     }
@@ -249,14 +282,21 @@ impl Pair {
                     log.info("restarted", &[("process", &id), ("pid", &process.pid())]);
                     child.state = State::Running(process);
                 }
-                Err(error) => {
-                    let Verdict::RestartAfter(pause) = child.restarts.crashed(now) else { return Err(error) };
-                    log.warn(
-                        "failed to restart; trying again",
-                        &[("process", &id), ("error", &error), ("after_ms", &pause.as_millis())],
-                    );
-                    child.state = State::Crashed { restart_at: now + pause };
-                }
+                Err(error) => match child.restarts.crashed(now) {
+                    Verdict::RestartAfter(pause) => {
+                        log.warn(
+                            "failed to restart; trying again",
+                            &[("process", &id), ("error", &error), ("after_ms", &pause.as_millis())],
+                        );
+                        child.state = State::Crashed { restart_at: now + pause };
+                    }
+                    Verdict::GiveUp { .. } => {
+                        child.state = State::Gone;
+                        if !self.goes_on_without(id, log, &[("error", &error)]) {
+                            return Err(error);
+                        }
+                    }
+                },
             }
         }
         Ok(())
@@ -266,11 +306,10 @@ impl Pair {
     pub(crate) fn take_running(&mut self, mut which: impl FnMut(&Process) -> bool) -> Vec<Process> {
         let mut taken = Vec::new();
         for child in &mut self.children {
-            if matches!(&child.state, State::Running(process) if which(process)) {
-                let gone = State::Crashed { restart_at: Instant::now() };
-                if let State::Running(process) = std::mem::replace(&mut child.state, gone) {
-                    taken.push(process);
-                }
+            if matches!(&child.state, State::Running(process) if which(process))
+                && let State::Running(process) = std::mem::replace(&mut child.state, State::Gone)
+            {
+                taken.push(process);
             }
         }
         taken

@@ -78,11 +78,12 @@ pub(crate) fn library_command(python: &Path, arguments: &[String]) -> Command {
     command
 }
 
-/// Returns `python -m trunkline_server serve --settings PATH --socket PATH --lifeline`.
-pub(crate) fn shard_command(python: &Path, settings: &Path, socket: &Path) -> Command {
+/// Returns `python -m trunkline_server serve --settings PATH --socket PATH --lane N --lifeline`.
+pub(crate) fn shard_command(python: &Path, settings: &Path, socket: &Path, lane: u32) -> Command {
     let mut command = server_command(python, "serve");
     forget(&mut command, &HUB_SECRETS);
-    command.arg("--settings").arg(settings).arg("--socket").arg(socket).arg("--lifeline");
+    command.arg("--settings").arg(settings).arg("--socket").arg(socket).arg("--lane").arg(lane.to_string());
+    command.arg("--lifeline");
     command
 }
 

@@ -66,6 +66,12 @@ pub(crate) enum ReloadError {
     )]
     Moved { flag: &'static str, new: String, old: String },
     #[error(
+        "`--shard-socket` still names `{}`, but a shard serves one router at a time; hint: name other shards, or restart \
+         the server",
+        path.display()
+    )]
+    SharedShard { path: PathBuf },
+    #[error(
         "the model was not found or downloaded within {limit_s} s; hint: download it with `trunkline download`, or raise \
          `--reload-timeout`"
     )]
@@ -109,6 +115,10 @@ impl Reload {
             if new != old {
                 return Err(ReloadError::Moved { flag, new, old });
             }
+        }
+        if let Some(path) = config.foreign_shards.iter().find(|path| old.config.foreign_shards.contains(path))
+        {
+            return Err(ReloadError::SharedShard { path: path.clone() });
         }
         let python = programs::python().map_err(ReloadError::Failed)?;
         let router = programs::router().map_err(ReloadError::Failed)?;

@@ -1,10 +1,12 @@
 //! Pairs that no longer serve new connections and end beside the one that does.
 
+use std::path::Path;
 use std::time::Instant;
 
 use rustix::process::Signal;
 
 use crate::caller::Caller;
+use crate::child::ChildId;
 use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
@@ -87,8 +89,9 @@ impl Retired {
                 &[("process", &id), ("pid", &pid), ("exit", &exit)],
             );
         }
-        if id.is_shard() && exit != Exit::Code(0) {
-            // Its streams cannot go on, and the router need not wait for another shard.
+        let has_shards = self.processes.iter().any(|process| process.id().is_shard());
+        if id.is_shard() && exit != Exit::Code(0) && !has_shards {
+            // The streams cannot go on, and the router need not wait for another shard.
             self.routers().for_each(|router| router.signal(Signal::TERM));
         }
         self.stop_shards_if_alone();
@@ -97,7 +100,7 @@ impl Retired {
                 .plan
                 .base
                 .runtime_dir
-                .remove_files_of(self.pair.plan.generation, &self.pair.plan.shards);
+                .remove_files_of(self.pair.plan.generation, &self.pair.plan.config.shards());
         }
     }
 
@@ -117,9 +120,10 @@ impl Retired {
         self.deadline = now + pace.shard_timeout;
     }
 
-    /// Kills the shards because their router, which has this process id, reports that they hang.
-    pub(crate) fn kill_shards(&self, seconds: u64, log: &Log) {
-        for shard in self.processes.iter().filter(|process| process.id().is_shard()) {
+    /// Kills the shard at this socket because its router reports that it hangs.
+    pub(crate) fn kill_shard(&self, socket: &Path, seconds: u64, log: &Log) {
+        let is_it = |id| matches!(id, ChildId::Shard(shard) if self.pair.plan.socket(shard) == *socket);
+        for shard in self.processes.iter().filter(|process| is_it(process.id())) {
             log.warn(
                 "hangs; killing it",
                 &[("process", &shard.id()), ("pid", &shard.pid()), ("hung_s", &seconds)],

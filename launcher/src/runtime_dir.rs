@@ -25,7 +25,7 @@ use std::process;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
-use trunkline_settings::ServeSettings;
+use trunkline_settings::{MAX_REPLICAS, ServeSettings};
 
 use crate::child::ShardId;
 use crate::error::LauncherError;
@@ -38,6 +38,8 @@ const CONTROL_SOCKET: &str = "control.sock";
 const NEW_SETTINGS: &str = "settings.new";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
+/// The shard with the longest name, which a reload may start.
+const LONGEST_NAMED: ShardId = ShardId { model: 0, lane: MAX_REPLICAS - 1, rank: 0 };
 /// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Names to try when one is taken or was removed by another launcher before it could be locked.
@@ -55,12 +57,12 @@ pub struct RuntimeDir {
 
 impl RuntimeDir {
     /// Removes stale folders from all `bases`, then creates a folder in the first base that is writable and short
-    /// enough for the sockets of `shards`.
-    pub fn create(bases: &[PathBuf], shards: &[ShardId], log: &Log) -> Result<Self, LauncherError> {
+    /// enough for the sockets of any shard.
+    pub fn create(bases: &[PathBuf], log: &Log) -> Result<Self, LauncherError> {
         bases.iter().for_each(|base| sweep(base, log));
         let mut reasons = Vec::new();
         for base in bases {
-            match Self::create_in(base, shards) {
+            match Self::create_in(base) {
                 Ok(dir) => return Ok(dir),
                 Err(source) => reasons.push(format!("`{}`: {source}", base.display())),
             }
@@ -68,10 +70,10 @@ impl RuntimeDir {
         Err(LauncherError::RuntimeDir { reasons: reasons.join(", ") })
     }
 
-    fn create_in(base: &Path, shards: &[ShardId]) -> io::Result<Self> {
+    fn create_in(base: &Path) -> io::Result<Self> {
         for _ in 0..MAX_NAMES {
             let path = base.join(format!("{PREFIX}{}-{:08x}", process::id(), random_u32()));
-            shards.iter().try_for_each(|shard| check_socket_path(&socket_in(&path, *shard, u32::MAX)))?;
+            check_socket_path(&socket_in(&path, LONGEST_NAMED, u32::MAX))?;
             match DirBuilder::new().mode(PRIVATE_DIR_MODE).create(&path) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,

@@ -22,6 +22,7 @@ struct Row {
     pid: String,
     model: String,
     url: String,
+    shards: String,
     running: String,
     queued: String,
     uptime: String,
@@ -44,8 +45,9 @@ pub(crate) fn run(args: &ServerArgs) -> Result<(String, i32), LauncherError> {
         }
     };
     let code = if rows.iter().all(|row| row.state == READY) { 0 } else { EXIT_FAILURE };
-    let head = ["PID", "MODEL", "URL", "RUNNING", "QUEUED", "UPTIME", "STATE"].map(str::to_owned);
-    let cells = |row: Row| [row.pid, row.model, row.url, row.running, row.queued, row.uptime, row.state];
+    let head = ["PID", "MODEL", "URL", "SHARDS", "RUNNING", "QUEUED", "UPTIME", "STATE"].map(str::to_owned);
+    let cells =
+        |row: Row| [row.pid, row.model, row.url, row.shards, row.running, row.queued, row.uptime, row.state];
     let rows: Vec<_> = [head].into_iter().chain(rows.into_iter().map(cells)).collect();
     Ok((table::render(&rows), code))
 }
@@ -55,6 +57,7 @@ fn here(pid: i32, status: io::Result<Option<Status>>) -> Row {
         pid: pid.to_string(),
         model: UNKNOWN.to_owned(),
         url: UNKNOWN.to_owned(),
+        shards: UNKNOWN.to_owned(),
         running: UNKNOWN.to_owned(),
         queued: UNKNOWN.to_owned(),
         uptime: UNKNOWN.to_owned(),
@@ -71,8 +74,16 @@ fn here(pid: i32, status: io::Result<Option<Status>>) -> Row {
         client(&status.url).and_then(|server| state(&server)).unwrap_or_else(|error| error.to_string());
     let metrics = client(status.metrics_url.as_ref().unwrap_or(&status.url));
     let [running, queued] = metrics.and_then(|server| numbers(&server)).unwrap_or_default();
-    let (model, uptime) = (status.model, duration(status.uptime_s));
-    Row { model, url: status.url, running: shown(running), queued: shown(queued), uptime, ..nothing(state) }
+    let shards = status.shards.map_or(UNKNOWN.to_owned(), |(running, all)| format!("{running}/{all}"));
+    Row {
+        model: status.model,
+        url: status.url,
+        shards,
+        running: shown(running),
+        queued: shown(queued),
+        uptime: duration(status.uptime_s),
+        ..nothing(state)
+    }
 }
 
 fn elsewhere(server: &Server) -> Result<Row, LauncherError> {
@@ -85,6 +96,7 @@ fn elsewhere(server: &Server) -> Result<Row, LauncherError> {
         pid: UNKNOWN.to_owned(),
         model: models["data"][0]["id"].as_str().unwrap_or(UNKNOWN).to_owned(),
         url: server.url().to_owned(),
+        shards: UNKNOWN.to_owned(),
         running: shown(running),
         queued: shown(queued),
         uptime: UNKNOWN.to_owned(),
@@ -105,13 +117,16 @@ fn state(server: &Server) -> Result<String, ServerError> {
     })
 }
 
-/// Returns the numbers of running and queued sequences, if the server shows them.
+/// Returns the numbers of running and queued sequences of all shards, if the server shows them.
 fn numbers(server: &Server) -> Result<[Option<f64>; 2], ServerError> {
     let (_, body) = server.probe("/metrics")?;
     let text = String::from_utf8_lossy(&body);
-    Ok([RUNNING, QUEUED].map(|name| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
-    }))
+    let values = |name: &str| {
+        let rests = text.lines().filter_map(|line| line.strip_prefix(name));
+        let rests = rests.filter(|rest| rest.starts_with([' ', '{']));
+        rests.filter_map(|rest| rest.rsplit(' ').next()?.parse().ok()).collect::<Vec<f64>>()
+    };
+    Ok([RUNNING, QUEUED].map(values).map(|values| (!values.is_empty()).then(|| values.iter().sum())))
 }
 
 fn shown(number: Option<f64>) -> String {

@@ -34,7 +34,7 @@ pub struct Supervisor<'a> {
     reread: Reread,
     /// The pair that gets new connections.
     serving: Pair,
-    /// True once the router has reported that it is ready and the user has been told.
+    /// True once the user has been told that the server is ready.
     was_ready: bool,
     started: Instant,
     reload: Option<Reload>,
@@ -44,7 +44,7 @@ pub struct Supervisor<'a> {
 }
 
 impl<'a> Supervisor<'a> {
-    /// Starts all children; the router itself waits for the shard's socket.
+    /// Starts all children; the router itself waits for the shards' sockets.
     ///
     /// `sender` feeds `events`, which only the supervisor reads from now on.
     pub fn start(
@@ -131,7 +131,7 @@ impl<'a> Supervisor<'a> {
         if self.serving.id_of(pid).is_some() {
             return self.serving_ended(id, pid);
         }
-        if let Some(Reload { stage: Stage::Starting(pair), .. }) = &mut self.reload
+        if let Some(pair) = self.starting()
             && let Some(process) = pair.take_running(|process| process.pid() == pid).pop()
         {
             let (exit, tail) = process.reap();
@@ -190,13 +190,16 @@ impl<'a> Supervisor<'a> {
                 );
                 Ok(())
             }
-            Verdict::GiveUp { ends } => Err(LauncherError::CrashLoop {
-                child: id,
-                ends,
-                window_s: RestartPolicy::window_s(),
-                exit,
-                last_line: tail.last_line,
-            }),
+            Verdict::GiveUp { ends } => {
+                let window_s = RestartPolicy::window_s();
+                let fields: &[Field<'_>] = &[("crashes", &ends), ("within_s", &window_s), ("exit", &exit)];
+                if self.serving.goes_on_without(id, &self.log, fields) {
+                    tail.release();
+                    return Ok(());
+                }
+                let last_line = tail.last_line;
+                Err(LauncherError::CrashLoop { child: id, ends, window_s, exit, last_line })
+            }
         }
     }
 
@@ -225,13 +228,10 @@ impl<'a> Supervisor<'a> {
     /// Handles what the child with this process id reports.
     fn reported(&mut self, pid: u32, report: &Report, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         let serving = self.serving.id_of(pid);
-        let starting = match &self.reload {
-            Some(Reload { stage: Stage::Starting(pair), .. }) => pair.id_of(pid),
-            _ => None,
-        };
+        let starting = self.starting().and_then(|pair| pair.id_of(pid));
         match (report, serving, starting) {
-            (Report::Ready { answers }, Some(_), _) if !self.was_ready => self.ready(*answers, announce),
-            (Report::Ready { .. }, _, Some(ChildId::Router)) => self.switch(),
+            (Report::Ready { socket, answers }, Some(_), _) => self.ready(socket, *answers, announce),
+            (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.switch(socket),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -240,18 +240,21 @@ impl<'a> Supervisor<'a> {
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
             (Report::Excused { socket, num_losses }, Some(_), _) => self.excuse(socket, *num_losses),
             (Report::HungShard { socket, seconds }, Some(_), _) => self.kill_hung(socket, *seconds),
-            (Report::HungShard { seconds, .. }, _, Some(_)) => {
-                let (child, exit) =
-                    (ChildId::Shard(ShardId::default()), Exit::Hung(Duration::from_secs(*seconds)));
-                let hung = LauncherError::EndedBeforeReady { child, exit, last_line: None };
-                self.fail_reload(&ReloadError::Failed(hung));
-            }
-            (Report::HungShard { seconds, .. }, None, None) => {
+            (Report::HungShard { socket, seconds }, _, Some(_)) => self.fail_hung(socket, *seconds),
+            (Report::HungShard { socket, seconds }, None, None) => {
                 if let Some(retired) = self.retired.iter().find(|retired| retired.has(pid)) {
-                    retired.kill_shards(*seconds, &self.log);
+                    retired.kill_shard(socket, *seconds, &self.log);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Returns the pair that a reload has started.
+    fn starting(&mut self) -> Option<&mut Pair> {
+        match &mut self.reload {
+            Some(Reload { stage: Stage::Starting(pair), .. }) => Some(pair),
+            _ => None,
         }
     }
 
@@ -277,8 +280,20 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Announces that the server is ready.
-    fn ready(&mut self, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+    /// Ends a reload whose new shard hangs.
+    fn fail_hung(&mut self, socket: &Path, seconds: u64) {
+        if let Some(child) = self.starting().and_then(|pair| pair.shard_at(socket)) {
+            let exit = Exit::Hung(Duration::from_secs(seconds));
+            let hung = LauncherError::EndedBeforeReady { child: child.id, exit, last_line: None };
+            self.fail_reload(&ReloadError::Failed(hung));
+        }
+    }
+
+    /// Announces that the server is ready, once the shard at this socket is and the others are.
+    fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
+        if !self.serving.shard_is_ready(socket) || self.was_ready {
+            return;
+        }
         self.was_ready = true;
         let plan = &self.serving.plan;
         let banner = ready::banner(plan.reach(), plan.served_model_name(), answers);
@@ -290,10 +305,13 @@ impl<'a> Supervisor<'a> {
     fn status(&self) -> Status {
         let (plan, base) = (&self.serving.plan, &self.serving.plan.base);
         let metrics = base.metrics_listener.as_ref();
+        let num_shards = plan.config.shards().len();
+        let num_running = self.serving.running().filter(|process| process.id().is_shard()).count();
         Status {
             model: plan.served_model_name().to_owned(),
             url: plan.reach().url(),
             metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
+            shards: (num_shards > 0).then_some((num_running, num_shards)),
             uptime_s: self.started.elapsed().as_secs(),
         }
     }
@@ -333,7 +351,6 @@ impl<'a> Supervisor<'a> {
                 python: resolving.python,
                 router: resolving.router,
                 model,
-                shards: old.shards.clone(),
                 generation: resolving.generation,
                 base: Arc::clone(&old.base),
             };
@@ -359,8 +376,11 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Lets the new pair, which is ready, take the old one's place.
-    fn switch(&mut self) {
+    /// Lets the new pair take the old one's place, once its shard at this socket is ready and the others are.
+    fn switch(&mut self, socket: &Path) {
+        if !self.starting().is_some_and(|pair| pair.shard_is_ready(socket)) {
+            return;
+        }
         let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
         self.log = pair.plan.config.log();
         let old = std::mem::replace(&mut self.serving, pair);

@@ -56,7 +56,8 @@ def _serve(options: argparse.Namespace) -> int:
 
     settings = read_settings(Path(options.settings))
     logging = settings.logging
-    logs.configure(logging.log_level, log_format=logging.log_format or logs.FORMATS[0]).report_periods()
+    log_format = logging.log_format or logs.FORMATS[0]
+    logs.configure(logging.log_level, log_format=log_format, lane=options.lane).report_periods()
     return serve(settings, options)
 
 

@@ -45,24 +45,31 @@ _LEVEL_NUMBERS = {
 }
 
 
-class TextFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    def __init__(self, target: str) -> None:
+        """target: the name of this process in its lines."""
+        super().__init__()
+        self._target = target
+
+
+class TextFormatter(_Formatter):
     """Formats a record as one line: `2026-01-31T12:00:00.000Z  INFO shard: message key=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the line. Line breaks are escaped; a traceback becomes the field `traceback`."""
         message = record.getMessage()
         fields = "".join(f" {key}={_quoted(value)}" for key, value in _fields(record).items())
-        return f"{_timestamp(record)} {_level(record):>5} {TARGET}: {_one_line(message)}{fields}"
+        return f"{_timestamp(record)} {_level(record):>5} {self._target}: {_one_line(message)}{fields}"
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """Formats a record as one JSON object with timestamp, level, target, message, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
             "timestamp": _timestamp(record),
             "level": _level(record),
-            "target": TARGET,
+            "target": self._target,
             "message": record.getMessage(),
         }
         for key, value in _fields(record).items():
@@ -70,7 +77,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-class EcsFormatter(logging.Formatter):
+class EcsFormatter(_Formatter):
     """Formats a record as one JSON object with the names of the Elastic Common Schema, flat and with dots."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -79,7 +86,7 @@ class EcsFormatter(logging.Formatter):
             "log.level": _level(record).lower(),
             "message": record.getMessage(),
             "ecs.version": ECS_VERSION,
-            "log.logger": TARGET,
+            "log.logger": self._target,
             "process.pid": os.getpid(),
             "service.name": SERVICE,
         }
@@ -151,13 +158,14 @@ class Repeats(logging.Filter):
         atexit.register(self.next_period)
 
 
-def configure(level: str, *, log_format: str, stream: TextIO | None = None) -> Repeats:
+def configure(level: str, *, log_format: str, stream: TextIO | None = None, lane: int = 0) -> Repeats:
     """Sends all log records of this process to `stream`, by default stderr; returns what counts the repeated ones.
 
-    level: one of LEVELS. log_format: one of FORMATS.
+    level: one of LEVELS. log_format: one of FORMATS. lane: the shard's, which other lanes than the first have in their
+    name, as in the launcher's lines.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(_FORMATTERS[log_format]())
+    handler.setFormatter(_FORMATTERS[log_format](f"{TARGET}-l{lane}" if lane else TARGET))
     repeats = Repeats(handler)
     handler.addFilter(repeats)
     logging.basicConfig(level=_LEVEL_NUMBERS[level], handlers=[handler], force=True)

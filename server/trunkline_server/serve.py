@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from trunkline_server import lifeline
+from trunkline_server import cores, lifeline
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
@@ -39,6 +39,7 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     options: the arguments that tell this shard from others with the same settings.
     """
     began = time.monotonic()
+    _take_cores(settings, options)
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
@@ -83,6 +84,22 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     return 0
 
 
+def _take_cores(settings: Settings, options: argparse.Namespace) -> None:
+    """Keeps to this lane's part of the cores, if lanes share them. Raises InvalidArgument."""
+    compute = settings.compute
+    if compute.replicas > 1 and options.lane >= compute.replicas:
+        raise InvalidArgument(f"`--lane` is {options.lane}, but `--replicas` is {compute.replicas}")
+    if _num_shares(compute) > 1:
+        num_threads = cores.take_part(options.lane, compute.replicas)
+        compute.threads = compute.threads or num_threads
+
+
+def _num_shares(compute: Settings) -> int:
+    """Returns the number of shards of this server that share cores and memory. Each GPU has its own."""
+    num_replicas: int = compute.replicas
+    return 1 if compute.backend == "cuda" else num_replicas
+
+
 def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, Backend]:
     """Loads the model. Raises UserError."""
     from trunkline_server.backends import registry
@@ -90,11 +107,11 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
     from trunkline_server.weights.pooling import refuse_pooling, with_pooling
 
     compute, path = settings.compute, Path(settings.model_path)
-    backend_options = _backend_options(settings, options)
+    own = backend_options(settings, options)
     logger.debug("loading model", extra={"fields": {"path": path, "backend": compute.backend}})
     if compute.backend == registry.TRANSFORMERS:
         refuse_pooling(compute.pooling, compute.backend)
-        return registry.build_transformers(path, backend_options)
+        return registry.build_transformers(path, own)
     checkpoint = open_checkpoint(path)
     checkpoint.config = config = with_pooling(checkpoint.config, compute.pooling, compute.backend)
     logger.debug(
@@ -102,7 +119,7 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
     # The files are unmapped when this returns; the backend keeps what it needs.
-    return config, registry.build(compute.backend, checkpoint, backend_options)
+    return config, registry.build(compute.backend, checkpoint, own)
 
 
 class _Signals:
@@ -142,25 +159,32 @@ class _Signals:
             os._exit(0)
 
 
-def _backend_options(settings: Settings, options: argparse.Namespace) -> BackendOptions:
+def backend_options(settings: Settings, options: argparse.Namespace) -> BackendOptions:
+    """Returns the part of the backend's settings that the lane has among `--replicas`. Raises InvalidArgument."""
     from trunkline_server.backends.registry import BackendOptions
 
     compute, limits, cache = settings.compute, settings.step_limits, settings.shard_cache
+    num_shares = _num_shares(compute)
     return BackendOptions(
         kv_cache_dtype=cache.kv_cache_dtype,
         kv_windows=cache.kv_windows,
         numerics=compute.numerics,
         threads=compute.threads,
+        num_shares=num_shares,
         pin_threads=compute.pin_threads,
-        max_batch_total_tokens=limits.max_batch_total_tokens,
+        max_batch_total_tokens=_part(limits.max_batch_total_tokens, num_shares),
         max_step_tokens=limits.max_batch_prefill_tokens,
         max_step_sequences=limits.max_step_sequences,
         quantize=compute.quantize,
         weights_cache=_cache_folder(compute.weights_cache),
         speculative_model=None if compute.speculative_model is None else Path(compute.speculative_model),
-        kv_disk=_kv_disk(cache, options),
-        kv_host_bytes=cache.kv_host_size,
+        kv_disk=_kv_disk(cache, options, compute.replicas),
+        kv_host_bytes=_part(cache.kv_host_size, compute.replicas),
     )
+
+
+def _part(total: int | None, num_parts: int) -> int | None:
+    return None if total is None else max(1, total // num_parts)
 
 
 def _cache_folder(cache: Any) -> Path | None:
@@ -171,7 +195,7 @@ def _cache_folder(cache: Any) -> Path | None:
     return default_folder() if cache is None else Path(cache.folder)
 
 
-def _kv_disk(cache: Settings, options: argparse.Namespace) -> StoreOptions | None:
+def _kv_disk(cache: Settings, options: argparse.Namespace, num_lanes: int) -> StoreOptions | None:
     from trunkline_server.backends.store_files import StoreOptions
 
     if cache.kv_disk_path is None:
@@ -181,6 +205,7 @@ def _kv_disk(cache: Settings, options: argparse.Namespace) -> StoreOptions | Non
     return StoreOptions(
         path=Path(cache.kv_disk_path),
         max_bytes=cache.kv_disk_size,
+        num_lanes=num_lanes,
         is_optional=cache.kv_disk_optional,
         lane=options.lane,
         awaits=options.await_store,

@@ -54,6 +54,10 @@ pub enum Form {
     FolderOrOff,
     /// Browser origins separated by commas.
     Origins,
+    /// Unix sockets separated by commas.
+    Sockets {
+        max: usize,
+    },
     /// A URL of an object store.
     ObjectStore,
     /// A ZeroMQ endpoint over TCP.
@@ -99,6 +103,7 @@ impl Form {
             Self::Folder => "DIR",
             Self::FolderOrOff => "DIR|off",
             Self::Origins => "ORIGIN",
+            Self::Sockets { .. } => "PATH",
             Self::ObjectStore | Self::Collector => "URL",
             Self::Endpoint => "ENDPOINT",
         }
@@ -141,6 +146,9 @@ impl Form {
             Self::Host => !text.trim().is_empty(),
             Self::File | Self::Folder | Self::FolderOrOff | Self::ObjectStore => !text.is_empty(),
             Self::Origins => text.split(',').all(is_origin),
+            Self::Sockets { max } => {
+                text.split(',').count() <= *max && text.split(',').all(|path| !path.is_empty())
+            }
             Self::Endpoint => is_endpoint(text),
             Self::Collector => is_collector(text),
         }
@@ -181,6 +189,7 @@ impl Form {
                 "origins without a path, such as `https://chat.example.com`, separated by commas, or `*`"
                     .into()
             }
+            Self::Sockets { max } => format!("paths of at most {max} Unix sockets, separated by commas"),
             Self::ObjectStore => "a URL, such as `s3://bucket/prefix`".into(),
             Self::Endpoint => {
                 "`tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects".into()

@@ -14,6 +14,8 @@ use crate::value::{Choice, Speculate, WeightsCache};
 
 /// Upper bound of the number of open requests.
 const MAX_REQUESTS: u64 = 1 << 16;
+/// Upper bound of the number of shards of a server.
+pub const MAX_REPLICAS: u32 = 64;
 /// Size of a store of K and V; a smaller one holds hardly a conversation.
 const STORE_SIZE: Form = Form::bytes(16 << 20, 1 << 50);
 
@@ -125,8 +127,8 @@ settings! {
     "Limits" => StepLimits {
         /// Maximum number of tokens computed in one step [default: chosen by the backend].
         max_batch_prefill_tokens: Option<u32> = None, Form::Number { unit: "TOKENS", min: 1, max: 1 << 16 };
-        /// Size of the KV cache in tokens [default: 131072, or as many as fit into a quarter of the available memory if
-        /// that is less].
+        /// Size of the KV cache in tokens, of which each of `--replicas` gets an equal part except on the cuda backend
+        /// [default: 131072, or as many as fit into a quarter of the available memory if that is less].
         max_batch_total_tokens: Option<u32> = None, Form::tokens(2);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
@@ -161,7 +163,13 @@ settings! {
         backend: Backend = Backend::Cpu, Form::Choice { what: "BACKEND", named: Backend::NAMED };
         /// Guarantee for the bits of a reply on the cuda backend; other backends are always exact.
         numerics: Numerics = Numerics::Exact, Form::Choice { what: "NUMERICS", named: Numerics::NAMED };
-        /// Threads of the CPU backend [default: one per physical core within the CPU quota, at most 64].
+        /// Number of shards, each with the whole model, among which the server divides requests by what each has
+        /// cached. With the cuda backend each has a GPU of its own: those that CUDA_VISIBLE_DEVICES names, or else the
+        /// first ones. With other backends each has an equal part of the cores, and of the memory of
+        /// `--max-batch-total-tokens`.
+        replicas: u32 = 1, Form::count(1, MAX_REPLICAS as u64);
+        /// Threads of the CPU backend in each of `--replicas` [default: one per physical core of its part, within the
+        /// CPU quota, at most 64].
         threads: Option<u32> = None, Form::count(1, 1024);
         /// Pins each thread of the CPU backend to its own core.
         pin_threads: PinThreads = PinThreads::Auto, Form::Choice { what: "WHEN", named: PinThreads::NAMED };
@@ -180,6 +188,14 @@ settings! {
         speculative_model: Option<PathBuf> = None, Form::File;
     }
 
+    /// Shards that others start. Only the launcher reads it.
+    "Compute" => ForeignShards {
+        /// Unix socket of a shard that others start, with the same model and settings; repeated, or separated by
+        /// commas, for several. The server then starts no shard, and is ready when the first of them is [default:
+        /// none].
+        shard_socket: Vec<PathBuf> = Vec::new(), Form::Sockets { max: MAX_REPLICAS as usize };
+    }
+
     /// The shard's part of the KV cache.
     "KV cache" => ShardCache {
         /// Format of keys and values; `auto` is int8 on the CPU.
@@ -190,14 +206,15 @@ settings! {
         /// Folder that keeps the KV cache on disk, so that it survives restarts and crashes. It contains conversation
         /// content [default: not kept].
         kv_disk_path: Option<PathBuf> = None, Form::Folder;
-        /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB. Blocks that other models left in the folder
-        /// make room, unless a server uses them [default: 10GiB].
+        /// Maximum size of the KV cache on disk, such as 500MiB or 2TiB, of which each of `--replicas` gets an equal
+        /// part. Blocks that other models left in the folder make room, unless a server uses them [default: 10GiB].
         kv_disk_size: Option<u64> = None, STORE_SIZE;
         /// Serve without the KV cache on disk, with a warning, if its folder cannot be used when the server starts.
         /// Without this, the start fails.
         kv_disk_optional: bool = false, Form::Switch;
-        /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB. With `--kv-disk-path`, it
-        /// holds the most recently used blocks of the disk [default: none; with `--kv-disk-path` 1GiB].
+        /// Pinned host memory that extends the KV cache of the cuda backend, such as 64GiB, of which each of
+        /// `--replicas` gets an equal part. With `--kv-disk-path`, it holds the most recently used blocks of the disk
+        /// [default: none; with `--kv-disk-path` 1GiB].
         kv_host_size: Option<u64> = None, STORE_SIZE;
     }
 

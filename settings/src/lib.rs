@@ -34,8 +34,8 @@ pub use crate::choices::{
 };
 pub use crate::form::Form;
 pub use crate::groups::{
-    Aliases, Compute, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, Model, Replies, RouterCache, Server,
-    ShardCache, StepLimits,
+    Aliases, Compute, ForeignShards, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, MAX_REPLICAS, Model,
+    Replies, RouterCache, Server, ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
 pub use crate::value::{Choice, Named, Speculate, Value, WeightsCache};
@@ -63,6 +63,7 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
         .chain(with_defaults::<StepLimits>())
         .chain(with_defaults::<Replies>())
         .chain(with_defaults::<Compute>())
+        .chain(with_defaults::<ForeignShards>())
         .chain(with_defaults::<ShardCache>())
         .chain(with_defaults::<RouterCache>())
         .chain(with_defaults::<Logging>())

@@ -94,6 +94,18 @@ impl Value for Vec<String> {
     }
 }
 
+/// Paths separated by commas.
+impl Value for Vec<PathBuf> {
+    fn parse(text: &str) -> Option<Self> {
+        text.split(',').map(PathBuf::parse).collect()
+    }
+
+    fn text(&self) -> Option<String> {
+        let paths: Vec<String> = self.iter().filter_map(PathBuf::text).collect();
+        (!paths.is_empty()).then(|| paths.join(","))
+    }
+}
+
 /// The location of packed weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_settings::{
-    Aliases, Compute, Group, KEY_VARIABLE, Limits, Logging, Model, Replies, RouterCache, Server, ShardCache,
-    StepLimits, WATERMARK_KEY_VARIABLE,
+    Aliases, Compute, ForeignShards, Group, KEY_VARIABLE, Limits, Logging, Model, Replies, RouterCache,
+    Server, ShardCache, StepLimits, WATERMARK_KEY_VARIABLE,
 };
 
 use super::file::File;
@@ -31,6 +31,7 @@ pub(crate) fn render(parsed: &ParsedSettings, file: Option<&File>) -> Result<Str
     add::<StepLimits>(&mut rows, parsed, place)?;
     add::<Replies>(&mut rows, parsed, place)?;
     add::<Compute>(&mut rows, parsed, place)?;
+    add::<ForeignShards>(&mut rows, parsed, place)?;
     add::<ShardCache>(&mut rows, parsed, place)?;
     add::<RouterCache>(&mut rows, parsed, place)?;
     add::<Logging>(&mut rows, parsed, place)?;

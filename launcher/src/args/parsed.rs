@@ -92,10 +92,10 @@ pub(crate) enum ParsedCommand {
     },
     /// Show the servers that run on this machine
     ///
-    /// Lists the servers of this user with the process id of `trunkline serve`, the model, the address, the numbers of
-    /// running and queued sequences, the time since the start, and whether it is ready or why not. `-` stands for what
-    /// is unknown: a server with API keys shows its numbers only to a key. Exit codes: 0 if every server in the list
-    /// is ready, 1 if not, or if there is none.
+    /// Lists the servers of this user with the process id of `trunkline serve`, the model, the address, how many of its
+    /// shards run, the numbers of running and queued sequences, the time since the start, and whether it is ready or
+    /// why not. `-` stands for what is unknown: a server with API keys shows its numbers only to a key. Exit codes: 0
+    /// if every server in the list is ready, 1 if not, or if there is none.
     #[command(visible_alias = "ps")]
     Status {
         /// The server elsewhere, if any.
@@ -266,7 +266,7 @@ fn flag((setting, default): (&'static Setting, Option<String>)) -> Arg {
             return arg.action(ArgAction::SetTrue).value_parser(BoolishValueParser::new());
         }
         Form::Choice { named, .. } => arg.value_parser(Listed(named)),
-        Form::Origins => arg.action(ArgAction::Append),
+        Form::Origins | Form::Sockets { .. } => arg.action(ArgAction::Append),
         _ => arg,
     };
     let arg = if setting.name == "port" { arg.short('p') } else { arg };

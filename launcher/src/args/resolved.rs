@@ -1,14 +1,17 @@
 //! The configuration that the arguments describe: every value valid by itself and consistent with the others.
 
 use std::cmp::Ordering;
+use std::path::PathBuf;
 
 use trunkline_settings::{
-    Aliases, Compute, Group, Limits, LogFormat, Logging, Model, Replies, RouterCache, Server, ShardCache,
-    StepLimits,
+    Aliases, Backend, Compute, ForeignShards, Group, Limits, LogFormat, Logging, Model, Replies, RouterCache,
+    Server, ShardCache, StepLimits,
 };
 
 use super::parsed::{Given, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
 use crate::cache::{CacheCommand, ServerArgs};
+use crate::child::ShardId;
+use crate::devices;
 use crate::error::LauncherError;
 use crate::log::Log;
 
@@ -53,6 +56,8 @@ pub struct ServeConfig {
     pub step_limits: StepLimits,
     pub replies: Replies,
     pub compute: Compute,
+    /// Sockets of shards that others start. If there are any, the launcher starts none.
+    pub foreign_shards: Vec<PathBuf>,
     pub shard_cache: ShardCache,
     pub router_cache: RouterCache,
     pub logging: Logging,
@@ -70,18 +75,26 @@ impl ServeConfig {
             step_limits: parsed.group()?,
             replies: parsed.group()?,
             compute: parsed.group()?,
+            foreign_shards: parsed.group::<ForeignShards>()?.shard_socket,
             shard_cache: parsed.group()?,
             router_cache: parsed.group()?,
             logging: parsed.group()?,
         };
         config.logging.log_format = log_format(config.logging.log_format, parsed)?;
         config.check_tls()?;
+        config.check_replicas()?;
         config.check_tokens()?;
         config.check_cache()?;
         if config.shard_cache.kv_disk_path.is_some() {
             config.shard_cache.kv_disk_size.get_or_insert(DEFAULT_DISK_SIZE);
         }
         Ok(config)
+    }
+
+    /// Returns the shards that the launcher starts.
+    pub fn shards(&self) -> Vec<ShardId> {
+        let num_lanes = if self.foreign_shards.is_empty() { self.compute.replicas } else { 0 };
+        (0..num_lanes).map(|lane| ShardId { lane, ..ShardId::default() }).collect()
     }
 
     /// Returns the launcher's own log.
@@ -97,6 +110,21 @@ impl ServeConfig {
         }
     }
 
+    fn check_replicas(&self) -> Result<(), LauncherError> {
+        let (replicas, sockets) = (self.compute.replicas, &self.foreign_shards);
+        if replicas > 1 && !sockets.is_empty() {
+            return Err(LauncherError::usage(format!(
+                "`--replicas` is {replicas}, but `--shard-socket` names shards that others start; hint: give only one \
+                 of them"
+            )));
+        }
+        if let Some((_, twice)) = sockets.iter().enumerate().find(|(at, path)| sockets[..*at].contains(path))
+        {
+            return Err(LauncherError::usage(format!("`--shard-socket` names `{}` twice", twice.display())));
+        }
+        if self.compute.backend == Backend::Cuda { devices::check(replicas) } else { Ok(()) }
+    }
+
     fn check_tokens(&self) -> Result<(), LauncherError> {
         let (input, total) = (self.limits.max_input_tokens, self.limits.max_total_tokens);
         let steps = &self.step_limits;
@@ -108,7 +136,12 @@ impl ServeConfig {
                  includes the output"
             )));
         }
-        let pool = ("--max-batch-total-tokens", steps.max_batch_total_tokens);
+        let replicas = if self.compute.backend == Backend::Cuda { 1 } else { self.compute.replicas };
+        let pool = steps.max_batch_total_tokens.map(|tokens| tokens / replicas);
+        let pool = match replicas {
+            1 => ("--max-batch-total-tokens", pool),
+            _ => ("--max-batch-total-tokens` divided by `--replicas", pool),
+        };
         at_most(("--max-input-tokens", input), pool, "no prompt of that length could run")?;
         at_most(("--max-total-tokens", total), pool, "no request of that length could run")?;
         at_most(

@@ -185,7 +185,7 @@ fn hung_shard_is_killed_and_started_again_beside_the_same_router() {
     let mut server = Bench::new().ready(&[]);
     let shard = pid(&server.bench.nth("shard", "listen", 1));
     kill(shard, Signal::STOP);
-    server.bench.report_hang(120);
+    server.bench.report_hang("shard.sock", 120);
     let again = pid(&server.bench.nth("shard", "listen", 2));
     assert!(is_alive(again) && !is_alive(shard));
     server.stop();
@@ -204,7 +204,7 @@ fn shard_that_hangs_after_each_start_is_given_up() {
     let server = supervise(Bench::new());
     for run in 1..=6 {
         kill(pid(&server.bench.nth("shard", "listen", run)), Signal::STOP);
-        server.bench.report_hang(3600);
+        server.bench.report_hang("shard.sock", 3600);
     }
     let (_, outcome) = server.wait();
     let error = outcome.unwrap_err();
@@ -235,7 +235,7 @@ fn shard_that_requests_crash_again_and_again_is_restarted_each_time() {
 fn shard_that_hangs_before_the_server_was_ready_ends_it() {
     let mut server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
     kill(pid(&server.bench.nth("shard", "listen", 1)), Signal::STOP);
-    server.bench.report_hang(120);
+    server.bench.report_hang("shard.sock", 120);
     server.fails(
         1,
         "the shard ended with signal 9 (SIGKILL) after hanging for 120 s before the server was ready",

@@ -13,7 +13,7 @@ use serde_json::Value;
 use trunkline_launcher::args::parsed::ParsedArgs;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{ParseError, SERVE, parse};
-use trunkline_launcher::child::{ChildId, ShardId};
+use trunkline_launcher::child::ChildId;
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
 use trunkline_launcher::pair::{Base, Other, Plan};
@@ -72,7 +72,7 @@ const CASES: &[Case] = &[
     router(&["--max-input-tokens 101"]),
     router(&["--max-total-tokens 102"]),
     shard(&["--max-batch-prefill-tokens 103"]),
-    shard(&["--max-batch-total-tokens 104"]),
+    shard(&["--max-batch-total-tokens 204"]),
     shard(&["--max-step-sequences 14"]),
     router(&["--max-best-of 15"]),
     router(&["--max-messages 16"]),
@@ -102,6 +102,7 @@ const CASES: &[Case] = &[
     router(&["--watermark-key-file /watermark.key"]),
     shard(&["--backend reference"]),
     shard(&["--numerics fast"]),
+    shard(&["--replicas 2"]),
     shard(&["--threads 3"]),
     shard(&["--quantize int8"]),
     shard(&["--pooling mean"]),
@@ -137,6 +138,8 @@ const CASES: &[Case] = &[
 
 /// The flag of the configuration file, which `a_file_sets_every_other_flag` uses.
 const CONFIG: &str = "config";
+/// The flag with which the launcher starts no shard.
+const SHARD_SOCKET: &str = "shard-socket";
 
 /// Returns flag and value of everything in `CASES`. The value of a switch is empty; ports are 0, since others may be in
 /// use.
@@ -205,16 +208,14 @@ fn words(command: &Command) -> Vec<String> {
 /// Returns the command line of the resolver and the settings of shard and router as words.
 fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
     let folder = tempfile::tempdir().unwrap();
-    let shards = vec![ShardId::default()];
     let mut listener = Listener::open(&config.server.hostname, 0).unwrap();
     listener.port = config.server.port;
-    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &shards, &config.log()).unwrap();
+    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &config.log()).unwrap();
     let plan = Plan {
         config,
         python: "python".into(),
         router: "trunkline-router".into(),
         model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
-        shards,
         generation: 0,
         base: Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() }),
     };
@@ -228,7 +229,8 @@ fn every_flag_has_a_case() {
     let mut command = ParsedArgs::command();
     command.build();
     let arguments = command.find_subcommand(SERVE).unwrap().get_arguments();
-    let is_setting = |arg: &&Arg| arg.get_long().is_some_and(|flag| !["help", CONFIG].contains(&flag));
+    let is_setting =
+        |arg: &&Arg| arg.get_long().is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET].contains(&flag));
     let settings: Vec<&Arg> = arguments.filter(is_setting).collect();
     assert!(settings.iter().all(|arg| arg.is_hide_env_values_set()), "the help shows a variable's value");
     let flags: BTreeSet<&str> = settings.iter().filter_map(|arg| arg.get_long()).collect();

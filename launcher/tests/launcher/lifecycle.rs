@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::support::{Bench, Running, is_alive, kill, pid, wait_until_gone};
 use rustix::process::Signal;
 use serde_json::Value;
-use trunkline_launcher::child::ShardId;
 use trunkline_launcher::pace::Pace;
 use trunkline_settings::{KvCacheDtype, KvWindows, Numerics, ServeSettings};
 
@@ -71,14 +70,22 @@ fn ends(bench: &Bench) -> Vec<String> {
 
 #[test]
 fn two_lanes_have_a_socket_each_restart_alone_and_stop_after_the_router() {
-    let lanes = [0, 1].map(|lane| ShardId { lane, ..ShardId::default() });
-    let server = Bench::new().supervise_shards(lanes.to_vec(), &[], Pace::default());
+    let server = Bench::new().supervise(&["--replicas", "2"], Pace::default());
     server.wait_ready();
     let socket = |start: &Value| PathBuf::from(flag(&start["argv"], "--socket").unwrap());
     let starts = [1, 2].map(|nth| server.bench.nth("shard", "start", nth));
-    let mut names = starts.each_ref().map(|start| socket(start).file_name().unwrap().to_owned());
+    let mut names = starts.each_ref().map(|start| {
+        (flag(&start["argv"], "--lane").unwrap(), socket(start).file_name().unwrap().to_owned())
+    });
     names.sort();
-    assert_eq!(names, ["shard-l1.sock", "shard.sock"]);
+    assert_eq!(names, [("0", "shard.sock".into()), ("1", "shard-l1.sock".into())]);
+    let router = server.bench.nth("router", "start", 1);
+    let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
+    assert_eq!(settings.compute.replicas, 2);
+    let mut sockets = starts.each_ref().map(socket);
+    sockets.sort();
+    sockets.reverse();
+    assert_eq!(settings.shard_sockets, sockets, "in the order of the lanes");
 
     server.bench.nth("shard", "listen", 2);
     kill(pid(&starts[0]), Signal::KILL);

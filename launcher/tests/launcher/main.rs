@@ -9,5 +9,6 @@ mod flags;
 mod lifecycle;
 mod parts;
 mod reload;
+mod replicas;
 mod status;
 mod support;

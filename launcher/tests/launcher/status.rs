@@ -23,12 +23,12 @@ fn a_ready_server_is_listed_with_its_numbers() {
     assert_eq!(code, 0);
     let pid = server.pid().to_string();
     assert_eq!(rows.len(), 1);
-    assert_eq!(rows[0][..5], [&pid, "fake/model", url, "2", "1"]);
-    assert_eq!(rows[0][6], "ready");
+    assert_eq!(rows[0][..6], [&pid, "fake/model", url, "1/1", "3", "1"]);
+    assert_eq!(rows[0][7], "ready");
     let (code, rows) = status(&server, &["--url", url]);
     assert_eq!(
         (code, &rows[0][..]),
-        (0, ["-", "fake/model", url, "2", "1", "-", "ready"].map(str::to_owned).as_slice())
+        (0, ["-", "fake/model", url, "-", "3", "1", "-", "ready"].map(str::to_owned).as_slice())
     );
 }
 
@@ -56,7 +56,7 @@ fn a_server_that_is_not_ready_says_why() {
     let server = Bench::new().with("FAKE_ROUTER", "never-ready").serve(&[]);
     server.bench.nth("router", "listen", 1);
     let (code, rows) = status(&server, &[]);
-    assert_eq!((code, rows[0][6].as_str()), (1, "model_loading: no shard yet"));
+    assert_eq!((code, rows[0][7].as_str()), (1, "model_loading: no shard yet"));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_server_that_drains_is_stopping() {
     server.bench.nth("router", "sigterm", 1);
     let (code, rows) = status(&server, &[]);
     assert_eq!(
-        (code, rows[0][0].as_str(), rows[0][6].as_str()),
+        (code, rows[0][0].as_str(), rows[0][7].as_str()),
         (1, server.pid().to_string().as_str(), "stopping")
     );
     std::fs::write(server.bench.path("release"), "").unwrap();

@@ -19,8 +19,14 @@ NEED = MemoryNeed(weight_bytes=100 * MIB, scratch_bytes=10 * MIB, kv_bytes_per_t
 BLOCK_SIZE = 32
 
 
-def pool_tokens(available_bytes: int, wanted_tokens: int | None = None) -> int:
-    blocks = plan_pool(NEED, available_bytes=available_bytes, block_size=BLOCK_SIZE, wanted_tokens=wanted_tokens)
+def pool_tokens(available_bytes: int, wanted_tokens: int | None = None, num_shares: int = 1) -> int:
+    blocks = plan_pool(
+        NEED,
+        available_bytes=available_bytes,
+        block_size=BLOCK_SIZE,
+        wanted_tokens=wanted_tokens,
+        num_shares=num_shares,
+    )
     return blocks * BLOCK_SIZE
 
 
@@ -34,6 +40,12 @@ def test_a_middling_machine_gives_a_quarter_of_its_memory() -> None:
 
 def test_a_small_machine_gives_the_memory_that_weights_leave() -> None:
     assert pool_tokens(140 * MIB) == 30 * MIB // NEED.kv_bytes_per_token
+
+
+def test_shards_that_share_the_memory_share_the_size_that_one_alone_would_take() -> None:
+    assert pool_tokens(1 << 40, num_shares=4) == DEFAULT_POOL_TOKENS // 4
+    assert pool_tokens(1024 * MIB, num_shares=2) == 128 * MIB // NEED.kv_bytes_per_token
+    assert pool_tokens(1024 * MIB, 64, num_shares=2) == 64, "it is this shard's part already"
 
 
 def test_the_smallest_pool_is_accepted_and_one_byte_less_refused() -> None:

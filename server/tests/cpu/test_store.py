@@ -248,6 +248,16 @@ def test_each_lane_has_a_store_of_its_own(checkpoint: Checkpoint, tmp_path: Path
     assert [list(blocks.slots) for blocks in other.store.contents()] == [[]]
 
 
+def test_lanes_share_the_size_of_the_store(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    def num_slots(num_lanes: int) -> int:
+        store = StoreOptions(path=tmp_path, max_bytes=1 << 20, num_lanes=num_lanes, lane=num_lanes - 1)
+        return open_backend(checkpoint, None, store=store).info.num_store_slots
+
+    assert num_slots(4) == num_slots(1) // 4 > 0
+    with pytest.raises(InvalidArgument, match="`--kv-disk-size` is 1048576 bytes for 999 replicas, but one block"):
+        num_slots(999)
+
+
 def test_an_unusable_folder_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("x")

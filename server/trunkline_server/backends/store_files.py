@@ -38,6 +38,8 @@ class StoreOptions:
 
     path: Path
     max_bytes: int
+    # Lanes of this model, each of which gets an equal part of `max_bytes`.
+    num_lanes: int = 1
     # True if the server does without the store when the folder cannot be used.
     is_optional: bool = False
     lane: int = 0
@@ -121,6 +123,10 @@ def close_files(store: KernelStore | None, counts: dict[str, int]) -> None:
     logger.info("KV block store closed", extra={"fields": counts})
 
 
+def _for_lanes(options: StoreOptions) -> str:
+    return "" if options.num_lanes == 1 else f" for {options.num_lanes} replicas"
+
+
 def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | None, BackendInfo]:
     """Opens the model's store in the lane's folder below `options.path`; returns it, and `info` with its slots and
     folder.
@@ -132,10 +138,11 @@ def open_files(info: BackendInfo, options: StoreOptions) -> tuple[KernelStore | 
 
     block_bytes = info.bytes_per_block + info.bytes_per_window_part
     slot_bytes = -(-block_bytes // SLOT_MULTIPLE) * SLOT_MULTIPLE
-    num_slots = min(options.max_bytes // slot_bytes, MAX_SLOTS)
+    num_slots = min(options.max_bytes // options.num_lanes // slot_bytes, MAX_SLOTS)
     if num_slots == 0:
         raise InvalidArgument(
-            f"`--kv-disk-size` is {options.max_bytes} bytes, but one block of this model takes {slot_bytes}",
+            f"`--kv-disk-size` is {options.max_bytes} bytes{_for_lanes(options)}, but one block of this model takes "
+            f"{slot_bytes}",
             hint="allow for at least a few hundred blocks",
         )
     folder = options.folder(info.numeric_fingerprint)

@@ -7,8 +7,6 @@ use trunkline_launcher::log::Log;
 use trunkline_launcher::runtime_dir::{LOCK_FILE, RuntimeDir, check_socket_path, owner_in_name, sweep};
 use trunkline_settings::{LogFormat, LogLevel, ServeSettings};
 
-const SHARDS: [ShardId; 1] = [ShardId { model: 0, lane: 0, rank: 0 }];
-
 fn quiet() -> Log {
     Log::new(LogFormat::Text, LogLevel::Error)
 }
@@ -20,11 +18,11 @@ fn mode(path: &Path) -> u32 {
 #[test]
 fn folder_is_private_and_goes_with_its_owner() {
     let base = tempfile::tempdir().unwrap();
-    let dir = RuntimeDir::create(&[base.path().into()], &SHARDS, &quiet()).unwrap();
+    let dir = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
     let path = dir.path().to_owned();
     assert_eq!(mode(&path), 0o700);
     assert_eq!(mode(&path.join(LOCK_FILE)), 0o600);
-    fs::write(dir.socket(SHARDS[0], 0), "").unwrap();
+    fs::write(dir.socket(ShardId::default(), 0), "").unwrap();
     drop(dir);
     assert!(!path.exists());
 }
@@ -37,7 +35,7 @@ fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
         DirBuilder::new().mode(0o700).create(&path).unwrap();
         path
     };
-    let living = RuntimeDir::create(&[base.path().into()], &SHARDS, &quiet()).unwrap();
+    let living = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
     let parent = std::os::unix::process::parent_id();
     // The file was locked once, so the folder is stale although another process now has the id in its name.
     let reused = make(&format!("trunkline-{parent}-0000000a"));
@@ -65,7 +63,7 @@ fn sweep_takes_the_dead_and_leaves_the_living_and_the_foreign() {
 fn settings_are_written_to_the_private_folder_only() {
     let base = tempfile::tempdir().unwrap();
     let settings = ServeSettings::new("/s".into(), "/m".into(), "n".into());
-    let dir = RuntimeDir::create(&[base.path().into()], &SHARDS, &quiet()).unwrap();
+    let dir = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
     dir.write_settings(0, &settings).unwrap();
     let target = base.path().join("target");
     fs::write(&target, "of great value").unwrap();
@@ -91,9 +89,9 @@ fn too_long_a_base_is_passed_over_for_the_next() {
     let base = tempfile::tempdir().unwrap();
     let long = base.path().join("x".repeat(100));
     fs::create_dir(&long).unwrap();
-    let dir = RuntimeDir::create(&[long.clone(), base.path().into()], &SHARDS, &quiet()).unwrap();
+    let dir = RuntimeDir::create(&[long.clone(), base.path().into()], &quiet()).unwrap();
     assert_eq!(dir.path().parent(), Some(base.path()));
-    let error = RuntimeDir::create(std::slice::from_ref(&long), &SHARDS, &quiet()).unwrap_err().to_string();
+    let error = RuntimeDir::create(std::slice::from_ref(&long), &quiet()).unwrap_err().to_string();
     assert!(error.contains("the limit is 107"), "{error}");
     assert_eq!(fs::read_dir(&long).unwrap().count(), 0);
 }

@@ -1,11 +1,12 @@
-"""Fake of `trunkline-router`: ready once the shard's socket answers; exits on SIGTERM, on SIGUSR2 and when its lifeline
+"""Fake of `trunkline-router`: ready once a shard's socket answers; exits on SIGTERM, on SIGUSR2 and when its lifeline
 ends.
 
 Its FAKE_ variables are in the file `environment` beside it.
 
 FAKE_ROUTER=hold: a stream is open, so a signal ends the router only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
-The file FAKE_HUNG makes the router report that the shard has hung for the seconds that the file holds.
+The file FAKE_HUNG makes the router report that a shard has hung: the file holds the seconds and the socket's name, and
+is for the router that has this socket.
 The file FAKE_EXCUSED makes the router report that requests are to blame for as many losses as the file says.
 """
 
@@ -38,9 +39,14 @@ def settings():
     return json.loads(path.read_text())
 
 
-def shard_answers():
+def answers(path):
     with socket.socket(socket.AF_UNIX) as shard:
-        return shard.connect_ex(SETTINGS["shard_sockets"][0]) == 0
+        return shard.connect_ex(path) == 0
+
+
+def report_ready(path):
+    print(json.dumps({"ready": {"socket": path, "answers": "text"}}), flush=True)
+    note("ready", socket=path)
 
 
 def lifeline():
@@ -61,10 +67,11 @@ def exit_if_told():
 
 def report_if_told():
     told = Path(os.environ["FAKE_HUNG"])
-    if told.exists():
-        report = {"hung_shard": {"socket": SETTINGS["shard_sockets"][0], "seconds": int(told.read_text())}}
-        told.unlink()
-        print(json.dumps(report), flush=True)
+    seconds, name = told.read_text().split() if told.exists() else ("", "")
+    for path in SETTINGS["shard_sockets"]:
+        if Path(path).name == name:
+            told.unlink()
+            print(json.dumps({"hung_shard": {"socket": path, "seconds": int(seconds)}}), flush=True)
     told = Path(os.environ["FAKE_EXCUSED"])
     if told.exists():
         report = {"excused": {"socket": SETTINGS["shard_sockets"][0], "num_losses": int(told.read_text())}}
@@ -126,14 +133,15 @@ listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--listener") + 1]))
 assert listener.getsockname()[1] == SETTINGS["server"]["port"]
 listener.settimeout(0.02)
 note("listen")
-ready = False
+ready = set()
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()
         report_if_told()
-        if not ready and behaviour != "never-ready" and shard_answers():
-            ready = True
-            print(json.dumps({"ready": {"socket": SETTINGS["shard_sockets"][0], "answers": "text"}}), flush=True)
+        for path in SETTINGS["shard_sockets"]:
+            if path not in ready and behaviour != "never-ready" and answers(path):
+                ready.add(path)
+                report_ready(path)
         if not ready and "--accept-when-ready" in sys.argv:
             time.sleep(0.005)
             continue
@@ -147,7 +155,8 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         if path == b"/readyz" and not ready:
             status, body = b"503 Unavailable", b'{"error": "no shard yet", "code": "model_loading"}'
         elif path == b"/metrics":
-            body = b"trunkline_running_sequences 2.0\ntrunkline_queued_sequences 1.0\n"
+            body = b'trunkline_running_sequences{lane="0"} 2.0\n' + b'trunkline_running_sequences{lane="1"} 1.0\n'
+            body += b"trunkline_queued_sequences 1.0\n"
         elif path == b"/v1/models":
             body = b'{"data": [{"id": "fake/model"}]}'
         head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))

@@ -1,8 +1,9 @@
 """Fake of `python -m trunkline_server`: behaves as docs/parts/launcher.md says, but loads nothing.
 
 Its FAKE_ variables are in the file `environment` beside it. FAKE_JOURNAL: file to which every event is appended as one
-JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave.
+JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave, the latter in the lane FAKE_LANE if there is one.
 
+FAKE_SHARD=late: the shard listens once the file FAKE_RELEASE exists.
 FAKE_SHARD=hang-with-store, crash-with-store: a shard that was started beside another one hangs or crashes once that one
 has given up its store.
 """
@@ -61,8 +62,9 @@ def chatter():
 
 
 def serve():
-    runs = sum('"role": "shard", "event": "start"' in line for line in Path(JOURNAL).read_text().splitlines())
-    path = flag("--socket")
+    path, lane = flag("--socket"), flag("--lane")
+    begun = [json.loads(line) for line in Path(JOURNAL).read_text().splitlines()]
+    runs = sum(entry["role"] == "shard" and entry["event"] == "start" and entry["lane"] == lane for entry in begun)
     folder = Path(path).parent
     folder_mode = stat.S_IMODE(folder.stat().st_mode)
     settings = json.loads(Path(flag("--settings")).read_text())
@@ -70,12 +72,15 @@ def serve():
         "shard",
         "start",
         argv=sys.argv[3:],
+        lane=lane,
+        device=os.environ.get("CUDA_VISIBLE_DEVICES"),
         settings=settings,
         variables=VARIABLES,
         folder=str(folder),
         folder_mode=folder_mode,
     )
-    behaviour = os.environ.get("FAKE_SHARD", "serve")
+    is_meant = os.environ.get("FAKE_LANE", lane) == lane
+    behaviour = os.environ.get("FAKE_SHARD", "serve") if is_meant else "serve"
     if behaviour == "refuse":
         print("error: tensor `x` is damaged", file=sys.stderr)
         sys.exit(2)
@@ -116,10 +121,13 @@ def serve():
         if behaviour == "crash-with-store":
             print("about to fall over\n", file=sys.stderr)
             sys.exit(3)
+    while behaviour == "late" and not Path(os.environ["FAKE_RELEASE"]).exists():
+        if ended.wait(0.005):
+            sys.exit()
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    note("shard", "listen")
+    note("shard", "listen", lane=lane)
     ended.wait()
     note("shard", "end")
 

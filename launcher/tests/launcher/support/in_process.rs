@@ -8,7 +8,6 @@ use std::thread::{self, JoinHandle};
 use rustix::process::Signal;
 use trunkline_launcher::args::resolved::{Request, ServeConfig};
 use trunkline_launcher::args::{SERVE, parse};
-use trunkline_launcher::child::ShardId;
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
@@ -31,11 +30,6 @@ pub struct InProcess {
 impl Bench {
     /// Runs `trunkline serve --port 0 ARGS` without the command itself.
     pub fn supervise(self, args: &[&str], pace: Pace) -> InProcess {
-        self.supervise_shards(vec![ShardId::default()], args, pace)
-    }
-
-    /// Does the same with these shards.
-    pub fn supervise_shards(self, shards: Vec<ShardId>, args: &[&str], pace: Pace) -> InProcess {
         let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
         let (is_ready, ready) = sync_channel(1);
         let config = config(args);
@@ -46,11 +40,11 @@ impl Bench {
             let base = Arc::new(Base {
                 listener: Listener::open(&config.server.hostname, config.server.port)?,
                 metrics_listener: Listener::open_for_metrics(&config.server)?,
-                runtime_dir: RuntimeDir::create(&[folder], &shards, &config.log())?,
+                runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
                 pace,
             });
             let model = ResolvedModel { path: model, model_id: "fake/model".into(), revision: None };
-            let plan = Plan { config, python, router, model, shards, generation: 0, base };
+            let plan = Plan { config, python, router, model, generation: 0, base };
             let reread = Box::new(|| unreachable!("no test of this kind reloads"));
             Supervisor::start(plan, reread, &events, supervisor_sender)?.run(|_| {
                 is_ready.send(()).unwrap();

@@ -198,9 +198,9 @@ impl Bench {
         self.tell("exit", &code.to_string());
     }
 
-    /// Makes the running router report that the shard has hung for `seconds`.
-    pub fn report_hang(&self, seconds: u64) {
-        self.tell("hung", &seconds.to_string());
+    /// Makes the running router report that the shard with this socket has hung for `seconds`.
+    pub fn report_hang(&self, socket: &str, seconds: u64) {
+        self.tell("hung", &format!("{seconds} {socket}"));
     }
 
     /// Makes the running router report that requests are to blame for the last losses.

@@ -60,6 +60,7 @@ def build(
     kv_cache_dtype: str = "auto",
     threads: int | None = None,
     pinning: str = "off",
+    num_shares: int = 1,
     max_batch_total_tokens: int | None = None,
     max_step_tokens: int | None = None,
     max_step_sequences: int | None = None,
@@ -74,7 +75,7 @@ def build(
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16; pinning: auto, on or off; available_bytes: for tests.
-    threads: None uses the default of `--threads`.
+    threads: None uses the default of `--threads`. num_shares: see `BackendOptions`.
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
@@ -96,7 +97,9 @@ def build(
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
     available_bytes = available_memory() if available_bytes is None else available_bytes
-    sizes = _pool_sizes(config, need, available_bytes, max_batch_total_tokens, window_parts, kv_dtype, block_size, step)
+    sizes = _pool_sizes(
+        config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
+    )
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
@@ -233,17 +236,24 @@ def _pool_sizes(
     config: ModelConfig,
     need: MemoryNeed,
     available_bytes: int,
+    num_shares: int,
     wanted_tokens: int | None,
     window_parts: int | Literal["auto"] | None,
     kv_dtype: str,
     block_size: int,
     step: dict[str, int],
 ) -> PoolSizes:
-    num_blocks = plan_pool(need, available_bytes=available_bytes, block_size=block_size, wanted_tokens=wanted_tokens)
+    num_blocks = plan_pool(
+        need,
+        available_bytes=available_bytes,
+        block_size=block_size,
+        wanted_tokens=wanted_tokens,
+        num_shares=num_shares,
+    )
     if config.recurrent is None:
         return _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
     if not isinstance(window_parts, int):
-        left_bytes = available_bytes - need.bytes_with(num_blocks * block_size)
+        left_bytes = (available_bytes - need.bytes_with(num_blocks * block_size)) // num_shares
         window_parts = num_states(left_bytes, STATE_ELEMENT_BYTES * config.state_size, step["max_step_sequences"])
     return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
 

@@ -56,11 +56,14 @@ class MemoryNeed:
         )
 
 
-def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None) -> int:
+def plan_pool(
+    need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None, num_shares: int = 1
+) -> int:
     """Returns the number of blocks in the pool. Raises DoesNotFit.
 
-    wanted_tokens: `--max-batch-total-tokens`, rounded up to whole blocks and either met or refused; None: the pool
-    takes its default size, or less if weights and scratch leave less.
+    wanted_tokens: this shard's part of `--max-batch-total-tokens`, rounded up to whole blocks and either met or
+    refused; None: the pool takes its default size, or less if weights and scratch leave less. num_shares: shards of
+    this machine that divide that size among them.
     """
     left_bytes = available_bytes - need.weight_bytes - need.scratch_bytes
     if wanted_tokens is not None:
@@ -74,7 +77,7 @@ def plan_pool(need: MemoryNeed, *, available_bytes: int, block_size: int, wanted
             )
         return num_blocks
     budget_bytes = min(available_bytes // DEFAULT_POOL_MEMORY_DIVISOR, left_bytes)
-    num_tokens = min(DEFAULT_POOL_TOKENS, max(budget_bytes, 0) // need.kv_bytes_per_token)
+    num_tokens = min(DEFAULT_POOL_TOKENS, max(budget_bytes, 0) // need.kv_bytes_per_token) // num_shares
     if num_tokens < MIN_POOL_TOKENS:
         raise DoesNotFit(
             f"weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)} and the smallest KV pool "

@@ -35,8 +35,8 @@ class ReferenceBackend(StepBackend):
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
     8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto, f32, int8 or int4; the last
-    two round as the CPU backend does. threads: torch's, None leaves their number unchanged.
-    Raises InvalidArgument.
+    two round as the CPU backend does. threads: torch's, None leaves their number unchanged. num_shares: see
+    `BackendOptions`. Raises InvalidArgument.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class ReferenceBackend(StepBackend):
         max_step_sequences: int = DEFAULT_STEP_SEQUENCES,
         kv_cache_dtype: str = "auto",
         threads: int | None = None,
+        num_shares: int = 1,
         block_size: int = DEFAULT_BLOCK_SIZE,
     ) -> None:
         config = checkpoint.config
@@ -63,7 +64,7 @@ class ReferenceBackend(StepBackend):
                 hint="use auto",
             )
         if max_batch_total_tokens is None:
-            max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS)
+            max_batch_total_tokens = min(config.max_position_embeddings, DEFAULT_POOL_TOKENS) // num_shares
         for name, value in {
             "max_batch_total_tokens": max_batch_total_tokens,
             "max_step_tokens": max_step_tokens,

@@ -45,7 +45,7 @@ class TransformersBackend(StepBackend):
 
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks. max_step_tokens, max_step_sequences:
     limits of one step. kv_cache_dtype: auto, or the dtype of the weights. threads: torch's; None: one per core
-    within the CPU quota. Raises UserError.
+    within the CPU quota. num_shares: see `BackendOptions`. Raises UserError.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class TransformersBackend(StepBackend):
         max_step_sequences: int = DEFAULT_STEP_SEQUENCES,
         kv_cache_dtype: str = "auto",
         threads: int | None = None,
+        num_shares: int = 1,
     ) -> None:
         _log_through_ours()
         # By itself, torch knows no quota of CPU time.
@@ -72,7 +73,7 @@ class TransformersBackend(StepBackend):
                 f"{kv_dtype}",
                 hint="use auto",
             )
-        pool = _make_pool(trial, max_batch_total_tokens)
+        pool = _make_pool(trial, max_batch_total_tokens, num_shares)
         sizes = ", ".join(map(str, trial.sizes))
         numbers = (
             f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
@@ -120,13 +121,13 @@ def _try(model: PreTrainedModel, folder: Folder) -> Trial:
         raise folder.refusal(f"fails when it is computed in pieces ({first_line(error)})") from error
 
 
-def _make_pool(trial: Trial, wanted_tokens: int | None) -> Blocks:
+def _make_pool(trial: Trial, wanted_tokens: int | None, num_shares: int) -> Blocks:
     """Makes the pool. Raises DoesNotFit."""
     bytes_per_token, available = trial.bytes_per_token, available_memory()
     num_tokens = wanted_tokens
     if num_tokens is None:
         budget = available // DEFAULT_POOL_MEMORY_DIVISOR // bytes_per_token
-        num_tokens = min(DEFAULT_POOL_TOKENS, max(budget, BLOCK_SIZE))
+        num_tokens = max(min(DEFAULT_POOL_TOKENS, budget) // num_shares, BLOCK_SIZE)
     num_blocks = -(-num_tokens // BLOCK_SIZE)
     if num_blocks * BLOCK_SIZE * bytes_per_token > available:
         raise DoesNotFit(
