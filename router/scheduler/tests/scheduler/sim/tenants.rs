@@ -64,6 +64,7 @@ impl Scenario {
                 vocab_size: 50_000,
                 ..LIMITS
             },
+            more_lanes: Vec::new(),
             faults: ShardFaults::default(),
             arrivals,
             outages: Vec::new(),
