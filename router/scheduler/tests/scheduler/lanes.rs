@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use crate::draw;
+use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
 use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
 use crate::sim::{Options, Report};
 use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
-use trunkline_scheduler::{EndReason, LaneId, Millis, RejectReason, SequenceErrorCode};
+use trunkline_scheduler::{
+    EndReason, Event, LaneId, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, ShardLimits,
+};
 
 const KIND: &str = "--kind lanes ";
 
@@ -223,4 +226,45 @@ fn conversations_return_to_the_lane_that_has_their_prefix() {
         let used: BTreeSet<bool> = many.lane_stats.iter().map(|lane| lane.steps > 20).collect();
         assert_eq!(used, [true].into(), "{:?}", many.lane_stats);
     }
+}
+
+#[test]
+fn a_passed_over_sequence_runs_at_the_end_of_its_window_though_nothing_else_happens() {
+    let config = SchedulerConfig { num_lanes: 2, cached_first_window_ms: 50, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS).with_all_lanes();
+    driver.submit(request(1, vec![1; 40], 30));
+    driver.run();
+    // The first lane has the prefix. It seems to have room, but never plans.
+    driver.submit(request(2, vec![1; 41], 30));
+    assert!(driver.plan_on(LaneId(1)).is_none(), "it is better off on the first lane");
+    let until = driver.now.plus(50);
+    assert_eq!(driver.scheduler.next_wakeup(), Some(until));
+    driver.now = until;
+    assert!(driver.plan_on(LaneId(1)).is_some_and(|plan| !plan.chunks.is_empty()));
+}
+
+#[test]
+fn the_streams_of_a_lane_go_on_while_it_clears_suspects() {
+    let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, ShardLimits { max_step_sequences: 16, ..LIMITS }).with_all_lanes();
+    for id in 0..8 {
+        driver.submit(request(id, vec![id as u32; 4], 40));
+        for lane in driver.scheduler.lane_ids() {
+            driver.plan_on(lane);
+            driver.acknowledge_on(lane);
+        }
+    }
+    assert_eq!(driver.scheduler.lane_stats(LaneId(0)).num_running, 4);
+    driver.plan_on(LaneId(1)).expect("a step of the second lane");
+    driver.handle(Event::ShardLost { lane: LaneId(1), may_return: true });
+    let mut sizes = Vec::new();
+    for _ in 0..7 {
+        let plan = driver.plan().expect("there is work");
+        assert!(driver.plan().is_none(), "a suspect shares its time with nobody");
+        sizes.push(plan.chunks.len());
+        driver.acknowledge();
+    }
+    assert_eq!(sizes, [1, 5, 1, 6, 1, 7, 1], "each suspect has a step, and all others have one after it");
+    driver.run();
+    assert!((0..8).all(|id| driver.ended(id) == Some(&EndReason::Length)));
 }
