@@ -1,6 +1,7 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
 //! with `--kind windows` of a model whose layers have windows, with `--kind recurrent` of one with recurrent layers,
-//! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors.
+//! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors,
+//! with `--kind lanes` of several lanes.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -22,8 +23,11 @@ fn main() {
             ("--kind", "recurrent", _) => random = Scenario::random_recurrent,
             ("--kind", "tenants", _) => random = Scenario::random_tenants,
             ("--kind", "vectors", _) => random = Scenario::random_pooled,
+            ("--kind", "lanes", _) => random = Scenario::random_lanes,
             _ => {
-                println!("usage: sim [--seed N] [--count N] [--kind windows|recurrent|tenants|vectors]");
+                println!(
+                    "usage: sim [--seed N] [--count N] [--kind windows|recurrent|tenants|vectors|lanes]"
+                );
                 return;
             }
         }
@@ -35,10 +39,11 @@ fn main() {
         }
         let report = run(&scenario, Options { is_verbose: count == 1, ..Options::default() });
         println!(
-            "seed {seed}: {} requests of {} tenants, {} tokens, {} computed, {} preemptions, {} events, {} ms, \
-             {} steps, trace {:016x}",
+            "seed {seed}: {} requests of {} tenants on {} lanes, {} tokens, {} computed, {} preemptions, \
+             {} events, {} ms, {} steps, trace {:016x}",
             scenario.arrivals.len(),
             scenario.num_tenants(),
+            scenario.config.num_lanes,
             scenario.num_tokens(),
             report.stats.scheduled_tokens,
             report.stats.preemptions,

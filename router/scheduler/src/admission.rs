@@ -2,7 +2,7 @@
 
 use trunkline_kv::{BlockTable, PrefixHit};
 
-use crate::choice::{next_suspect, next_waiting};
+use crate::choice::Choice;
 use crate::event::Restored;
 use crate::fairness::TenantKey;
 use crate::lane::Lane;
@@ -34,8 +34,8 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
         .filter(|&need| need > 0)
         .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
     parts.promote();
-    let mut passed = Vec::new();
-    while let Some(key) = next_waiting(parts, &mut passed) {
+    let mut choice = Choice::default();
+    while let Some(key) = choice.next_waiting(parts) {
         if parts.sequences[key].suspect_until.is_some() {
             return; // It lacks room, and no other sequence may take it.
         }
@@ -70,7 +70,7 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
 /// Lets the next suspect run by itself, if one waits and there is room for it.
 pub(crate) fn admit_suspect(parts: &mut Lifecycle<'_>) {
     while parts.lane.suspect.is_none()
-        && let Some(key) = next_suspect(parts)
+        && let Some(key) = Choice::next_suspect(parts)
     {
         let yielding = Yielding::of(parts);
         let is_full = yielding.num_occupied_places() >= yielding.max_running();
@@ -217,6 +217,7 @@ fn worth_restoring(parts: &mut Lifecycle<'_>, hit: PrefixHit) -> PrefixHit {
 /// Moves a sequence from the queue to the lane. There is room for it.
 fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
     parts.sequences.leave_queue(key);
+    parts.sequences[key].wait.passed_at = None;
     let wire_id = parts.lane.new_wire_id();
     let shard = parts.lane.shard_mut();
     let sequence = &mut parts.sequences[key];

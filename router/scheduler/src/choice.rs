@@ -4,6 +4,7 @@
 //! sequence that another lane will probably answer sooner, because it has more of its prefix or less to do. So a
 //! conversation stays where its prefix is, until the wait there costs more than computing the prefix again.
 
+use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::sequence::{Sequence, SequenceKey};
@@ -17,65 +18,129 @@ const TOKENS_PER_STREAM: u64 = 16;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
 
-/// The prospects of a waiting sequence on a lane.
+/// A connected lane as a waiting sequence sees it.
 #[derive(Clone, Copy, Debug)]
-struct Prospect {
-    /// True if the lane would take it now.
-    has_room: bool,
-    /// Predicted milliseconds until its first token.
-    first_token_ms: f64,
+struct Outlook {
+    lane: LaneId,
+    /// True if a sequence that has its blocks could begin now.
+    has_place: bool,
+    /// Predicted milliseconds until a sequence that is fully cached has its first token.
+    wait_ms: f64,
+    /// Milliseconds of prefill for a token.
+    token_ms: f64,
 }
 
-/// Returns the next sequence in the queue that the lane should take. Those that are better off elsewhere are added to
-/// `passed`, which holds what was passed over before for the same plan.
-pub(crate) fn next_waiting(parts: &mut Lifecycle<'_>, passed: &mut Vec<SequenceKey>) -> Option<SequenceKey> {
-    while passed.len() < MAX_PASSED {
-        let key = parts.sequences.first_waiting(passed)?;
-        if !is_better_elsewhere(parts, key) {
-            return Some(key);
+/// The choice of one plan.
+#[derive(Debug, Default)]
+pub(crate) struct Choice {
+    /// The sequences that the lane left to others.
+    passed: Vec<SequenceKey>,
+    /// The other lanes, which do not change while the plan is made.
+    others: Vec<Outlook>,
+}
+
+impl Choice {
+    /// Returns the next sequence in the queue that the lane should take. Those that are better off elsewhere are passed
+    /// over.
+    pub(crate) fn next_waiting(&mut self, parts: &mut Lifecycle<'_>) -> Option<SequenceKey> {
+        parts.sequences.sort_waiting();
+        let mut here = None;
+        while self.passed.len() < MAX_PASSED {
+            let shard = parts.lane.shard();
+            let may_run =
+                |key: &SequenceKey| !self.passed.contains(key) && shard.takes(&parts.sequences[*key]);
+            let key = parts.sequences.waiting().find(may_run)?;
+            let here = *here.get_or_insert_with(|| self.look(parts));
+            if !self.passes(parts, here, key) {
+                return Some(key);
+            }
+            self.passed.push(key);
         }
-        parts.sequences[key].wait.passed_at.get_or_insert(parts.now);
-        passed.push(key);
+        None
     }
-    None
-}
 
-/// Returns the next suspect that the lane should take.
-pub(crate) fn next_suspect(parts: &Lifecycle<'_>) -> Option<SequenceKey> {
-    parts.sequences.suspects().find(|&key| !is_better_elsewhere(parts, key))
-}
-
-/// Returns true if the lane should leave a waiting sequence to another lane.
-fn is_better_elsewhere(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
-    if parts.others.iter().all(|lane| lane.shard.is_none()) {
-        return false;
+    /// Returns the next suspect that the lane should take.
+    pub(crate) fn next_suspect(parts: &mut Lifecycle<'_>) -> Option<SequenceKey> {
+        let takes = |key: &SequenceKey| parts.lane.shard().takes(&parts.sequences[*key]);
+        let suspects: Vec<SequenceKey> = parts.sequences.suspects().filter(takes).take(MAX_PASSED).collect();
+        if suspects.is_empty() {
+            return None;
+        }
+        let mut choice = Self::default();
+        let here = choice.look(parts);
+        suspects.into_iter().find(|&key| !choice.passes(parts, here, key))
     }
-    let sequence = &parts.sequences[key];
-    let Some(here) = prospect(parts, parts.lane, sequence) else { return true };
-    let elsewhere = parts.others.iter().filter_map(|lane| prospect(parts, lane, sequence));
-    // An idle lane waits for no full one.
-    let waits_for_place = here.has_room && parts.lane.running.len() > 0;
-    let window_ms = parts.config.cached_first_window_ms;
-    let may_wait = sequence.wait.passed_at.is_none_or(|at| parts.now.since(at) < window_ms);
-    let mut better = elsewhere.filter(|other| other.first_token_ms < here.first_token_ms);
-    may_wait && better.any(|other| other.has_room || waits_for_place)
+
+    /// Looks at the lanes. Returns the one that the plan is for.
+    fn look(&mut self, parts: &Lifecycle<'_>) -> Outlook {
+        if self.others.is_empty() {
+            let others = parts.others.iter().filter(|lane| lane.shard.is_some());
+            self.others.extend(others.map(|lane| outlook(parts, lane)));
+        }
+        outlook(parts, parts.lane)
+    }
+
+    /// Returns true if the lane should leave a waiting sequence to another lane.
+    fn passes(&self, parts: &mut Lifecycle<'_>, here: Outlook, key: SequenceKey) -> bool {
+        let sequence = &parts.sequences[key];
+        let window_ms = parts.config.cached_first_window_ms;
+        let passed_at = sequence.wait.passed_at.unwrap_or(parts.now);
+        if parts.now.since(passed_at) >= window_ms {
+            return false;
+        }
+        let here_ms = first_token_ms(here, sequence);
+        let has_room = has_room(parts, here, sequence);
+        // An idle lane waits for no full one.
+        let waits_for_place = has_room && parts.lane.running.len() > 0;
+        let is_better = |other: &Outlook| {
+            let lane = parts.others.get(other.lane);
+            lane.shard().takes(sequence)
+                && first_token_ms(*other, sequence) < here_ms
+                && (waits_for_place || self::has_room(parts, *other, sequence))
+        };
+        let passes = self.others.iter().any(is_better);
+        if passes && has_room {
+            parts.sequences[key].wait.passed_at = Some(passed_at);
+            let until = passed_at.plus(window_ms);
+            parts.lane.passes_until = Some(parts.lane.passes_until.map_or(until, |known| known.min(until)));
+        }
+        passes
+    }
 }
 
-/// Predicts how a waiting sequence would fare on a lane. None if it cannot run there.
-fn prospect(parts: &Lifecycle<'_>, lane: &Lane, sequence: &Sequence) -> Option<Prospect> {
-    let shard = lane.shard.as_ref().filter(|shard| shard.takes(sequence))?;
-    let num_cached = sequence.wait.cached_tokens.get(lane.id.0 as usize).copied().unwrap_or(0);
-    let num_uncached = u64::from(sequence.num_tokens().saturating_sub(num_cached));
+fn lane_of<'a>(parts: &'a Lifecycle<'_>, outlook: Outlook) -> &'a Lane {
+    if outlook.lane == parts.lane.id { parts.lane } else { parts.others.get(outlook.lane) }
+}
+
+fn outlook(parts: &Lifecycle<'_>, lane: &Lane) -> Outlook {
     let num_running = lane.running.len();
     let has_place = num_running < lane.max_running(parts.config);
-    let has_blocks = shard.blocks_for(sequence.num_tokens().saturating_sub(num_cached))
-        <= shard.kv.device().available_to(&sequence.request.salt);
     let num_ahead = prefill_ahead(parts.sequences, lane) + TOKENS_PER_STREAM * num_running as u64;
-    let mut first_token_ms = (num_uncached + num_ahead) as f64 * token_ms(parts, lane);
+    let token_ms = token_ms(parts, lane);
+    let mut wait_ms = num_ahead as f64 * token_ms;
     if !has_place {
-        first_token_ms += lane.throughput.mean_run_ms() as f64 / num_running.max(1) as f64;
+        wait_ms += lane.throughput.mean_run_ms() as f64 / num_running.max(1) as f64;
     }
-    Some(Prospect { has_room: has_place && has_blocks && lane.suspect.is_none(), first_token_ms })
+    Outlook { lane: lane.id, has_place: has_place && lane.suspect.is_none(), wait_ms, token_ms }
+}
+
+/// Tokens of a waiting sequence that it has to compute on a lane.
+fn num_uncached(outlook: Outlook, sequence: &Sequence) -> u32 {
+    let num_cached = sequence.wait.cached_tokens.get(outlook.lane.0 as usize).copied().unwrap_or(0);
+    sequence.num_tokens().saturating_sub(num_cached)
+}
+
+/// Predicted milliseconds until a waiting sequence has its first token on a lane.
+fn first_token_ms(outlook: Outlook, sequence: &Sequence) -> f64 {
+    outlook.wait_ms + f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
+}
+
+/// Returns true if a lane would probably take a waiting sequence now.
+fn has_room(parts: &Lifecycle<'_>, outlook: Outlook, sequence: &Sequence) -> bool {
+    let shard = lane_of(parts, outlook).shard();
+    outlook.has_place
+        && shard.blocks_for(num_uncached(outlook, sequence))
+            <= shard.kv.device().available_to(&sequence.request.salt)
 }
 
 /// Tokens that the lane's sequences still compute before their next token.

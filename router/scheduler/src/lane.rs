@@ -22,6 +22,10 @@ pub(crate) struct Lane {
     pub(crate) throughput: Throughput,
     /// The suspect that runs by itself (`loss.rs`).
     pub(crate) suspect: Option<SequenceKey>,
+    /// True if the last step was the suspect's, and the others have the next one.
+    pub(crate) others_are_next: bool,
+    /// The moment at which the lane takes a sequence that it passes over, though it has room for it.
+    pub(crate) passes_until: Option<Millis>,
     pub(crate) losses: LossLog,
     /// The turns of the cells, while sequences are separated.
     pub(crate) turns: Turns,
@@ -52,6 +56,8 @@ impl Lane {
             running: Running::default(),
             throughput: Throughput::default(),
             suspect: None,
+            others_are_next: false,
+            passes_until: None,
             losses: LossLog::default(),
             turns: Turns::default(),
             lost_at: None,
@@ -149,20 +155,30 @@ impl<'a> OtherLanes<'a> {
         self.before.iter().chain(self.after.iter())
     }
 
+    /// Another lane.
+    pub(crate) fn get(&self, id: LaneId) -> &Lane {
+        self.iter().find(|lane| lane.id == id).expect("the lane exists")
+    }
+
     pub(crate) fn get_mut(&mut self, id: LaneId) -> Option<&mut Lane> {
         self.before.iter_mut().chain(self.after.iter_mut()).find(|lane| lane.id == id)
     }
 }
 
-/// The moment at which waiting sequences end, because no lane has a shard and none is expected any more. None while one
-/// is connected, or loads for the first time.
+/// The moment from which no lane that is away is expected any more, so that sequences end which no connected one takes.
+/// While none is connected, a lane that loads for the first time is expected forever, and there is no such moment.
 pub(crate) fn gives_up_at<'a>(
-    mut lanes: impl Iterator<Item = &'a Lane>,
+    lanes: impl Iterator<Item = &'a Lane>,
     config: &SchedulerConfig,
 ) -> Option<Millis> {
-    lanes.try_fold(Millis(0), |latest, lane| match (&lane.shard, lane.lost_at) {
-        (Some(_), _) => None,
-        (None, _) if lane.is_closed => Some(latest),
-        (None, lost_at) => Some(latest.max(lost_at?.plus(config.shard_patience_ms))),
-    })
+    let (mut latest, mut is_connected, mut is_loading) = (Millis(0), false, false);
+    for lane in lanes {
+        match lane.lost_at {
+            _ if lane.shard.is_some() => is_connected = true,
+            _ if lane.is_closed => {}
+            Some(lost_at) => latest = latest.max(lost_at.plus(config.shard_patience_ms)),
+            None => is_loading = true,
+        }
+    }
+    (is_connected || !is_loading).then_some(latest)
 }

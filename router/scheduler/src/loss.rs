@@ -28,7 +28,7 @@ const BURST_MS: u64 = 60_000;
 const MIN_LOSSES_TO_SEPARATE: usize = 2;
 
 /// The sequences that a shard computes or restores.
-fn in_flight(shard: &Shard) -> BTreeSet<SequenceKey> {
+pub(crate) fn in_flight(shard: &Shard) -> BTreeSet<SequenceKey> {
     let chunks = shard.steps.iter().flat_map(|step| &step.chunks);
     chunks.map(|chunk| chunk.key).chain(shard.restores.awaiting()).collect()
 }
@@ -164,38 +164,20 @@ fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Sequence) {
     }
 }
 
-/// Ends the waiting sequences that can go on neither with a shard that was just connected nor on another lane.
-pub(crate) fn end_misfits(parts: &mut Lifecycle<'_>, shard: &Shard) {
+/// Ends the waiting sequences that no connected shard takes.
+pub(crate) fn end_stranded(parts: &mut Lifecycle<'_>) {
     for key in parts.sequences.keys_by_arrival() {
         let sequence = &parts.sequences[key];
-        let is_taken = |shard: &Shard| shard.takes(sequence);
-        if sequence.run.is_some()
-            || is_taken(shard)
-            || parts.others.iter().filter_map(|lane| lane.shard.as_ref()).any(is_taken)
-        {
-            continue;
-        }
-        if sequence.first_start.is_some() {
-            parts.end(key, EndReason::ShardLost);
-        } else if let Some(reason) = shard.misfit_of(sequence) {
-            let id = parts.remove_waiting(key);
-            reject(parts, id, reason);
-        }
-    }
-}
-
-/// Ends all waiting sequences, because no shard comes that could run them.
-pub(crate) fn end_waiting(parts: &mut Lifecycle<'_>) {
-    for key in parts.sequences.keys_by_arrival() {
-        let sequence = &parts.sequences[key];
-        if sequence.run.is_some() {
+        let shards = || parts.lanes().filter_map(|lane| lane.shard.as_ref());
+        if sequence.run.is_some() || shards().any(|shard| shard.takes(sequence)) {
             continue;
         }
         if sequence.first_start.is_some() {
             parts.end(key, EndReason::ShardLost);
         } else {
+            let misfit = shards().find_map(|shard| shard.misfit_of(sequence));
             let id = parts.remove_waiting(key);
-            reject(parts, id, RejectReason::ShardAway);
+            reject(parts, id, misfit.unwrap_or(RejectReason::ShardAway));
         }
     }
 }
@@ -209,9 +191,4 @@ pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
         parts.lane.suspect = None;
         parts.lane.losses.worked();
     }
-}
-
-/// Returns true while steps or restores of other sequences than `key` are in flight.
-pub(crate) fn has_others_in_flight(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
-    in_flight(parts.lane.shard()).iter().any(|&other| other != key)
 }

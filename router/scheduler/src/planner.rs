@@ -7,14 +7,14 @@ use trunkline_kv::StoreIndex;
 
 use crate::admission::{admit, admit_suspect};
 use crate::budget::{PrefillRoom, StepBudget, divide_prefill};
-use crate::choice::next_waiting;
+use crate::choice::Choice;
 use crate::consumption::Consumption;
 use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
 use crate::event::Update;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight, work_of};
 use crate::lifecycle::Lifecycle;
-use crate::loss::has_others_in_flight;
+use crate::loss::in_flight;
 use crate::message_size::start_bytes;
 use crate::output;
 use crate::plan::{Chunk, LogitsRows, StepPlan};
@@ -34,15 +34,43 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     }
     pass_windows(parts.sequences, parts.lane);
     admit_suspect(parts);
-    if let Some(suspect) = parts.lane.suspect
-        && has_others_in_flight(parts, suspect)
-    {
+    let turns = turns(parts);
+    if turns.is_empty() {
         return None;
     }
     let mut planner = Planner::new(parts);
-    let num_prefill_tokens = planner.plan_chunks();
+    let num_prefill_tokens = planner.plan_chunks(turns);
     planner.plan_drafts();
     planner.finish(num_prefill_tokens)
+}
+
+/// The sequences that share a step on a lane with a suspect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Suspect,
+    Others,
+}
+
+/// Returns whose step may be next, in the order in which they should be tried. The suspect has its steps to itself, with
+/// nothing else in flight, and the others have every second step, so that their streams go on.
+fn turns(parts: &Lifecycle<'_>) -> &'static [Turn] {
+    let (lane, shard) = (&*parts.lane, parts.lane.shard());
+    let Some(suspect) = lane.suspect else { return &[Turn::Others] };
+    let in_flight = in_flight(shard);
+    if in_flight.contains(&suspect) {
+        // A restore that was not sent yet goes with a plan of the suspect alone.
+        if shard.steps.len() == 0 {
+            return &[Turn::Suspect];
+        }
+        let step_id = shard.steps.next_step_id();
+        let others_want = lane.running.keys().iter().any(|&key| parts.sequences[key].num_wanted(step_id) > 0);
+        return if lane.others_are_next && others_want { &[] } else { &[Turn::Suspect] };
+    }
+    if !in_flight.is_empty() {
+        // The suspect waits for the restores of others, too.
+        return if shard.steps.len() > 0 { &[] } else { &[Turn::Others] };
+    }
+    if lane.others_are_next { &[Turn::Others, Turn::Suspect] } else { &[Turn::Suspect, Turn::Others] }
 }
 
 /// Returns true while masks are about to arrive. A plan without their sequences would separate them from the others,
@@ -73,14 +101,23 @@ impl<'p, 'a> Planner<'p, 'a> {
         Self { parts, plan, planned, budget, cell: None }
     }
 
-    /// Plans decodes and prefill, and returns the number of prefill tokens. A suspect has its steps to itself, and so
-    /// has a cell, if sequences are separated.
-    fn plan_chunks(&mut self) -> u32 {
-        if let Some(suspect) = self.parts.lane.suspect
-            && let Some(num_planned) = self.plan_suspect(suspect)
-        {
-            return num_planned;
+    /// Plans decodes and prefill, and returns the number of prefill tokens.
+    fn plan_chunks(&mut self, turns: &[Turn]) -> u32 {
+        for &turn in turns {
+            let num_prefill_tokens = match turn {
+                Turn::Suspect => self.plan_suspect(),
+                Turn::Others => self.plan_others(),
+            };
+            if !self.planned.is_empty() {
+                self.parts.lane.others_are_next = turn == Turn::Suspect;
+                return num_prefill_tokens;
+            }
         }
+        0
+    }
+
+    /// Plans sequences other than the suspect. If sequences are separated, a cell has its steps to itself.
+    fn plan_others(&mut self) -> u32 {
         let Lifecycle { sequences, lane, cells, now, .. } = &mut *self.parts;
         let Some(order) = cells.order(&lane.turns, sequences, *now) else { return self.plan_cell() };
         for cell in order {
@@ -97,8 +134,11 @@ impl<'p, 'a> Planner<'p, 'a> {
     /// Plans the sequences that may share the step. If a tenant's prompts are urgent, the step has only its sequences.
     fn plan_cell(&mut self) -> u32 {
         if self.parts.sequences.tenants().is_shared() {
-            self.take_place_back();
-            let first_waiting = next_waiting(self.parts, &mut Vec::new());
+            let mut first_waiting = None;
+            if self.parts.lane.suspect.is_none() {
+                self.take_place_back();
+                first_waiting = Choice::default().next_waiting(self.parts);
+            }
             let urgent = Yielding::of(self.parts).urgent_tenant(self.plan.step_id, first_waiting);
             if urgent.is_some() {
                 self.plan_decodes(urgent);
@@ -112,17 +152,18 @@ impl<'p, 'a> Planner<'p, 'a> {
         self.plan_prefills(None)
     }
 
-    /// Plans a chunk of the suspect, or nothing while it waits. Returns none if it lacks blocks that only other
-    /// sequences can return; it is preempted then, and they run.
-    fn plan_suspect(&mut self, suspect: SequenceKey) -> Option<u32> {
-        let wanted = self.parts.sequences[suspect].num_wanted(self.plan.step_id);
+    /// Plans a chunk of the suspect, or nothing while it waits. If it lacks blocks that only other sequences can return,
+    /// it is preempted.
+    fn plan_suspect(&mut self) -> u32 {
+        let Some(suspect) = self.parts.lane.suspect else { return 0 };
+        let wanted = self.parts.sequences[suspect].num_wanted_alone(self.plan.step_id);
         let num_planned =
             if wanted == 0 { 0 } else { self.plan_chunk(suspect, wanted.min(self.budget.tokens)) };
         let is_idle = self.parts.lane.shard().steps.len() == 0;
         if wanted > 0 && num_planned == 0 && is_idle && self.parts.sequences[suspect].is_running() {
             self.parts.preempt(suspect);
         }
-        if self.parts.lane.suspect.is_none() { None } else { Some(if wanted > 1 { num_planned } else { 0 }) }
+        if wanted > 1 { num_planned } else { 0 }
     }
 
     /// If all places are taken, and the next sequence in the queue belongs to a tenant with less than its part of them,
@@ -132,7 +173,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         if yielding.num_occupied_places() < yielding.max_running() {
             return;
         }
-        let Some(first_waiting) = next_waiting(self.parts, &mut Vec::new()) else { return };
+        let Some(first_waiting) = Choice::default().next_waiting(self.parts) else { return };
         if let Some(victim) = Yielding::of(self.parts).victim_for_place(first_waiting) {
             self.parts.preempt_for_tenant(victim);
         }
@@ -163,7 +204,9 @@ impl<'p, 'a> Planner<'p, 'a> {
         let step_id = self.plan.step_id;
         let is_beside_decodes = !self.planned.is_empty();
         let budget = max_tokens(self.parts, self.budget.tokens, &self.planned, only);
-        admit(self.parts, step_id, budget);
+        if self.parts.lane.suspect.is_none() {
+            admit(self.parts, step_id, budget);
+        }
         let mut needs = needs(self.parts, step_id, self.budget.rows, only, self.cell);
         let mut num_planned = 0;
         while !needs.is_empty() {

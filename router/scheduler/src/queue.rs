@@ -103,16 +103,18 @@ impl Queue {
         self.num_parked += 1;
     }
 
-    /// Returns the next sequence other than those in `passed`: in the highest class, the first one of the tenant with
-    /// the lowest rank.
-    pub fn first(&mut self, fairness: &mut Fairness, passed: &[SequenceKey]) -> Option<SequenceKey> {
+    /// Takes over the ranks of tenants that have changed.
+    pub fn sort(&mut self, fairness: &mut Fairness) {
         while let Some((tenant, rank)) = fairness.next_stale() {
             self.classes.iter_mut().for_each(|class| class.set_rank(tenant, rank));
         }
+    }
+
+    /// The sequences in order: by class, then by the rank of their tenants, then by place. [`Queue::sort`] comes first.
+    pub fn iter(&self) -> impl Iterator<Item = SequenceKey> {
         let lines =
             self.classes.iter().flat_map(|class| class.order.iter().map(|(_, tenant)| &class.lines[tenant]));
-        let mut keys = lines.flat_map(|line| line.ready.values().copied());
-        keys.find(|key| !passed.contains(key))
+        lines.flat_map(|line| line.ready.values().copied())
     }
 
     /// Returns the sequence that has waited longest in a class, if it began to wait at `limit` or earlier.

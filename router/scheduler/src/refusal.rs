@@ -33,7 +33,8 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
     if let Some(for_ms) = parts.poisons.refused_ms(request, parts.now) {
         return Some(RejectReason::Poison { for_ms });
     }
-    if gives_up_at(parts.lanes(), parts.config).is_some_and(|at| at <= parts.now) {
+    let is_away = parts.lanes().all(|lane| lane.shard.is_none());
+    if is_away && gives_up_at(parts.lanes(), parts.config).is_some_and(|at| at <= parts.now) {
         return Some(RejectReason::ShardAway);
     }
     let queue_refusal = queue_refusal(parts, request.salt.tenant());

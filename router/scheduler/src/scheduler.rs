@@ -10,7 +10,7 @@ use crate::event::{
 };
 use crate::lane::{Lane, OtherLanes, gives_up_at};
 use crate::lifecycle::Lifecycle;
-use crate::loss::{end_misfits, end_waiting, requeue_lost};
+use crate::loss::{end_stranded, requeue_lost};
 use crate::lower_tier::LowerTier;
 use crate::output;
 use crate::pins::Nodes;
@@ -41,6 +41,8 @@ pub struct Scheduler {
     poisons: Poisons,
     counters: Stats,
     records_kv_events: bool,
+    /// True if sequences may wait for a lane that is away.
+    awaits_lanes: bool,
 }
 
 impl Scheduler {
@@ -54,6 +56,7 @@ impl Scheduler {
             poisons: Poisons::default(),
             counters: Stats::default(),
             records_kv_events: false,
+            awaits_lanes: false,
         }
     }
 
@@ -75,6 +78,7 @@ impl Scheduler {
             Event::ShardLost { lane, may_return } => {
                 self.shard_lost(lane, now, updates);
                 self.lane_mut(lane).is_closed = !may_return;
+                self.awaits_lanes = true;
                 self.give_up(now, updates);
             }
             Event::StoreReady(lane, contents) => {
@@ -118,6 +122,7 @@ impl Scheduler {
         }
         self.give_up(now, updates);
         let parts = &mut self.parts(lane, now, updates);
+        parts.lane.passes_until = None;
         abandon_overdue_restores(parts);
         let plan = make_plan(parts);
         self.settle();
@@ -139,16 +144,20 @@ impl Scheduler {
     }
 
     /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore or
-    /// the return of a shard, or the time for the next plan. Call [`Scheduler::plan`] then.
+    /// the return of a shard, or the time for the next plan or for a sequence that was left to another lane. Call [`Scheduler::plan`] then.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());
         let of_plans = shards().filter_map(|shard| shard.steps.waits_until());
+        let of_passed = self.lanes.iter().filter_map(|lane| lane.passes_until);
         // Lost shards matter only to sequences that wait for others.
-        let lost = gives_up_at(self.lanes.iter(), &self.config);
-        let of_lost_shards = lost.filter(|_| self.sequences.len() > 0);
-        let of_sequences = self.sequences.next_deadline();
-        of_sequences.into_iter().chain(of_restores).chain(of_plans).chain(of_lost_shards).min()
+        let of_lost_shards = if self.awaits_lanes && self.sequences.len() > 0 {
+            gives_up_at(self.lanes.iter(), &self.config)
+        } else {
+            None
+        };
+        let of_sequences = self.sequences.next_deadline().into_iter().chain(of_lost_shards);
+        of_sequences.chain(of_restores).chain(of_plans).chain(of_passed).min()
     }
 
     /// A lane's KV index, for reading; none while it has no shard.
@@ -297,17 +306,17 @@ impl Scheduler {
     fn shard_ready(&mut self, lane: LaneId, now: Millis, limits: ShardLimits, updates: &mut Vec<Update>) {
         self.shard_lost(lane, now, updates);
         let shard = Shard::new(limits, &self.config, self.records_kv_events);
-        let mut parts = self.parts(lane, now, updates);
-        end_misfits(&mut parts, &shard);
-        parts.lane.shard = Some(shard);
-        parts.lane.lost_at = None;
-        parts.lane.is_closed = false;
+        let lane = self.lane_mut(lane);
+        (lane.shard, lane.lost_at, lane.is_closed) = (Some(shard), None, false);
+        self.awaits_lanes = true;
+        self.give_up(now, updates);
     }
 
-    /// Ends all waiting sequences if no shard comes that could run them.
+    /// Ends the waiting sequences that no connected shard takes, if no other one is expected.
     fn give_up(&mut self, now: Millis, updates: &mut Vec<Update>) {
-        if gives_up_at(self.lanes.iter(), &self.config).is_some_and(|at| at <= now) {
-            end_waiting(&mut self.parts(LaneId::FIRST, now, updates));
+        if self.awaits_lanes && gives_up_at(self.lanes.iter(), &self.config).is_some_and(|at| at <= now) {
+            self.awaits_lanes = false;
+            end_stranded(&mut self.parts(LaneId::FIRST, now, updates));
         }
     }
 

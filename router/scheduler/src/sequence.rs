@@ -129,7 +129,7 @@ pub struct Wait {
     pub needed_blocks: Option<(LaneId, u32)>,
     /// Leading tokens that a prefix hit spared on each lane when it was last looked up.
     pub cached_tokens: Vec<u32>,
-    /// When a lane first left it to another one.
+    /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
     pub parked_on: Option<SequenceKey>,
@@ -330,9 +330,14 @@ impl Sequence {
         }
     }
 
-    /// Tokens that may be planned in the step that is being made; 0 also when the step has a chunk of the sequence
-    /// already, or a restore is in flight.
+    /// Tokens that may be planned in the step that is being made; 0 also for a suspect, when the step has a chunk of
+    /// the sequence already, or when a restore is in flight.
     pub fn num_wanted(&self, step_id: u64) -> u32 {
+        if self.suspect_until.is_some() { 0 } else { self.num_wanted_alone(step_id) }
+    }
+
+    /// Like [`Sequence::num_wanted`], in a step that has no other sequence.
+    pub fn num_wanted_alone(&self, step_id: u64) -> u32 {
         let must_wait =
             self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
         if must_wait {

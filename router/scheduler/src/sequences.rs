@@ -92,7 +92,9 @@ impl Sequences {
         let (priority, tenant, since) = (sequence.request.priority, sequence.tenant, sequence.waiting_since);
         let rank = Rank { priority, tenant, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
-        sequence.wait = Wait { rank: Some(rank), num_uncached_tokens, cached_tokens, ..Wait::default() };
+        let passed_at = sequence.wait.passed_at;
+        sequence.wait =
+            Wait { rank: Some(rank), num_uncached_tokens, cached_tokens, passed_at, ..Wait::default() };
         if sequence.suspect_until.is_some() {
             self.suspects.insert((priority, sequence.arrival, key));
         }
@@ -106,6 +108,7 @@ impl Sequences {
         let sequence = &mut self.map[key];
         self.suspects.remove(&(sequence.request.priority, sequence.arrival, key));
         let wait = std::mem::take(&mut sequence.wait);
+        sequence.wait.passed_at = wait.passed_at;
         let is_new = sequence.first_start.is_none();
         self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
         self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);
@@ -127,9 +130,14 @@ impl Sequences {
         self.map[computed_by].run_mut().waiters.push(Waiter { key, num_blocks });
     }
 
-    /// The next sequence to be admitted, if any waits and is not parked, other than those that were `passed` over.
-    pub(crate) fn first_waiting(&mut self, passed: &[SequenceKey]) -> Option<SequenceKey> {
-        self.queue.first(&mut self.tenants, passed)
+    /// Brings the order of the queue up to date, for [`Sequences::waiting`].
+    pub(crate) fn sort_waiting(&mut self) {
+        self.queue.sort(&mut self.tenants);
+    }
+
+    /// The waiting sequences that are not parked, in the order in which they should be admitted.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = SequenceKey> {
+        self.queue.iter()
     }
 
     /// The suspects that may be admitted, in running order.

@@ -1,6 +1,6 @@
 //! Several tenants: none is starved, service is by weight, and a flood leaves the others their time to the first token.
 //! Seeds are chosen as in `simulation.rs`.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
@@ -11,7 +11,8 @@ use crate::sim::tenants::{Service, arrival, weights};
 use crate::sim::{Options, run};
 use crate::simulation::run_all;
 use trunkline_scheduler::{
-    Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Stats, Update,
+    LaneId, Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Stats,
+    Update,
 };
 
 #[test]
@@ -43,10 +44,11 @@ fn chats(rng: &mut Rng, num_chats: u64) -> Vec<Arrival> {
     (0..num_chats).map(chat).collect()
 }
 
-/// 200 requests of tenant 1 at once, and then as many as the device can compute.
-fn flood(rng: &mut Rng, until_ms: u64) -> Vec<Arrival> {
-    let later = (0..until_ms / 40).map(|n| 100 + 40 * n);
-    let times = std::iter::repeat_n(90, 200).chain(later);
+/// 200 requests of tenant 1 for each lane at once, and then as many as the devices can compute.
+fn flood(rng: &mut Rng, until_ms: u64, num_lanes: u32) -> Vec<Arrival> {
+    let num_lanes = u64::from(num_lanes);
+    let later = (0..num_lanes * until_ms / 40).map(|n| 100 + 40 * n / num_lanes);
+    let times = std::iter::repeat_n(90, 200 * num_lanes as usize).chain(later);
     let asked = times.zip(0..).map(|(at, n)| {
         let (num_tokens, num_new) = (rng.range(20, 600), rng.range_u32(16, 200));
         arrival(rng, Millis(at), n, 1, num_tokens, num_new)
@@ -56,16 +58,18 @@ fn flood(rng: &mut Rng, until_ms: u64) -> Vec<Arrival> {
 
 #[test]
 fn a_flood_of_200_leaves_a_second_tenant_its_time_to_the_first_token() {
-    let num_chats = if draw::is_test_all() { 120 } else { 50 };
-    for seed in 0..if draw::is_test_all() { 2 } else { 1 } {
+    let (num_seeds, num_chats) = if draw::is_test_all() { (2, 120) } else { (1, 50) };
+    for (seed, num_lanes, num_chats) in
+        (0..num_seeds).flat_map(|seed| [(seed, 1, num_chats), (seed, 2, num_chats / 4)])
+    {
         let mut rng = Rng::new(seed);
         let own = chats(&mut rng, num_chats);
-        let flood = flood(&mut rng, 250 * num_chats);
+        let flood = flood(&mut rng, 250 * num_chats, num_lanes);
         let beside = flood.into_iter().chain(own.iter().cloned()).collect();
-        let alone = ttft_ms(&Scenario::of_tenants(seed, &[1, 1], own));
-        let beside = ttft_ms(&Scenario::of_tenants(seed, &[1, 1], beside));
+        let scenario = |arrivals| Scenario::of_tenants(seed, &[1, 1], arrivals).on_lanes(num_lanes);
+        let (alone, beside) = (ttft_ms(&scenario(own)), ttft_ms(&scenario(beside)));
         let p99 = (percentile(alone, 99), percentile(beside, 99));
-        assert!(2 * p99.1 <= 3 * p99.0, "seed {seed}: p99 in ms alone and beside: {p99:?}");
+        assert!(2 * p99.1 <= 3 * p99.0, "seed {seed}, {num_lanes} lanes: p99 alone and beside: {p99:?} ms");
     }
 }
 
@@ -77,7 +81,7 @@ struct Tenants {
     /// The tenant of each waiting request, with the service of all tenants when it arrived.
     waiting: BTreeMap<SequenceId, (u64, Got)>,
     open: BTreeMap<SequenceId, u64>,
-    /// True if no step was in flight in the last call of `step`.
+    /// True if a lane had no step in flight in the last call of `step`.
     was_idle: bool,
 }
 
@@ -89,15 +93,22 @@ const MAX_PROMPT: u64 = 40;
 const MAX_NEW: u32 = 20;
 
 impl Tenants {
-    fn new(all: &[u32], max_credit_tokens: u32) -> Self {
+    /// Tenants that share [`LIMITS`], which the lanes divide among each other.
+    fn on_lanes(num_lanes: u32, all: &[u32], max_credit_tokens: u32) -> Self {
         let config = SchedulerConfig {
+            num_lanes,
             weights: weights(all),
             max_queued_requests: 10_000,
             max_credit_tokens,
             ..SchedulerConfig::default()
         };
+        let limits = ShardLimits {
+            num_blocks: LIMITS.num_blocks / num_lanes,
+            max_step_sequences: LIMITS.max_step_sequences / num_lanes,
+            ..LIMITS
+        };
         Self {
-            driver: Driver::new(config, LIMITS),
+            driver: Driver::new(config, limits).with_all_lanes(),
             service: Service::default(),
             num_submitted: 0,
             waiting: BTreeMap::new(),
@@ -122,11 +133,16 @@ impl Tenants {
         self.open.values().filter(|&&other| other == tenant).count()
     }
 
-    /// Plans until run-ahead is full, then takes one result. Returns the tenants of started requests, with the service
+    /// Plans until run-ahead is full, then takes one result of each lane. Returns the tenants of started requests, with the service
     /// of all tenants when each request arrived and now.
     fn step(&mut self) -> Vec<(u64, Got, Got)> {
         let mut started = Vec::new();
-        while let Some(plan) = self.driver.plan() {
+        let mut lanes: VecDeque<LaneId> = self.driver.scheduler.lane_ids().collect();
+        while let Some(&lane) = lanes.front() {
+            let Some(plan) = self.driver.plan_on(lane) else {
+                lanes.pop_front();
+                continue;
+            };
             // The plan is not counted yet, because the request started in it.
             for update in std::mem::take(&mut self.driver.updates) {
                 match update {
@@ -140,12 +156,12 @@ impl Tenants {
                     _ => {}
                 }
             }
-            self.service.add(&plan, |seed| seed % 10);
+            self.service.add(lane, &plan, |seed| seed % 10);
         }
         self.driver.now = self.driver.now.plus(1);
-        self.was_idle = self.driver.results.is_empty();
-        if !self.was_idle {
-            self.driver.acknowledge();
+        self.was_idle = false;
+        for lane in self.driver.scheduler.lane_ids() {
+            self.was_idle |= !self.driver.acknowledge_on(lane);
         }
         for update in std::mem::take(&mut self.driver.updates) {
             if let Update::Ended { id, .. } = update {
@@ -166,10 +182,13 @@ fn bound(all: &[u32], max_credit_tokens: u32) -> u64 {
 
 #[test]
 fn tenants_with_work_waiting_are_served_by_weight_and_the_device_is_never_idle() {
-    for seed in 0..if draw::is_test_all() { 20 } else { 5 } {
+    let num_seeds = if draw::is_test_all() { 20 } else { 5 };
+    for (num_lanes, seed) in
+        [1, 2].into_iter().flat_map(|num_lanes| (0..num_seeds).map(move |seed| (num_lanes, seed)))
+    {
         let mut rng = Rng::new(seed);
         let all: Vec<u32> = (0..NUM_TENANTS).map(|_| rng.range_u32(1, 5)).collect();
-        let mut tenants = Tenants::new(&all, 2_048);
+        let mut tenants = Tenants::on_lanes(num_lanes, &all, 2_048);
         while tenants.service.by_tenant.values().sum::<u64>() < 30_000 {
             for tenant in 1..=NUM_TENANTS {
                 while tenants.num_open(tenant) < 20 {
@@ -192,11 +211,13 @@ fn tenants_with_work_waiting_are_served_by_weight_and_the_device_is_never_idle()
 fn no_tenant_waits_while_others_get_more_than_their_part() {
     let num_seeds = if draw::is_test_all() { 60 } else { 15 };
     let mut num_started = 0;
-    for seed in 0..num_seeds {
+    for (num_lanes, seed) in
+        [1, 2].into_iter().flat_map(|num_lanes| (0..num_seeds).map(move |seed| (num_lanes, seed)))
+    {
         let mut rng = Rng::new(seed);
         let all: Vec<u32> = (0..NUM_TENANTS).map(|_| rng.range_u32(1, 5)).collect();
         let max_credit_tokens = rng.range_u32(0, 300);
-        let mut tenants = Tenants::new(&all, max_credit_tokens);
+        let mut tenants = Tenants::on_lanes(num_lanes, &all, max_credit_tokens);
         for _ in 0..600 {
             // All tenants have bursts and pauses.
             for tenant in 1..=NUM_TENANTS {
@@ -222,13 +243,13 @@ fn no_tenant_waits_while_others_get_more_than_their_part() {
             }
         }
     }
-    assert!(num_started > 160 * num_seeds, "{num_started}");
+    assert!(num_started > 320 * num_seeds, "{num_started}");
 }
 
 #[test]
 fn a_request_that_waits_long_is_promoted_to_the_class_above() {
     let mut rng = Rng::new(1);
-    let mut tenants = Tenants::new(&[1, 1], 0);
+    let mut tenants = Tenants::on_lanes(1, &[1, 1], 0);
     let waiting = tenants.submit(&mut rng, 1, Priority::Low);
     let patience_ms = SchedulerConfig::default().class_patience_ms;
     let mut was_promoted_at = None;
@@ -321,7 +342,7 @@ fn preempted_sequences_take_no_place_of_new_requests() {
 #[test]
 fn a_tenant_that_asks_for_little_has_the_next_plan_to_itself() {
     let mut rng = Rng::new(3);
-    let mut tenants = Tenants::new(&[1, 1], 2_048);
+    let mut tenants = Tenants::on_lanes(1, &[1, 1], 2_048);
     (0..200).for_each(|_| {
         tenants.submit(&mut rng, 1, Priority::Normal);
     });
@@ -333,7 +354,7 @@ fn a_tenant_that_asks_for_little_has_the_next_plan_to_itself() {
         tenants.submit(&mut rng, 2, Priority::Normal);
         tenants.driver.acknowledge();
         let plan = tenants.driver.plan().expect("a step was over");
-        tenants.service.add(&plan, |seed| seed % 10);
+        tenants.service.add(LaneId::FIRST, &plan, |seed| seed % 10);
         let seeds: Vec<u64> = plan.starts.iter().map(|start| seed_of(start) % 10).collect();
         assert_eq!((seeds.as_slice(), plan.chunks.len()), (&[2][..], 1), "round {round}");
         while tenants.num_open(2) > 0 {

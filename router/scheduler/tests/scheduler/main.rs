@@ -10,6 +10,7 @@ mod draw;
 mod fairness;
 mod isolation;
 mod kv_events;
+mod lanes;
 mod late_masks;
 mod parts {
     mod budget;

@@ -12,7 +12,8 @@ use crate::sim::shard::ShardFaults;
 use crate::sim::store::StorePlan;
 use crate::sim::{Blow, Options, Report, run};
 use trunkline_scheduler::{
-    EndReason, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, SequenceId, ShardLimits, Stats,
+    EndReason, LaneId, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, SequenceId, ShardLimits,
+    Stats,
 };
 
 /// Returns the seeds of this test run; see `draw`.
@@ -22,13 +23,13 @@ pub fn seeds() -> Range<u64> {
 }
 
 /// Returns a counter of a run.
-type Count = fn(&Stats) -> u64;
+pub type Count = fn(&Stats) -> u64;
 
-fn run_named(scenario: &Scenario, options: Options) -> Report {
+pub fn run_named(scenario: &Scenario, options: Options) -> Report {
     run_of_kind("", scenario, options)
 }
 
-fn run_of_kind(kind: &str, scenario: &Scenario, options: Options) -> Report {
+pub fn run_of_kind(kind: &str, scenario: &Scenario, options: Options) -> Report {
     let outcome = catch_unwind(AssertUnwindSafe(|| run(scenario, options)));
     let (seed, blow) = (scenario.seed, options.blow);
     outcome.unwrap_or_else(|_| {
@@ -169,7 +170,7 @@ fn a_seed_replays_bit_for_bit() {
 }
 
 /// Six conversations with common beginnings in a pool that does not hold them all.
-fn crowded() -> Scenario {
+pub fn crowded() -> Scenario {
     let common: Vec<u32> = (0..11).map(|index| index % 3).collect();
     let arrival = |index: u64| {
         let mut token_ids = common.clone();
@@ -188,6 +189,7 @@ fn crowded() -> Scenario {
             vocab_size: 4,
             ..LIMITS
         },
+        more_lanes: Vec::new(),
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),
         outages: Vec::new(),
@@ -211,7 +213,8 @@ fn a_blow_at_any_point_loses_nothing() {
     let mut num_struck = 0;
     for at in 0..calm.num_events {
         let ids = (0..6).map(SequenceId);
-        let blows = ids.flat_map(|id| [Blow::Abort(id), Blow::Finish(id)]).chain([Blow::LoseShard]);
+        let blows =
+            ids.flat_map(|id| [Blow::Abort(id), Blow::Finish(id)]).chain([Blow::LoseShard(LaneId::FIRST)]);
         for blow in blows {
             let struck = run_named(&scenario, Options { blow: Some((at, blow)), ..Options::default() });
             num_struck += usize::from(struck.ends != calm.ends);
@@ -219,7 +222,7 @@ fn a_blow_at_any_point_loses_nothing() {
                 assert!(calm.outputs[id].starts_with(output), "{blow:?} before event {at}: text of {}", id.0);
                 let is_struck = match blow {
                     Blow::Abort(other) | Blow::Finish(other) => other == *id,
-                    Blow::LoseShard => false,
+                    Blow::LoseShard(_) => false,
                 };
                 assert!(
                     is_struck || calm.outputs[id] == *output,
@@ -236,7 +239,7 @@ fn every_stream_survives_a_lost_shard() {
     let mut scenario = crowded();
     let calm = run_named(&scenario, Options::default());
     let limits = scenario.limits;
-    scenario.outages.push(Outage { at: Millis(6), for_ms: 10, limits });
+    scenario.outages.push(Outage::new(Millis(6), 10, limits));
     let report = run_named(&scenario, Options::default());
     assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
     assert!(report.stats.replays > 1, "several had started: {:?}", report.stats);
@@ -249,7 +252,7 @@ fn two_losses_in_a_row_fail_at_most_the_sequence_that_ran_alone() {
     let (limits, mut num_convictions) = (scenario.limits, 0);
     for at in 1..calm.ended_at.0 {
         for gap in 0..8 {
-            let outage = |at| Outage { at: Millis(at), for_ms: 2, limits };
+            let outage = |at| Outage::new(Millis(at), 2, limits);
             scenario.outages = vec![outage(at), outage(at + 2 + gap)];
             let report = run_named(&scenario, Options::default());
             assert!(report.stats.convictions <= 1, "{:?}", scenario.outages);
@@ -279,8 +282,7 @@ fn a_full_store_and_a_lost_one_change_no_text() {
         let (mut num_failures, mut num_restored) = (0, 0);
         // After a loss, blocks are read from the store.
         for at in 4..calm.ended_at.0 {
-            (scenario.store, scenario.outages) =
-                (Some(plan), vec![Outage { at: Millis(at), for_ms: 2, limits }]);
+            (scenario.store, scenario.outages) = (Some(plan), vec![Outage::new(Millis(at), 2, limits)]);
             let report = run_named(&scenario, Options::default());
             assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends), "{name}, loss at {at}");
             num_failures += report.stats.store_failures;
@@ -349,7 +351,7 @@ fn sequences_end_if_no_shard_comes_back_in_time() {
     scenario.config.max_running_sequences = 1;
     scenario.config.shard_patience_ms = 5;
     let limits = scenario.limits;
-    scenario.outages.push(Outage { at: Millis(2), for_ms: 10, limits });
+    scenario.outages.push(Outage::new(Millis(2), 10, limits));
     let report = run_named(&scenario, Options::default());
     assert!(report.ends.values().all(|reason| *reason == EndReason::ShardLost), "{:?}", report.ends);
     assert!(!report.ends.is_empty() && report.ends.len() + report.rejections.len() == 6);

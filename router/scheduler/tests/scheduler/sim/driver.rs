@@ -14,12 +14,14 @@ use super::rng::Rng;
 use super::shard::{FakeShard, ShardFaults};
 use super::store::{FakeStore, StorePlan};
 
-/// A scheduler and a shard. The test advances the time and decides when results arrive.
+/// A scheduler and a shard, or several. The test advances the time and decides when results arrive.
 pub struct Driver {
     pub scheduler: Scheduler,
     pub shard: FakeShard,
     pub known: BTreeMap<u64, Known>,
     pub results: VecDeque<StepResult>,
+    /// The shards of the other lanes, with their results.
+    pub more_lanes: Vec<(FakeShard, VecDeque<StepResult>)>,
     pub updates: Vec<Update>,
     pub now: Millis,
     pub store: Option<FakeStore>,
@@ -69,11 +71,43 @@ impl Driver {
             shard: FakeShard::new(limits, ShardFaults::default(), beside),
             known: BTreeMap::new(),
             results: VecDeque::new(),
+            more_lanes: Vec::new(),
             updates: Vec::new(),
             now: Millis(0),
             store: None,
             restores: Vec::new(),
         }
+    }
+
+    /// Connects shards like the first one on the other lanes.
+    pub fn with_all_lanes(mut self) -> Self {
+        let limits = self.shard.limits;
+        for lane in self.scheduler.lane_ids().skip(1) {
+            self.more_lanes.push((FakeShard::new(limits, ShardFaults::default(), u32::MAX), VecDeque::new()));
+            self.handle(Event::ShardReady(lane, limits));
+        }
+        self
+    }
+
+    /// Makes and executes a plan of a lane without a store.
+    pub fn plan_on(&mut self, lane: LaneId) -> Option<StepPlan> {
+        let Some(index) = lane.0.checked_sub(1) else { return self.plan() };
+        let plan = self.scheduler.plan(lane, self.now, &mut self.updates)?;
+        self.scheduler.check_invariants();
+        let (shard, results) = &mut self.more_lanes[index as usize];
+        results.push_back(shard.execute(&plan, &self.known, &mut Rng::new(0)));
+        Some(plan)
+    }
+
+    /// Takes the lane's next result. Returns false if nothing is in flight.
+    pub fn acknowledge_on(&mut self, lane: LaneId) -> bool {
+        let results = match lane.0.checked_sub(1) {
+            None => &mut self.results,
+            Some(index) => &mut self.more_lanes[index as usize].1,
+        };
+        let Some(result) = results.pop_front() else { return false };
+        self.handle(Event::StepResult(lane, result));
+        true
     }
 
     /// Puts a store below the shard.

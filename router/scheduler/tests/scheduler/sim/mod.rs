@@ -1,4 +1,4 @@
-//! Runs a scheduler against fake clients and a fake shard on a fake clock, all from one seed. It checks that every
+//! Runs a scheduler against fake clients and fake shards on a fake clock, all from one seed. It checks that every
 //! request ends once with the text that it would have without other requests, that all blocks return, and that budgets
 //! hold.
 
@@ -13,9 +13,9 @@ pub mod store;
 pub mod tenants;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use trunkline_scheduler::{EndReason, Millis, RejectReason, SequenceId, Stats};
+use trunkline_scheduler::{EndReason, LaneId, LaneStats, Millis, RejectReason, SequenceId, Stats};
 
 use scenario::Scenario;
 use world::World;
@@ -25,7 +25,7 @@ use world::World;
 pub enum Blow {
     Abort(SequenceId),
     Finish(SequenceId),
-    LoseShard,
+    LoseShard(LaneId),
 }
 
 /// Options of a run.
@@ -45,10 +45,17 @@ pub struct Report {
     pub num_events: usize,
     /// Shards that were lost, for whatever reason.
     pub num_losses: u64,
+    /// The lanes whose shards a poison crashed.
+    pub crashed_lanes: BTreeSet<LaneId>,
+    /// The longest time that a connected lane had nothing to do while a sequence waited.
+    pub longest_idle_ms: u64,
+    pub lane_stats: Vec<LaneStats>,
     pub ended_at: Millis,
     pub stats: Stats,
     pub ends: BTreeMap<SequenceId, EndReason>,
     pub outputs: BTreeMap<SequenceId, Vec<u32>>,
+    /// When each request had its final update.
+    pub ended_ats: BTreeMap<SequenceId, Millis>,
     pub rejections: BTreeMap<SequenceId, RejectReason>,
     pub cached_tokens: BTreeMap<SequenceId, u32>,
     pub started_at: BTreeMap<SequenceId, Millis>,

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use trunkline_draft::Drafter;
 use trunkline_scheduler::{
-    CachePriority, Millis, PolicyKind, PooledPrompt, Pooling, Priority, Retention, Salt, SamplingParams,
-    SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare, WindowLimits,
+    CachePriority, LaneId, Millis, PolicyKind, PooledPrompt, Pooling, Priority, Retention, Salt,
+    SamplingParams, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare,
+    WindowLimits,
 };
 
 use super::model::Known;
@@ -34,12 +35,21 @@ pub struct Arrival {
     pub client: Client,
 }
 
-/// A loss of the shard, and the limits of the shard that replaces it.
+/// A loss of a lane's shard, and the limits of the shard that replaces it.
 #[derive(Clone, Copy, Debug)]
 pub struct Outage {
+    pub lane: LaneId,
     pub at: Millis,
+    /// `u64::MAX` if no other shard comes.
     pub for_ms: u64,
     pub limits: ShardLimits,
+}
+
+impl Outage {
+    /// Returns an outage of the first lane.
+    pub fn new(at: Millis, for_ms: u64, limits: ShardLimits) -> Self {
+        Self { lane: LaneId::FIRST, at, for_ms, limits }
+    }
 }
 
 /// What crashes the shard, each time that a step computes it.
@@ -66,7 +76,10 @@ impl Poison {
 pub struct Scenario {
     pub seed: u64,
     pub config: SchedulerConfig,
+    /// The limits of the first lane's shard.
     pub limits: ShardLimits,
+    /// Those of the other lanes' shards.
+    pub more_lanes: Vec<ShardLimits>,
     pub faults: ShardFaults,
     pub arrivals: Vec<Arrival>,
     pub outages: Vec<Outage>,
@@ -185,7 +198,7 @@ impl Scenario {
                 let limits = if rng.once_in(2) { limits(&mut rng, vocab_size) } else { first_limits };
                 // Some shards compute other numbers.
                 let limits = ShardLimits { numerics: u64::from(at.is_multiple_of(5)), ..limits };
-                outages.push(Outage { at: Millis(at), for_ms, limits });
+                outages.push(Outage::new(Millis(at), for_ms, limits));
                 at += for_ms;
             }
         }
@@ -197,6 +210,7 @@ impl Scenario {
             seed,
             config,
             limits: first_limits,
+            more_lanes: Vec::new(),
             faults,
             arrivals,
             outages,
@@ -205,6 +219,40 @@ impl Scenario {
             twice,
             store,
         }
+    }
+
+    /// Like [`Scenario::random`], with 2 to 8 lanes, and sometimes up to 64. Pools may have different sizes, and any
+    /// lane may be lost, some for good.
+    pub fn random_lanes(seed: u64) -> Self {
+        let mut scenario = Self::random(seed);
+        let mut rng = Rng::new(seed ^ 0x6c61_6e65);
+        let num_lanes = if rng.once_in(50) { rng.range(9, 64) } else { rng.range(2, 8) };
+        let are_equal = rng.once_in(2);
+        let vocab_size = scenario.limits.vocab_size;
+        let draw = |rng: &mut Rng| if are_equal { scenario.limits } else { limits(rng, vocab_size) };
+        scenario.more_lanes = (1..num_lanes).map(|_| draw(&mut rng)).collect();
+        for _ in 0..if rng.once_in(2) { rng.range(1, 4) } else { 0 } {
+            let (at, for_ms) = (Millis(rng.range(0, 200)), rng.range(0, 60));
+            let for_ms = if rng.once_in(6) { u64::MAX } else { for_ms };
+            scenario.outages.push(Outage::new(at, for_ms, draw(&mut rng)));
+        }
+        for outage in &mut scenario.outages {
+            outage.lane = LaneId(rng.range(0, num_lanes - 1) as u32);
+        }
+        scenario.config.num_lanes = num_lanes as u32;
+        scenario
+    }
+
+    /// The same with this many lanes that are like the first one.
+    pub fn on_lanes(mut self, num_lanes: u32) -> Self {
+        self.more_lanes = vec![self.limits; num_lanes as usize - 1];
+        self.config.num_lanes = num_lanes;
+        self
+    }
+
+    /// The limits of a lane's first shard.
+    pub fn limits_of(&self, lane: LaneId) -> ShardLimits {
+        lane.0.checked_sub(1).map_or(self.limits, |index| self.more_lanes[index as usize])
     }
 
     /// Like [`Scenario::random`], for a model with windows and few or many window parts.

@@ -128,6 +128,11 @@ impl FakeShard {
         plan.chunks.iter().any(|chunk| self.sequences[&chunk.sequence_id].seed == seed)
     }
 
+    /// Returns the sampling seeds of the sequences that a plan computes.
+    pub fn seeds(&self, plan: &StepPlan) -> Vec<u64> {
+        plan.chunks.iter().map(|chunk| self.sequences[&chunk.sequence_id].seed).collect()
+    }
+
     pub fn num_sequences(&self) -> usize {
         self.sequences.len()
     }

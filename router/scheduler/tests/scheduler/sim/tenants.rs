@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trunkline_scheduler::{
-    Millis, PolicyKind, Priority, SchedulerConfig, ShardLimits, StepPlan, TenantWeight,
+    LaneId, Millis, PolicyKind, Priority, SchedulerConfig, ShardLimits, StepPlan, TenantWeight,
 };
 
 use super::driver::LIMITS;
@@ -64,6 +64,7 @@ impl Scenario {
                 vocab_size: 50_000,
                 ..LIMITS
             },
+            more_lanes: Vec::new(),
             faults: ShardFaults::default(),
             arrivals,
             outages: Vec::new(),
@@ -87,8 +88,8 @@ pub fn arrival(rng: &mut Rng, at: Millis, index: u64, tenant: u64, num_tokens: u
 /// token.
 #[derive(Clone, Debug, Default)]
 pub struct Service {
-    /// The sampling seed and the length of the prompt, by wire id.
-    runs: BTreeMap<u64, (u64, u32)>,
+    /// The sampling seed and the length of the prompt, by lane and wire id.
+    runs: BTreeMap<(LaneId, u64), (u64, u32)>,
     /// The number of computed positions, by sampling seed.
     computed: BTreeMap<u64, u32>,
     /// The service of each tenant, by its number.
@@ -96,13 +97,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Adds a plan. `tenant` returns a sequence's tenant by its sampling seed.
-    pub fn add(&mut self, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
+    /// Adds a plan of a lane. `tenant` returns a sequence's tenant by its sampling seed.
+    pub fn add(&mut self, lane: LaneId, plan: &StepPlan, tenant: impl Fn(u64) -> u64) {
         for start in &plan.starts {
-            self.runs.insert(start.sequence_id, (seed_of(start), start.num_prompt_tokens));
+            self.runs.insert((lane, start.sequence_id), (seed_of(start), start.num_prompt_tokens));
         }
         for chunk in &plan.chunks {
-            let (seed, num_prompt_tokens) = self.runs[&chunk.sequence_id];
+            let (seed, num_prompt_tokens) = self.runs[&(lane, chunk.sequence_id)];
             let computed = self.computed.entry(seed).or_default();
             let end = (chunk.first_position + chunk.num_tokens).min(num_prompt_tokens);
             let num_prompt = end.saturating_sub(chunk.first_position.max(*computed));

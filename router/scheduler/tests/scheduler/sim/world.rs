@@ -2,7 +2,7 @@
 
 mod checks;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_scheduler::{
     BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
@@ -26,31 +26,42 @@ enum Happening {
     /// The router has a grammar's answer.
     Allow(SequenceId),
     ShardLost(Outage),
-    /// A request crashes the n-th shard.
-    Crash {
-        shard: u64,
-    },
-    ShardBack(ShardLimits),
-    /// The n-th shard answers a step.
-    Result {
-        shard: u64,
-        result: StepResult,
-    },
-    /// The n-th shard has written blocks to the store.
-    Written {
-        shard: u64,
-        writes: Vec<Write>,
-    },
-    /// The n-th shard has read blocks from the store.
-    Read {
-        shard: u64,
-        restore: Restore,
-    },
+    /// A request crashes a shard.
+    Crash(ShardName),
+    ShardBack(LaneId, ShardLimits),
+    /// A shard answers a step.
+    Result(ShardName, StepResult),
+    /// A shard has written blocks to the store.
+    Written(ShardName, Vec<Write>),
+    /// A shard has read blocks from the store.
+    Read(ShardName, Restore),
     /// A user removes a node, or a prompt lacks blocks that the tier below has.
     Visit,
-    /// Blocks of the tier below are in the store, in reserved slots.
-    Fetched(Vec<Write>),
+    /// Blocks of the tier below are in the lane's store, in reserved slots.
+    Fetched(LaneId, Vec<Write>),
     Wake,
+}
+
+/// A lane's n-th shard.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct ShardName {
+    lane: LaneId,
+    number: u64,
+}
+
+/// A lane with its shard and its store.
+#[derive(Default)]
+struct Lane {
+    shard: Option<FakeShard>,
+    store: Option<FakeStore>,
+    num_shards: u64,
+    free_at: Millis,
+    /// The result of the step that awaits masks.
+    blocked: Option<StepResult>,
+    /// The sampling seeds of the sequences of each step in flight.
+    in_flight: VecDeque<Vec<u64>>,
+    /// The moment since which it is idle beside a waiting sequence.
+    idle_since: Option<Millis>,
 }
 
 pub(super) struct World<'a> {
@@ -61,13 +72,8 @@ pub(super) struct World<'a> {
     next_happening: u64,
     happenings: BTreeMap<(Millis, u64), Happening>,
     scheduler: Scheduler,
-    shard: Option<FakeShard>,
-    store: Option<FakeStore>,
-    num_shards: u64,
+    lanes: Vec<Lane>,
     longest_outage_ms: u64,
-    shard_free_at: Millis,
-    /// The result of the step that awaits masks.
-    blocked: Option<StepResult>,
     known: BTreeMap<u64, Known>,
     arrivals: BTreeMap<SequenceId, &'a Arrival>,
     submitted: BTreeMap<SequenceId, Millis>,
@@ -105,12 +111,8 @@ impl<'a> World<'a> {
             next_happening: 0,
             happenings: BTreeMap::new(),
             scheduler: Scheduler::new(scenario.config.clone()),
-            shard: None,
-            store: None,
-            num_shards: 0,
+            lanes: (0..scenario.config.num_lanes).map(|_| Lane::default()).collect(),
             longest_outage_ms: 0,
-            shard_free_at: Millis(0),
-            blocked: None,
             known: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             submitted: BTreeMap::new(),
@@ -124,17 +126,23 @@ impl<'a> World<'a> {
                 trace_hash: 0,
                 num_events: 0,
                 num_losses: 0,
+                crashed_lanes: BTreeSet::new(),
+                longest_idle_ms: 0,
+                lane_stats: Vec::new(),
                 ended_at: Millis(0),
                 stats: Stats::default(),
                 ends: BTreeMap::new(),
                 outputs: BTreeMap::new(),
+                ended_ats: BTreeMap::new(),
                 rejections: BTreeMap::new(),
                 cached_tokens: BTreeMap::new(),
                 started_at: BTreeMap::new(),
                 first_token_at: BTreeMap::new(),
             },
         };
-        world.at(Millis(0), Happening::ShardBack(scenario.limits));
+        for lane in world.scheduler.lane_ids() {
+            world.at(Millis(0), Happening::ShardBack(lane, scenario.limits_of(lane)));
+        }
         for (index, arrival) in scenario.arrivals.iter().enumerate() {
             world.at(arrival.at, Happening::Arrive(index));
             world.arrivals.insert(arrival.request.id, arrival);
@@ -162,7 +170,7 @@ impl<'a> World<'a> {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_crashes =
             self.scenario.poison.map_or(0, Poison::max_losses) + u64::from(self.options.blow.is_some());
-        let num_shards = self.scenario.outages.len() as u64 + 1 + num_crashes;
+        let num_shards = (self.lanes.len() + self.scenario.outages.len()) as u64 + num_crashes;
         while let Some(((time, _), happening)) = self.happenings.pop_first() {
             self.now = time;
             if let Some((at, blow)) = self.options.blow
@@ -173,6 +181,7 @@ impl<'a> World<'a> {
             self.report.num_events += 1;
             self.happen(happening);
             self.plan();
+            self.note_idle_lanes();
             if self.report.num_events.is_multiple_of(7) {
                 self.take_consumption();
             }
@@ -197,9 +206,9 @@ impl<'a> World<'a> {
         match blow {
             Blow::Abort(id) if self.submitted.contains_key(&id) => self.tell(Event::Abort(id)),
             Blow::Finish(id) if self.submitted.contains_key(&id) => self.tell(Event::Finish(id)),
-            Blow::LoseShard if self.shard.is_some() => {
-                let limits = self.scenario.limits;
-                self.happen(Happening::ShardLost(Outage { at: self.now, for_ms: 3, limits }));
+            Blow::LoseShard(lane) if self.lanes[lane.0 as usize].shard.is_some() => {
+                let outage = Outage::new(self.now, 3, self.scenario.limits_of(lane));
+                self.happen(Happening::ShardLost(Outage { lane, ..outage }));
             }
             _ => {}
         }
@@ -229,84 +238,121 @@ impl<'a> World<'a> {
                 self.tell(Event::Allow { id, allowed });
             }
             Happening::Leave(id) => self.tell(Event::Abort(id)),
-            Happening::ShardLost(outage) => {
-                if self.shard.take().is_some() {
-                    self.kill_transfers();
-                    self.blocked = None;
-                    self.at(self.now.plus(outage.for_ms), Happening::ShardBack(outage.limits));
-                    self.report.num_losses += 1;
-                    self.longest_outage_ms = self.longest_outage_ms.max(outage.for_ms);
-                    self.tell(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
+            Happening::ShardLost(outage) => self.lose_shard(outage),
+            Happening::Crash(shard) => {
+                if let Some(limits) = self.shard(shard).map(|shard| shard.limits) {
+                    self.report.crashed_lanes.insert(shard.lane);
+                    let outage = Outage::new(self.now, 2, limits);
+                    self.lose_shard(Outage { lane: shard.lane, ..outage });
                 }
             }
-            Happening::Crash { shard } => {
-                if let Some(limits) = self.shard.as_ref().map(|shard| shard.limits)
-                    && shard == self.num_shards
-                {
-                    self.happen(Happening::ShardLost(Outage { at: self.now, for_ms: 2, limits }));
-                }
-            }
-            Happening::ShardBack(limits) => {
+            Happening::ShardBack(lane, limits) => {
                 // The link waits until nobody writes blocks of the tier below.
-                self.end_fetches();
+                self.end_fetches(lane);
                 let beside = self.scenario.config.max_prefill_tokens_beside_decodes;
-                self.shard = Some(FakeShard::new(limits, self.scenario.faults, beside));
-                self.num_shards += 1;
-                self.shard_free_at = self.now;
-                self.tell(Event::ShardReady(LaneId::FIRST, limits));
-                self.open_store(limits.block_size);
+                let shard = FakeShard::new(limits, self.scenario.faults, beside);
+                let of_lane = &mut self.lanes[lane.0 as usize];
+                of_lane.num_shards += 1;
+                (of_lane.free_at, of_lane.shard) = (self.now, Some(shard));
+                self.tell(Event::ShardReady(lane, limits));
+                self.open_store(lane, limits.block_size);
             }
-            Happening::Result { shard, result } => {
+            Happening::Result(name, result) => {
                 // The router drops results of an earlier shard, and the scheduler those that come after a loss.
-                if shard != self.num_shards || self.shard.is_none() && self.scenario.twice == 0 {
+                let lane = &mut self.lanes[name.lane.0 as usize];
+                let is_lost = lane.shard.is_none();
+                if name.number != lane.num_shards || is_lost && self.scenario.twice == 0 {
                     return;
                 }
+                lane.in_flight.pop_front();
                 let is_twice = self.rng.once_in(self.scenario.twice);
-                if self.shard.is_some() {
+                if !is_lost {
                     self.device_time_us += result.device_time_us;
                 }
-                self.tell(Event::StepResult(LaneId::FIRST, result.clone()));
+                self.tell(Event::StepResult(name.lane, result.clone()));
                 if is_twice {
-                    self.tell(Event::StepResult(LaneId::FIRST, result));
+                    self.tell(Event::StepResult(name.lane, result));
                 }
             }
-            Happening::Written { shard, writes } => {
-                if shard == self.num_shards && self.shard.is_some() {
-                    let stores = writes.into_iter().map(|write| self.end_write(write)).collect();
-                    self.tell(Event::Transfers(LaneId::FIRST, Transfers { stores, restores: Vec::new() }));
+            Happening::Written(name, writes) => {
+                if self.shard(name).is_some() {
+                    let stores = writes.into_iter().map(|write| self.end_write(name.lane, write)).collect();
+                    self.tell(Event::Transfers(name.lane, Transfers { stores, restores: Vec::new() }));
                 }
             }
-            Happening::Read { shard, restore } => {
-                if shard != self.num_shards {
+            Happening::Read(name, restore) => {
+                let lane = &mut self.lanes[name.lane.0 as usize];
+                if name.number != lane.num_shards {
                     return;
                 }
-                let (Some(store), Some(shard)) = (&mut self.store, &mut self.shard) else { return };
+                let (Some(store), Some(shard)) = (&mut lane.store, &mut lane.shard) else { return };
                 let (read, outcome) = store.read(&restore, self.now, &mut self.rng);
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
                 }
-                self.tell(Event::Transfers(
-                    LaneId::FIRST,
-                    Transfers { stores: Vec::new(), restores: vec![outcome] },
-                ));
+                let transfers = Transfers { stores: Vec::new(), restores: vec![outcome] };
+                self.tell(Event::Transfers(name.lane, transfers));
             }
             Happening::Visit if self.rng.once_in(4) => self.remove_node(),
             Happening::Visit => self.fetch(),
-            Happening::Fetched(writes) => self.end_fetch(writes),
+            Happening::Fetched(lane, writes) => self.end_fetch(lane, writes),
             Happening::Wake => {}
         }
     }
 
+    fn lane(&mut self, lane: LaneId) -> &mut Lane {
+        &mut self.lanes[lane.0 as usize]
+    }
+
+    /// Returns a shard if it was not lost.
+    fn shard(&self, name: ShardName) -> Option<&FakeShard> {
+        let lane = &self.lanes[name.lane.0 as usize];
+        lane.shard.as_ref().filter(|_| lane.num_shards == name.number)
+    }
+
+    fn any_lane(&mut self) -> LaneId {
+        match self.lanes.len() as u64 {
+            1 => LaneId::FIRST,
+            num_lanes => LaneId(self.rng.range(0, num_lanes - 1) as u32),
+        }
+    }
+
+    fn lose_shard(&mut self, Outage { lane, for_ms, limits, .. }: Outage) {
+        if self.lane(lane).shard.take().is_none() {
+            return;
+        }
+        self.kill_transfers(lane);
+        let of_lane = self.lane(lane);
+        of_lane.blocked = None;
+        of_lane.in_flight.clear();
+        let may_return = for_ms < u64::MAX;
+        if may_return {
+            self.at(self.now.plus(for_ms), Happening::ShardBack(lane, limits));
+        }
+        self.report.num_losses += 1;
+        self.longest_outage_ms = self.longest_outage_ms.max(for_ms);
+        self.tell(Event::ShardLost { lane, may_return });
+    }
+
+    /// Notes for how long connected lanes have nothing to do beside a waiting sequence.
+    fn note_idle_lanes(&mut self) {
+        let is_waiting = self.scheduler.stats().num_waiting > 0;
+        for (lane, id) in self.lanes.iter_mut().zip(self.scheduler.lane_ids()) {
+            let is_idle = lane.shard.is_some() && self.scheduler.lane_stats(id).num_running == 0;
+            let since = lane.idle_since.filter(|_| is_idle).unwrap_or(self.now);
+            self.report.longest_idle_ms = self.report.longest_idle_ms.max(self.now.since(since));
+            lane.idle_since = (is_idle && is_waiting).then_some(since);
+        }
+    }
+
     fn remove_node(&mut self) {
-        let nodes = self
-            .scheduler
-            .kv(LaneId::FIRST)
-            .map(|kv| kv.walk(NodeId(0), 1_000, |_| true).nodes)
-            .unwrap_or_default();
+        let lane = self.any_lane();
+        let nodes =
+            self.scheduler.kv(lane).map(|kv| kv.walk(NodeId(0), 1_000, |_| true).nodes).unwrap_or_default();
         if let Some(last) = (nodes.len() as u64).checked_sub(1) {
             let node = &nodes[self.rng.range(0, last) as usize];
             self.trace(&("remove", node.id));
-            assert!(self.scheduler.nodes(LaneId::FIRST).remove(node.id, node.key).is_some());
+            assert!(self.scheduler.nodes(lane).remove(node.id, node.key).is_some());
             self.scheduler.check_invariants();
         }
     }
@@ -316,7 +362,9 @@ impl<'a> World<'a> {
         let last = self.scenario.arrivals.len() as u64 - 1;
         let arrival = &self.scenario.arrivals[self.rng.range(0, last) as usize];
         let (salt, tokens) = (&arrival.request.salt, &arrival.request.token_ids);
-        let (Some(store), Some(shard)) = (&mut self.store, &self.shard) else { return };
+        let lane = self.any_lane();
+        let of_lane = &mut self.lanes[lane.0 as usize];
+        let (Some(store), Some(shard)) = (&mut of_lane.store, &of_lane.shard) else { return };
         let block_size = shard.limits.block_size as usize;
         let (mut key, mut prefix, mut records) = (salt.root_key(), Model::start(arrival.salt), Vec::new());
         for (depth, block) in tokens.chunks_exact(block_size).enumerate() {
@@ -329,7 +377,7 @@ impl<'a> World<'a> {
             records.push(Record { key, parent, depth: depth as u32, hashes: hashes.collect() });
         }
         let keys: Vec<BlockKey> = records.iter().map(|record| record.key).collect();
-        let mut tier = self.scheduler.lower_tier(LaneId::FIRST);
+        let mut tier = self.scheduler.lower_tier(lane);
         let Some(coverage) = tier.coverage(salt, tokens, &keys).filter(|coverage| coverage.is_extensible)
         else {
             return;
@@ -345,28 +393,28 @@ impl<'a> World<'a> {
         let at = self.now.plus(self.rng.range(0, store.plan.max_delay_ms));
         self.trace(&writes);
         self.scheduler.check_invariants();
-        self.at(at, Happening::Fetched(writes));
+        self.at(at, Happening::Fetched(lane, writes));
     }
 
-    fn end_fetch(&mut self, writes: Vec<Write>) {
-        let Some(store) = &mut self.store else { return };
+    fn end_fetch(&mut self, lane: LaneId, writes: Vec<Write>) {
+        let Some(store) = &mut self.lanes[lane.0 as usize].store else { return };
         let mut is_written = true;
         for write in writes {
             let (slot, key, parent) = (write.slot, write.record.key, write.record.parent);
             // The router stops at the first block that cannot be written.
             let write = Write { is_good: is_written, ..write };
             is_written = store.end_write(write, self.now, &mut self.rng);
-            self.scheduler.lower_tier(LaneId::FIRST).adopt(SlotId(slot), key, parent, is_written);
+            self.scheduler.lower_tier(lane).adopt(SlotId(slot), key, parent, is_written);
         }
         self.scheduler.check_invariants();
     }
 
-    fn end_fetches(&mut self) {
-        let is_fetch = |happening: &Happening| matches!(happening, Happening::Fetched(_));
+    fn end_fetches(&mut self, lane: LaneId) {
+        let is_fetch = |happening: &Happening| matches!(happening, Happening::Fetched(of, _) if *of == lane);
         let pending = self.happenings.iter().filter(|(_, happening)| is_fetch(happening)).map(|(&at, _)| at);
         for at in pending.collect::<Vec<_>>() {
-            if let Some(Happening::Fetched(writes)) = self.happenings.remove(&at) {
-                self.end_fetch(writes);
+            if let Some(Happening::Fetched(_, writes)) = self.happenings.remove(&at) {
+                self.end_fetch(lane, writes);
             }
         }
     }
@@ -378,31 +426,33 @@ impl<'a> World<'a> {
         self.at(self.now.plus(delay_ms), Happening::Allow(id));
     }
 
-    fn open_store(&mut self, block_size: u32) {
+    fn open_store(&mut self, lane: LaneId, block_size: u32) {
         let Some(plan) = self.scenario.store.filter(|plan| !plan.is_lost(self.now)) else { return };
-        if self.store.as_ref().is_none_or(|store| store.block_size != block_size) {
-            self.store = Some(FakeStore::new(plan, block_size));
+        let store = &mut self.lane(lane).store;
+        if store.as_ref().is_none_or(|store| store.block_size != block_size) {
+            *store = Some(FakeStore::new(plan, block_size));
         }
-        let contents = self.store.as_mut().expect("just opened").contents();
-        self.tell(Event::StoreReady(LaneId::FIRST, contents));
+        let contents = store.as_mut().expect("just opened").contents();
+        self.tell(Event::StoreReady(lane, contents));
     }
 
-    fn end_write(&mut self, write: Write) -> StoreOutcome {
+    fn end_write(&mut self, lane: LaneId, write: Write) -> StoreOutcome {
         let slot = write.slot;
-        let store = self.store.as_mut().expect("a write has a store");
+        let store = self.lanes[lane.0 as usize].store.as_mut().expect("a write has a store");
         StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut self.rng) }
     }
 
-    /// Ends the writes of a killed shard, each of which has happened or not.
-    fn kill_transfers(&mut self) {
+    /// Ends the writes of a lane's killed shard, each of which has happened or not.
+    fn kill_transfers(&mut self, lane: LaneId) {
+        let killed = ShardName { lane, number: self.lane(lane).num_shards };
         let lost: Vec<Happening> = self.happenings.values().cloned().collect();
         for happening in lost {
-            if let Happening::Written { shard, writes } = happening
-                && shard == self.num_shards
+            if let Happening::Written(name, writes) = happening
+                && name == killed
             {
                 for write in writes {
                     if self.rng.once_in(2) {
-                        self.end_write(write);
+                        self.end_write(lane, write);
                     }
                 }
             }
@@ -417,19 +467,15 @@ impl<'a> World<'a> {
         self.take(updates);
     }
 
+    /// Plans as the router does: all lanes, again as long as one had a plan.
     fn plan(&mut self) {
-        loop {
-            let mut updates = Vec::new();
-            let plan = self.scheduler.plan(LaneId::FIRST, self.now, &mut updates);
-            self.scheduler.check_invariants();
-            let has_updates = !updates.is_empty();
-            self.take(updates);
-            self.send_late_masks();
-            match plan {
-                Some(plan) => self.execute(&plan),
-                None if has_updates => {}
-                None => break,
+        let mut has_planned = true;
+        while has_planned {
+            has_planned = false;
+            for lane in self.scheduler.lane_ids() {
+                has_planned |= self.plan_lane(lane);
             }
+            has_planned &= self.lanes.len() > 1;
         }
         if let Some(deadline) = self.scheduler.next_wakeup() {
             assert!(deadline > self.now, "expired sequences have ended");
@@ -440,29 +486,60 @@ impl<'a> World<'a> {
         }
     }
 
-    fn execute(&mut self, plan: &StepPlan) {
-        self.trace(plan);
-        let shard = self.shard.as_mut().expect("plans are for a shard that is there");
-        assert!(self.blocked.is_none(), "no step is planned behind one that awaits masks");
+    /// Plans until the scheduler has no further plan for a lane. Returns true if it had one.
+    fn plan_lane(&mut self, lane: LaneId) -> bool {
+        let mut has_planned = false;
+        loop {
+            let mut updates = Vec::new();
+            let plan = self.scheduler.plan(lane, self.now, &mut updates);
+            let has_updates = !updates.is_empty();
+            if plan.is_some() || has_updates || self.lanes.len() == 1 {
+                self.scheduler.check_invariants();
+            }
+            self.take(updates);
+            self.send_late_masks(lane);
+            match plan {
+                Some(plan) => {
+                    has_planned = true;
+                    self.execute(lane, &plan);
+                }
+                None if has_updates => {}
+                None => return has_planned,
+            }
+        }
+    }
+
+    fn execute(&mut self, id: LaneId, plan: &StepPlan) {
+        self.trace(&(id, plan));
+        let lane = &mut self.lanes[id.0 as usize];
+        let shard = lane.shard.as_mut().expect("plans are for a shard that is there");
+        assert!(lane.blocked.is_none(), "no step is planned behind one that awaits masks");
         let result = shard.execute(plan, &self.known, &mut self.rng);
         let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
-        self.shard_free_at = self.shard_free_at.max(self.now).plus(delay_ms);
+        lane.free_at = lane.free_at.max(self.now).plus(delay_ms);
         let writes = std::mem::take(&mut shard.writes);
-        let number = self.num_shards;
+        let name = ShardName { lane: id, number: lane.num_shards };
         let crashes = |poison: Poison| match poison {
             Poison::Position { request, position } => shard.computes(plan, request, position),
             Poison::Pair(one, other) => shard.has(plan, one) && shard.has(plan, other),
         };
         let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
+        let (seeds, free_at) = (shard.seeds(plan), lane.free_at);
+        lane.in_flight.push_back(seeds.clone());
+        for (other, lane) in self.lanes.iter().enumerate().filter(|(other, _)| *other != id.0 as usize) {
+            let is_here = |seed: &&u64| lane.in_flight.iter().flatten().any(|known| known == *seed);
+            assert_eq!(seeds.iter().find(is_here), None, "computed on lanes {} and {other}", id.0);
+        }
         if crashes {
-            self.at(self.shard_free_at, Happening::Crash { shard: number });
+            self.at(free_at, Happening::Crash(name));
         }
         if awaits_masks {
-            self.blocked = Some(result);
+            self.lane(id).blocked = Some(result);
         } else {
-            self.at(self.shard_free_at, Happening::Result { shard: number, result });
+            self.at(free_at, Happening::Result(name, result));
         }
-        let Some(store) = &mut self.store else {
+        let lane = &mut self.lanes[id.0 as usize];
+        let Some(store) = &mut lane.store else {
             assert!(
                 writes.is_empty() && plan.restores.is_empty() && plan.discards.is_empty(),
                 "there is no store"
@@ -473,33 +550,35 @@ impl<'a> World<'a> {
         writes.iter().for_each(|write| store.begin_write(write.slot));
         let times = store.plan;
         for restore in &plan.restores {
-            let shard = self.shard.as_mut().expect("plans are for a shard that is there");
+            let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block));
             let at = self.now.plus(times.read_ms(&mut self.rng));
-            self.at(at, Happening::Read { shard: number, restore: restore.clone() });
+            self.at(at, Happening::Read(name, restore.clone()));
         }
         if !writes.is_empty() {
-            let at = self.shard_free_at.plus(self.rng.range(0, times.max_delay_ms));
-            self.at(at, Happening::Written { shard: number, writes });
+            let at = free_at.plus(self.rng.range(0, times.max_delay_ms));
+            self.at(at, Happening::Written(name, writes));
         }
     }
 
-    /// Sends late masks to the step that awaits them.
-    fn send_late_masks(&mut self) {
-        for late in self.scheduler.take_late_masks(LaneId::FIRST) {
-            self.trace(&late);
-            let shard = self.shard.as_mut().expect("masks are for a shard that is there");
+    /// Sends late masks to the lane's step that awaits them.
+    fn send_late_masks(&mut self, id: LaneId) {
+        for late in self.scheduler.take_late_masks(id) {
+            self.trace(&(id, &late));
+            let lane = &mut self.lanes[id.0 as usize];
+            let shard = lane.shard.as_mut().expect("masks are for a shard that is there");
             let result = shard.take_late_mask(&late, &mut self.rng);
             let is_last = shard.num_awaiting() == 0;
-            if let Some(blocked) = &mut self.blocked {
+            if let Some(blocked) = &mut lane.blocked {
                 blocked.sequences.extend(result);
             } else {
                 assert!(result.is_none(), "a step with a chunk that samples waits for it");
             }
-            if is_last && let Some(result) = self.blocked.take() {
-                let shard = self.num_shards;
-                self.shard_free_at = self.shard_free_at.max(self.now);
-                self.at(self.shard_free_at, Happening::Result { shard, result });
+            if is_last && let Some(result) = lane.blocked.take() {
+                let name = ShardName { lane: id, number: lane.num_shards };
+                lane.free_at = lane.free_at.max(self.now);
+                let free_at = lane.free_at;
+                self.at(free_at, Happening::Result(name, result));
             }
         }
     }
@@ -571,10 +650,12 @@ impl<'a> World<'a> {
                     assert_eq!(usage.output_tokens as usize, output.len());
                     assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
                     self.check_text(id, &reason);
+                    self.check_lost(id, &reason);
                     if matches!(reason, EndReason::EndToken | EndReason::Length) {
                         self.check_scores(id);
                     }
                     self.report.ends.insert(id, reason);
+                    self.report.ended_ats.insert(id, self.now);
                 }
                 Update::Rejected { id, reason, retry_after_ms } => {
                     self.check_open(id);
@@ -587,7 +668,10 @@ impl<'a> World<'a> {
                             | RejectReason::ShardAway
                     );
                     assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
+                    let has_shard = self.lanes.iter().any(|lane| lane.shard.is_some());
+                    assert!(reason != RejectReason::ShardAway || !has_shard, "all lanes are away");
                     self.report.rejections.insert(id, reason);
+                    self.report.ended_ats.insert(id, self.now);
                 }
             }
         }

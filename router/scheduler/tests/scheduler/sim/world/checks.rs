@@ -2,12 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use trunkline_scheduler::{Consumption, EndReason, SamplingParams, SequenceErrorCode, SequenceId, Stats};
+use trunkline_scheduler::{
+    Consumption, EndReason, SamplingParams, SequenceErrorCode, SequenceId, SequenceRequest, ShardLimits,
+    Stats,
+};
 
 use super::super::Blow;
 use super::super::model::Model;
-use super::super::scenario::{Client, Outage, Poison};
+use super::super::scenario::{Client, Poison};
 use super::World;
+
+/// Returns true if a shard's pool has room for a request.
+fn fits(request: &SequenceRequest, limits: &ShardLimits) -> bool {
+    let num_tokens = request.token_ids.len() as u32 + request.max_new_tokens.max(1);
+    num_tokens <= limits.num_blocks * limits.block_size + 1
+}
 
 impl World<'_> {
     pub(super) fn check_open(&self, id: SequenceId) {
@@ -86,10 +95,9 @@ impl World<'_> {
         assert_eq!((stats.num_waiting, stats.num_running, stats.steps_in_flight), (0, 0, 0), "all is quiet");
         assert_eq!(stats.blocks_held, stats.blocks_pinned, "all blocks return");
         assert_eq!(stats.blocks_free + stats.blocks_cached + stats.blocks_pinned, stats.blocks_total);
-        if let Some(shard) = &self.shard {
-            assert_eq!(stats.blocks_total, u64::from(shard.limits.num_blocks));
-            assert_eq!(shard.num_sequences(), 0, "the shard was told of every end");
-        }
+        let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        assert_eq!(stats.blocks_total, shards().map(|shard| u64::from(shard.limits.num_blocks)).sum::<u64>());
+        assert!(shards().all(|shard| shard.num_sequences() == 0), "shards were told of every end");
         if self.scenario.twice == 0 {
             assert_eq!(stats.unexpected_results, 0);
         }
@@ -104,7 +112,7 @@ impl World<'_> {
             + stats.rejected_invalid;
         assert_eq!(rejected, self.report.rejections.len() as u64, "every rejection is counted");
         let is_undisturbed = self.scenario.outages.is_empty()
-            && self.options.blow.is_none_or(|(_, blow)| blow != Blow::LoseShard);
+            && self.options.blow.is_none_or(|(_, blow)| !matches!(blow, Blow::LoseShard(_)));
         if is_undisturbed {
             // Two requests that crashed the shard together may have ended before they met again.
             let num_counted = self.report.num_losses - stats.excused_losses;
@@ -115,6 +123,11 @@ impl World<'_> {
             );
         }
         assert_eq!(self.scheduler.next_wakeup(), None);
+        if matches!(self.scenario.poison, Some(Poison::Position { .. })) {
+            assert!(self.report.crashed_lanes.len() <= 2, "a poison visits {:?}", self.report.crashed_lanes);
+        }
+        self.report.lane_stats =
+            self.scheduler.lane_ids().map(|lane| self.scheduler.lane_stats(lane)).collect();
         self.check_consumption(&stats);
         self.report.stats = stats;
     }
@@ -151,6 +164,17 @@ impl World<'_> {
         of(SequenceId(one)) == of(other)
     }
 
+    /// Checks that a sequence ends for want of a shard only if no connected one can go on with it.
+    pub(super) fn check_lost(&self, id: SequenceId, reason: &EndReason) {
+        let request = &self.arrivals[&id].request;
+        let is_other = |limits: &ShardLimits| limits.numerics != 0;
+        let is_same = !self.scenario.outages.iter().any(|outage| is_other(&outage.limits));
+        if *reason == EndReason::ShardLost && is_same {
+            let mut shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+            assert!(shards.all(|shard| !fits(request, &shard.limits)), "sequence {} could go on", id.0);
+        }
+    }
+
     /// Checks that each sequence ended for a reason that the scenario has.
     pub(super) fn check_reasons(&self) {
         let faults = &self.scenario.faults;
@@ -172,19 +196,19 @@ impl World<'_> {
                         self.scenario.poison,
                         Some(Poison::Position { request, .. }) if self.is_same_request(request, *id)
                     );
-                    let may_be_unlucky = !self.scenario.outages.is_empty() || blow == Some(Blow::LoseShard);
+                    let may_be_unlucky =
+                        !self.scenario.outages.is_empty() || matches!(blow, Some(Blow::LoseShard(_)));
                     self.report.num_losses >= 2 && (is_poison || may_be_unlucky)
                 }
                 EndReason::Failed(_) => {
                     faults.sequence_error + faults.missing_token + faults.foreign_token > 0
                 }
                 EndReason::ShardLost => {
-                    let request = &arrival.request;
-                    let num_tokens = request.token_ids.len() as u32 + request.max_new_tokens.max(1);
+                    let mut later = self.scenario.outages.iter().map(|outage| &outage.limits);
+                    let mut all = later.clone().chain(&self.scenario.more_lanes);
                     self.longest_outage_ms >= self.scenario.config.shard_patience_ms
-                        || self.scenario.outages.iter().any(|Outage { limits, .. }| {
-                            limits.numerics != 0 || num_tokens > limits.num_blocks * limits.block_size + 1
-                        })
+                        || later.any(|limits| limits.numerics != 0)
+                        || all.any(|limits| !fits(&arrival.request, limits))
                 }
             };
             assert!(may, "sequence {} has no cause to end with {reason:?}", id.0);

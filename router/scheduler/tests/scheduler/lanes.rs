@@ -1,0 +1,270 @@
+//! Several lanes: what one may lose, where sequences run, and what stays the same whatever the number of lanes.
+
+use std::collections::BTreeSet;
+
+use crate::draw;
+use crate::sim::driver::{Driver, LIMITS};
+use crate::sim::rng::Rng;
+use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
+use crate::sim::{Options, Report};
+use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
+use trunkline_scheduler::{
+    EndReason, Event, LaneId, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, ShardLimits,
+};
+
+const KIND: &str = "--kind lanes ";
+
+#[test]
+fn every_request_ends_once_with_its_own_text_on_several_lanes() {
+    let counts: [Count; 12] = [
+        |stats| stats.preemptions,
+        |stats| stats.evicted_blocks,
+        |stats| stats.prefix_waits,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.rejected_too_long,
+        |stats| stats.rejected_deadline,
+        |stats| stats.replays,
+        |stats| stats.convictions,
+        |stats| stats.stored_blocks,
+        |stats| stats.restored_blocks,
+        |stats| stats.accepted_draft_tokens,
+        |stats| stats.unexpected_results,
+    ];
+    let mut num_busy_lanes = 0;
+    run_all(KIND, Scenario::random_lanes, 200, &counts, |report| {
+        num_busy_lanes += report.lane_stats.iter().filter(|lane| lane.steps > 0).count();
+    });
+    assert!(num_busy_lanes > 2 * crate::simulation::seeds().count(), "{num_busy_lanes}");
+}
+
+#[test]
+fn a_seed_with_several_lanes_replays_bit_for_bit() {
+    let first = draw::first_seed();
+    for seed in first..first + 50 {
+        let run = || run_of_kind(KIND, &Scenario::random_lanes(seed), Options::default());
+        assert_eq!(run().trace_hash, run().trace_hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn text_and_scores_do_not_depend_on_the_number_of_lanes() {
+    for seed in 0..40 {
+        let mut scenario = Scenario::random(seed);
+        (scenario.faults, scenario.outages, scenario.poison) = (Default::default(), Vec::new(), None);
+        scenario.config.max_queued_requests = 100;
+        for arrival in &mut scenario.arrivals {
+            (arrival.client, arrival.request.deadline) = (Client::Waits, None);
+        }
+        let one = run_named(&scenario, Options::default());
+        for num_lanes in [2, 3, 8] {
+            let many = run_named(&scenario.clone().on_lanes(num_lanes), Options::default());
+            let is_same =
+                (&one.outputs, &one.ends, &one.rejections) == (&many.outputs, &many.ends, &many.rejections);
+            assert!(is_same, "seed {seed} with {num_lanes} lanes");
+        }
+    }
+}
+
+/// Requests with prompts that share nothing, for lanes that have room for eight at once.
+fn streams(num_streams: u64, num_new: u32) -> Scenario {
+    let mut scenario = crowded();
+    (scenario.limits.num_blocks, scenario.limits.max_step_sequences) = (400, 8);
+    (scenario.limits.max_step_tokens, scenario.limits.vocab_size) = (64, 1_000);
+    scenario.config.max_prefill_tokens_beside_decodes = 16;
+    scenario.max_delay_ms = 0;
+    let mut rng = Rng::new(5);
+    let mut arrival = |index: u64| {
+        let request = request(index, rng.tokens(6, 1_000), num_new);
+        Arrival { at: Millis(index), request, salt: 0, client: Client::Waits }
+    };
+    scenario.arrivals = (0..num_streams).map(&mut arrival).collect();
+    scenario
+}
+
+/// Loses a lane's shard.
+fn outage(scenario: &mut Scenario, lane: u32, at: u64, for_ms: u64) {
+    let limits = scenario.limits_of(LaneId(lane));
+    scenario.outages.push(Outage { lane: LaneId(lane), ..Outage::new(Millis(at), for_ms, limits) });
+}
+
+fn all_end_well(report: &Report, num_streams: usize) {
+    assert_eq!(report.ends.len(), num_streams, "{:?}", report.rejections);
+    assert!(report.ends.values().all(|reason| *reason == EndReason::Length), "{:?}", report.ends);
+}
+
+#[test]
+fn streams_of_a_lost_lane_go_on_at_once_on_another_one() {
+    // A lane that comes back late, and one that never does.
+    for for_ms in [10_000, u64::MAX] {
+        let mut scenario = streams(12, 40).on_lanes(2);
+        let calm = run_named(&scenario, Options::default());
+        outage(&mut scenario, 1, 20, for_ms);
+        let report = run_named(&scenario, Options::default());
+        assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+        all_end_well(&report, 12);
+        assert!(report.stats.replays >= 4, "{:?}", report.stats);
+        let last = report.ended_ats.values().max().expect("some end");
+        assert!(last.0 < 4 * calm.ended_at.0, "{last:?} instead of {:?}", calm.ended_at);
+    }
+}
+
+#[test]
+fn sequences_end_only_if_all_lanes_stay_away() {
+    let mut scenario = streams(12, 40).on_lanes(2);
+    scenario.config.shard_patience_ms = 50;
+    outage(&mut scenario, 0, 6, 200);
+    outage(&mut scenario, 1, 6, 30);
+    all_end_well(&run_named(&scenario, Options::default()), 12);
+
+    scenario.outages[1].for_ms = u64::MAX;
+    let report = run_named(&scenario, Options::default());
+    let num_ended = report.ends.values().filter(|reason| **reason == EndReason::ShardLost).count();
+    assert!(num_ended > 4, "{:?}", report.ends);
+    assert!(report.rejections.values().all(|reason| *reason == RejectReason::ShardAway));
+    assert!(report.ended_ats.values().all(|at| at.0 == 56), "when the last one is given up");
+}
+
+#[test]
+fn a_sequence_that_fits_one_lane_only_waits_for_it_and_ends_if_it_stays_away() {
+    for (for_ms, may_go_on) in [(20, true), (u64::MAX, false), (400, false)] {
+        let mut scenario = streams(6, 40).on_lanes(2);
+        scenario.config.shard_patience_ms = 100;
+        scenario.more_lanes[0].num_blocks = 10;
+        outage(&mut scenario, 0, 12, for_ms);
+        let report = run_named(&scenario, Options::default());
+        let reason = if may_go_on { EndReason::Length } else { EndReason::ShardLost };
+        assert!(report.ends.values().all(|end| *end == reason), "{for_ms}: {:?}", report.ends);
+        assert_eq!(report.ends.len(), 6, "{for_ms}: {:?}", report.rejections);
+        let patience_ms = if for_ms == u64::MAX { 0 } else { 100 };
+        let is_on_time = report.ended_ats.values().all(|at| may_go_on || at.0 == 12 + patience_ms);
+        assert!(is_on_time, "{for_ms}: {:?}", report.ended_ats);
+    }
+}
+
+#[test]
+fn many_sequences_that_fit_one_lane_only_do_not_keep_another_one_idle() {
+    let mut scenario = streams(60, 20).on_lanes(2);
+    scenario.more_lanes[0].num_blocks = 5;
+    scenario.config.cached_first_window_ms = 100_000;
+    for arrival in &mut scenario.arrivals {
+        arrival.at = Millis(0);
+    }
+    for arrival in &mut scenario.arrivals[50..] {
+        arrival.request.max_new_tokens = 5;
+    }
+    let report = run_named(&scenario, Options::default());
+    all_end_well(&report, 60);
+    let short = report.ended_ats.iter().filter(|(id, _)| id.0 >= 50).map(|(_, at)| at.0).max();
+    let long = report.ended_ats.iter().filter(|(id, _)| id.0 < 50).map(|(_, at)| at.0).max();
+    assert!(short < long.map(|at| at / 2), "{short:?} of {long:?}");
+}
+
+#[test]
+fn a_poison_visits_two_lanes_at_most_and_all_others_go_on() {
+    for num_lanes in [2, 4] {
+        let mut scenario = streams(12, 30).on_lanes(num_lanes);
+        let calm = run_named(&scenario, Options::default());
+        for (request, position) in [(0, 6), (3, 20), (7, 30), (11, 12)] {
+            scenario.poison = Some(Poison::Position { request, position });
+            let report = run_named(&scenario, Options::default());
+            assert_eq!((report.num_losses, report.stats.convictions), (2, 1), "{:?}", scenario.poison);
+            assert_eq!(report.stats.excused_losses, 2, "{:?}", scenario.poison);
+            assert!(report.crashed_lanes.len() <= 2);
+            for (id, reason) in &report.ends {
+                if id.0 == request {
+                    let EndReason::Failed(error) = reason else { panic!("{reason:?}") };
+                    assert_eq!(error.code, SequenceErrorCode::CrashedShard);
+                } else {
+                    assert_eq!((reason, &report.outputs[id]), (&calm.ends[id], &calm.outputs[id]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_idle_lane_waits_for_no_full_one_and_for_others_within_the_window() {
+    for (num_lanes, window_ms) in [(2, 0), (2, 30), (4, 30), (8, 300)] {
+        let mut scenario = streams(120, 12).on_lanes(num_lanes);
+        scenario.config.cached_first_window_ms = window_ms;
+        let report = run_named(&scenario, Options::default());
+        all_end_well(&report, 120);
+        assert!(report.longest_idle_ms <= window_ms, "{num_lanes} lanes: {}", report.longest_idle_ms);
+        let busy = report.lane_stats.iter().filter(|lane| lane.steps > 20).count();
+        assert_eq!(busy, num_lanes as usize, "{:?}", report.lane_stats);
+    }
+}
+
+/// Conversations that share a long system prompt. Each request has the whole conversation before it.
+fn conversations(num_conversations: u64, num_turns: u64, spread_ms: u64) -> Scenario {
+    let mut scenario = streams(0, 0);
+    (scenario.limits.block_size, scenario.limits.num_blocks) = (4, 1_600);
+    let mut rng = Rng::new(9);
+    let system = rng.tokens(80, 1_000);
+    let mut prompts = vec![system; num_conversations as usize];
+    for turn in 0..num_turns {
+        for (index, prompt) in (0..).zip(&mut prompts) {
+            prompt.extend(rng.tokens(24, 1_000));
+            let at = Millis(turn * spread_ms + rng.range(0, spread_ms));
+            let request = request(turn * num_conversations + index, prompt.clone(), 8);
+            scenario.arrivals.push(Arrival { at, request, salt: 0, client: Client::Waits });
+        }
+    }
+    scenario
+}
+
+#[test]
+fn conversations_return_to_the_lane_that_has_their_prefix() {
+    for (num_lanes, spread_ms) in [(2, 60), (4, 15)] {
+        let mut scenario = conversations(12, 10, spread_ms);
+        let one = run_named(&scenario, Options::default());
+        scenario.limits.num_blocks /= num_lanes;
+        let many = run_named(&scenario.on_lanes(num_lanes), Options::default());
+        let hits = (one.stats.prefix_hit_tokens, many.stats.prefix_hit_tokens);
+        let least_percent = if num_lanes == 2 { 90 } else { 85 };
+        assert!(100 * hits.1 >= least_percent * hits.0, "{num_lanes} lanes: hit tokens {hits:?}");
+        let used: BTreeSet<bool> = many.lane_stats.iter().map(|lane| lane.steps > 20).collect();
+        assert_eq!(used, [true].into(), "{:?}", many.lane_stats);
+    }
+}
+
+#[test]
+fn a_passed_over_sequence_runs_at_the_end_of_its_window_though_nothing_else_happens() {
+    let config = SchedulerConfig { num_lanes: 2, cached_first_window_ms: 50, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, LIMITS).with_all_lanes();
+    driver.submit(request(1, vec![1; 40], 30));
+    driver.run();
+    // The first lane has the prefix. It seems to have room, but never plans.
+    driver.submit(request(2, vec![1; 41], 30));
+    assert!(driver.plan_on(LaneId(1)).is_none(), "it is better off on the first lane");
+    let until = driver.now.plus(50);
+    assert_eq!(driver.scheduler.next_wakeup(), Some(until));
+    driver.now = until;
+    assert!(driver.plan_on(LaneId(1)).is_some_and(|plan| !plan.chunks.is_empty()));
+}
+
+#[test]
+fn the_streams_of_a_lane_go_on_while_it_clears_suspects() {
+    let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, ShardLimits { max_step_sequences: 16, ..LIMITS }).with_all_lanes();
+    for id in 0..8 {
+        driver.submit(request(id, vec![id as u32; 4], 40));
+        for lane in driver.scheduler.lane_ids() {
+            driver.plan_on(lane);
+            driver.acknowledge_on(lane);
+        }
+    }
+    assert_eq!(driver.scheduler.lane_stats(LaneId(0)).num_running, 4);
+    driver.plan_on(LaneId(1)).expect("a step of the second lane");
+    driver.handle(Event::ShardLost { lane: LaneId(1), may_return: true });
+    let mut sizes = Vec::new();
+    for _ in 0..7 {
+        let plan = driver.plan().expect("there is work");
+        assert!(driver.plan().is_none(), "a suspect shares its time with nobody");
+        sizes.push(plan.chunks.len());
+        driver.acknowledge();
+    }
+    assert_eq!(sizes, [1, 5, 1, 6, 1, 7, 1], "each suspect has a step, and all others have one after it");
+    driver.run();
+    assert!((0..8).all(|id| driver.ended(id) == Some(&EndReason::Length)));
+}
