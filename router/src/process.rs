@@ -114,6 +114,9 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     if start.lifeline {
         watch_lifeline();
     }
+    if settings.shard_sockets.is_empty() {
+        return Err(End::User(anyhow::anyhow!("the settings name no socket in `shard_sockets`")));
+    }
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let (server, replies) = (&settings.server, &settings.replies);
     let mut access =

@@ -225,8 +225,9 @@ settings! {
             Form::Choice { what: "POLICY", named: EvictionPolicy::NAMED };
         /// Maximum share of the KV cache that requests may pin, in percent.
         max_pinned_share: u32 = 25, Form::Number { unit: "PERCENT", min: 0, max: 100 };
-        /// Object store through which replicas share the KV cache: s3://bucket/prefix, gs://bucket, az://container or
-        /// file:///folder. Credentials are read from the environment. Requires `--kv-disk-path` [default: none].
+        /// Object store through which servers share the KV cache: s3://bucket/prefix, gs://bucket, az://container or
+        /// file:///folder. Credentials are read from the environment. Requires `--kv-disk-path` and a single shard
+        /// [default: none].
         kv_object_store: Option<String> = None, Form::ObjectStore;
         /// ZeroMQ endpoint on which KV cache events are published for cache-aware routers; `tcp://*:5557` listens,
         /// `tcp://HOST:5557` connects. The events contain the tokens of all prompts [default: none].
