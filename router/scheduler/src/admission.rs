@@ -12,8 +12,8 @@ use crate::sequences::Sequences;
 use crate::windows::lacks_parts;
 use crate::yielding::{Lack, Yielding};
 
-/// The most sequences that one plan parks. Each is compared with the prompts that are being computed, so this bounds the
-/// time of a plan. The next plan goes on.
+/// The most sequences that one plan parks. Each is compared with the prompts that are being computed, so this bounds
+/// the time of a plan. The next plan goes on.
 const MAX_PARKED: u32 = 32;
 
 /// The outcome of one try.

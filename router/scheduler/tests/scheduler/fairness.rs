@@ -133,8 +133,8 @@ impl Tenants {
         self.open.values().filter(|&&other| other == tenant).count()
     }
 
-    /// Plans until run-ahead is full, then takes one result of each lane. Returns the tenants of started requests, with the service
-    /// of all tenants when each request arrived and now.
+    /// Plans until run-ahead is full, then takes one result of each lane. Returns the tenants of started requests, with
+    /// the service of all tenants when each request arrived and now.
     fn step(&mut self) -> Vec<(u64, Got, Got)> {
         let mut started = Vec::new();
         // All lanes are asked again after each plan, as the router does.
