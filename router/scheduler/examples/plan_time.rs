@@ -15,12 +15,28 @@ use trunkline_scheduler::{
 
 const NUM_STEPS: u32 = 2_000;
 
+/// The number of times that each run is done. What is planned is the same each time, and the quickest time of a plan
+/// has the least of other processes' work in it.
+const NUM_RUNS: usize = 5;
+
+#[derive(Clone, Default)]
 struct Clock {
-    plan_ns: u128,
-    result_ns: u128,
-    worst_ns: u128,
-    num_steps: u128,
-    num_tokens: u128,
+    /// Nanoseconds of each call of `plan`, and of each result.
+    plans_ns: Vec<u128>,
+    results_ns: Vec<u128>,
+    num_steps: usize,
+    num_tokens: usize,
+}
+
+impl Clock {
+    /// Takes the quicker time of each call.
+    fn merge(&mut self, other: &Self) {
+        let pairs = |own: &mut Vec<u128>, other: &[u128]| {
+            own.iter_mut().zip(other).for_each(|(own, other)| *own = (*own).min(*other));
+        };
+        pairs(&mut self.plans_ns, &other.plans_ns);
+        pairs(&mut self.results_ns, &other.results_ns);
+    }
 }
 
 fn answer(plan: &StepPlan, token_id: u32) -> StepResult {
@@ -70,93 +86,120 @@ fn scheduler(num_lanes: u32, num_blocks: u32) -> Scheduler {
 /// Steps of each lane without run-ahead, until `num_steps` are done or nothing is left. Every lane is asked for a plan
 /// after every event, as the router does.
 fn drive(scheduler: &mut Scheduler, num_steps: u32) -> Clock {
-    let mut clock = Clock { plan_ns: 0, result_ns: 0, worst_ns: 0, num_steps: 0, num_tokens: 0 };
+    let mut clock = Clock::default();
+    // No earlier call went on for longer.
+    let begin_ms = 10 * scheduler.stats().steps;
     let mut updates: Vec<Update> = Vec::new();
     let mut in_flight: VecDeque<(LaneId, StepResult)> = VecDeque::new();
     for step in 0..num_steps {
-        let now = Millis(step.into());
+        let now = Millis(begin_ms + u64::from(step));
         updates.clear();
         for lane in scheduler.lane_ids() {
             let begin = Instant::now();
-            // The first lane computes one step after the other, so that those of the lanes alternate.
             let is_busy = in_flight.iter().any(|(of, _)| *of == lane);
             let plan = if is_busy { None } else { scheduler.plan(lane, now, &mut updates) };
             let plan_ns = begin.elapsed().as_nanos();
-            clock.plan_ns += plan_ns;
-            clock.worst_ns = clock.worst_ns.max(plan_ns);
+            clock.plans_ns.push(plan_ns);
             if let Some(plan) = plan {
                 clock.num_steps += 1;
-                clock.num_tokens += plan.chunks.iter().filter(|chunk| chunk.sample).count() as u128;
+                clock.num_tokens += plan.chunks.iter().filter(|chunk| chunk.sample).count();
                 in_flight.push_back((lane, answer(&plan, step % 50_000)));
             }
         }
         let Some((lane, result)) = in_flight.pop_front() else { break };
         let begin = Instant::now();
         scheduler.handle(now, Event::StepResult(lane, result), &mut updates);
-        clock.result_ns += begin.elapsed().as_nanos();
+        clock.results_ns.push(begin.elapsed().as_nanos());
+    }
+    for (lane, result) in in_flight {
+        scheduler.handle(
+            Millis(begin_ms + u64::from(num_steps)),
+            Event::StepResult(lane, result),
+            &mut updates,
+        );
     }
     clock
 }
 
-fn show(what: &str, clock: &Clock) {
-    let mean = |ns: u128| ns as f64 / 1e3 / clock.num_steps.max(1) as f64;
+/// Prints the times of a run. `prepare` returns its scheduler.
+fn show(what: &str, num_steps: u32, prepare: impl Fn() -> Scheduler) -> Scheduler {
+    let mut scheduler = prepare();
+    let mut clock = drive(&mut scheduler, num_steps);
+    for _ in 1..NUM_RUNS {
+        clock.merge(&drive(&mut prepare(), num_steps));
+    }
+    let us = |ns: &[u128]| ns.iter().sum::<u128>() as f64 / 1e3;
+    let (plans_us, results_us) = (us(&clock.plans_ns), us(&clock.results_ns));
+    let num_steps = clock.num_steps.max(1) as f64;
     println!(
         "{what:<44} plan {:>6.1} us, worst {:>7.1} us; result {:>6.1} us; {:.3} us a token; {} steps",
-        mean(clock.plan_ns),
-        clock.worst_ns as f64 / 1e3,
-        mean(clock.result_ns),
-        (clock.plan_ns + clock.result_ns) as f64 / 1e3 / clock.num_tokens.max(1) as f64,
+        plans_us / num_steps,
+        clock.plans_ns.iter().max().copied().unwrap_or(0) as f64 / 1e3,
+        results_us / num_steps,
+        (plans_us + results_us) / clock.num_tokens.max(1) as f64,
         clock.num_steps
     );
+    scheduler
 }
 
 fn submit(scheduler: &mut Scheduler, request: SequenceRequest) {
     scheduler.handle(Millis(0), Event::Submit(Box::new(request)), &mut Vec::new());
 }
 
+/// Sequences that all decode.
+fn decoding(num_lanes: u32, num_sequences: u64, num_prompt_tokens: u32) -> Scheduler {
+    let mut scheduler = scheduler(num_lanes, 64 * (10_000 + NUM_STEPS) / 16 + 10_000);
+    for id in 0..num_sequences {
+        submit(&mut scheduler, request(id, num_prompt_tokens, NUM_STEPS * 2));
+    }
+    while scheduler.stats().output_tokens < num_sequences || scheduler.stats().num_waiting > 0 {
+        drive(&mut scheduler, num_lanes);
+    }
+    scheduler
+}
+
+/// Eight lanes, of which the first has the long beginning of all that wait, and the others have room.
+fn passing() -> Scheduler {
+    let mut scheduler = scheduler(8, 100_000);
+    let beginning = request(0, 4_000, 1);
+    submit(&mut scheduler, beginning.clone());
+    drive(&mut scheduler, 1_000);
+    for id in 1..400 {
+        submit(&mut scheduler, request(id, 100, NUM_STEPS * 2));
+    }
+    drive(&mut scheduler, 200);
+    for id in 400..1_450 {
+        let mut alike = beginning.clone();
+        alike.token_ids.extend([id as u32; 20]);
+        (alike.id, alike.max_new_tokens) = (SequenceId(id), NUM_STEPS);
+        submit(&mut scheduler, alike);
+    }
+    scheduler
+}
+
 fn main() {
     for (num_lanes, num_sequences, num_prompt_tokens) in
         [(1, 1, 100), (1, 64, 100), (1, 64, 10_000), (1, 8, 100_000), (2, 128, 100), (8, 512, 100)]
     {
-        let mut scheduler = self::scheduler(num_lanes, 64 * (10_000 + NUM_STEPS) / 16 + 10_000);
-        for id in 0..num_sequences {
-            submit(&mut scheduler, request(id, num_prompt_tokens, NUM_STEPS * 2));
-        }
-        let what = format!("{num_lanes} lanes, {num_sequences} x {num_prompt_tokens} tokens");
-        while scheduler.stats().output_tokens < num_sequences || scheduler.stats().num_waiting > 0 {
-            drive(&mut scheduler, num_lanes);
-        }
-        show(&format!("{what}: decode"), &drive(&mut scheduler, NUM_STEPS * num_lanes));
+        let what = format!("{num_lanes} lanes, {num_sequences} x {num_prompt_tokens} tokens: decode");
+        show(&what, NUM_STEPS * num_lanes, || decoding(num_lanes, num_sequences, num_prompt_tokens));
     }
-    // The first lane has the beginning of all that wait, and the others have room.
-    let mut scheduler = self::scheduler(8, 100_000);
-    let beginning = request(0, 4_000, 1);
-    submit(&mut scheduler, beginning.clone());
-    drive(&mut scheduler, 1_000);
-    for id in 1..1_450 {
-        let is_alike = id >= 400;
-        let mut next = if is_alike { beginning.clone() } else { request(id, 100, NUM_STEPS) };
-        if is_alike {
-            next.token_ids.extend([id as u32; 20]);
-        }
-        (next.id, next.max_new_tokens) = (SequenceId(id), NUM_STEPS);
-        submit(&mut scheduler, next);
-        if id == 399 {
-            drive(&mut scheduler, 100);
-        }
+    let passed = show("8 lanes, 1050 prefer the first one", NUM_STEPS, passing);
+    println!("{:<44} {} still wait", "", passed.stats().num_waiting);
+    for (what, is_known) in [("100000 tokens, new", false), ("100000 tokens, found again", true)] {
+        let prepare = || {
+            let mut scheduler = scheduler(1, 10_000);
+            if is_known {
+                submit(&mut scheduler, request(1, 100_000, 2));
+                drive(&mut scheduler, 1_000);
+            }
+            let mut long = request(1, 100_000, 2);
+            long.id = SequenceId(2);
+            let begin = Instant::now();
+            submit(&mut scheduler, long);
+            println!("{what:<44} submit {:.1} us", begin.elapsed().as_nanos() as f64 / 1e3);
+            scheduler
+        };
+        show(what, 1_000, prepare);
     }
-    show("8 lanes, 1050 wait for the first one", &drive(&mut scheduler, NUM_STEPS));
-    println!("{} still wait", scheduler.stats().num_waiting);
-    let mut scheduler = self::scheduler(1, 10_000);
-    for id in [1, 2] {
-        let mut long = request(1, 100_000, 2);
-        long.id = SequenceId(id);
-        let begin = Instant::now();
-        scheduler.handle(Millis(0), Event::Submit(Box::new(long)), &mut Vec::new());
-        let submit_us = begin.elapsed().as_nanos() as f64 / 1e3;
-        let what = if id == 1 { "100000 tokens, new" } else { "100000 tokens, found again" };
-        show(what, &drive(&mut scheduler, 1_000));
-        println!("{:<44} submit {submit_us:>6.1} us", "");
-    }
-    println!("{:?}", scheduler.stats());
 }

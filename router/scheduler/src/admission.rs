@@ -12,6 +12,10 @@ use crate::sequences::Sequences;
 use crate::windows::lacks_parts;
 use crate::yielding::{Lack, Yielding};
 
+/// The most sequences that one plan parks. Each is compared with the prompts that are being computed, so this bounds
+/// the time of a plan. The next plan goes on.
+const MAX_PARKED: u32 = 32;
+
 /// The outcome of one try.
 enum Admission {
     Admitted,
@@ -34,8 +38,10 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
         .filter(|&need| need > 0)
         .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
     parts.promote();
-    let mut choice = Choice::default();
-    while let Some(key) = choice.next_waiting(parts) {
+    let (mut choice, mut num_parked) = (Choice::default(), 0);
+    while num_parked < MAX_PARKED
+        && let Some(key) = choice.next_waiting(parts)
+    {
         if parts.sequences[key].suspect_until.is_some() {
             return; // It lacks room, and no other sequence may take it.
         }
@@ -56,7 +62,7 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
                 num_tokens += u64::from(parts.sequences[key].num_unplanned());
                 num_prefills += 1;
             }
-            Admission::Parked => {}
+            Admission::Parked => num_parked += 1,
             Admission::NoRoom => {
                 let lack = if is_full { Lack::Place } else { Lack::Blocks };
                 if !make_room(parts, key, lack) {

@@ -119,7 +119,10 @@ fn outlook(parts: &Lifecycle<'_>, lane: &Lane) -> Outlook {
     let token_ms = token_ms(parts, lane);
     let mut wait_ms = num_ahead as f64 * token_ms;
     if !has_place {
-        wait_ms += lane.throughput.mean_run_ms() as f64 / num_running.max(1) as f64;
+        let run_ms = lane.throughput.mean_run_ms();
+        // Nobody waits for a place for a time that was never measured.
+        wait_ms =
+            if run_ms == 0 { f64::INFINITY } else { wait_ms + run_ms as f64 / num_running.max(1) as f64 };
     }
     Outlook { lane: lane.id, has_place: has_place && lane.suspect.is_none(), wait_ms, token_ms }
 }

@@ -73,6 +73,7 @@ pub mod starts;
 mod stats;
 pub mod step_cost;
 mod transfers;
+mod turns;
 mod windows;
 mod yielding;
 

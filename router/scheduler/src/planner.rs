@@ -14,13 +14,13 @@ use crate::event::Update;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, StepInFlight, work_of};
 use crate::lifecycle::Lifecycle;
-use crate::loss::in_flight;
 use crate::message_size::start_bytes;
 use crate::output;
 use crate::plan::{Chunk, LogitsRows, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
 use crate::sequence::{CellId, FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
+use crate::turns::{Turn, turns};
 use crate::windows::{copy_state, pass_windows};
 use crate::yielding::Yielding;
 
@@ -42,35 +42,6 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     let num_prefill_tokens = planner.plan_chunks(turns);
     planner.plan_drafts();
     planner.finish(num_prefill_tokens)
-}
-
-/// The sequences that share a step on a lane with a suspect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    Suspect,
-    Others,
-}
-
-/// Returns whose step may be next, in the order in which they should be tried. The suspect has its steps to itself, with
-/// nothing else in flight, and the others have every second step, so that their streams go on.
-fn turns(parts: &Lifecycle<'_>) -> &'static [Turn] {
-    let (lane, shard) = (&*parts.lane, parts.lane.shard());
-    let Some(suspect) = lane.suspect else { return &[Turn::Others] };
-    let in_flight = in_flight(shard);
-    if in_flight.contains(&suspect) {
-        // A restore that was not sent yet goes with a plan of the suspect alone.
-        if shard.steps.len() == 0 {
-            return &[Turn::Suspect];
-        }
-        let step_id = shard.steps.next_step_id();
-        let others_want = lane.running.keys().iter().any(|&key| parts.sequences[key].num_wanted(step_id) > 0);
-        return if lane.others_are_next && others_want { &[] } else { &[Turn::Suspect] };
-    }
-    if !in_flight.is_empty() {
-        // The suspect waits for the restores of others, too.
-        return if shard.steps.len() > 0 { &[] } else { &[Turn::Others] };
-    }
-    if lane.others_are_next { &[Turn::Others, Turn::Suspect] } else { &[Turn::Suspect, Turn::Others] }
 }
 
 /// Returns true while masks are about to arrive. A plan without their sequences would separate them from the others,
@@ -152,8 +123,8 @@ impl<'p, 'a> Planner<'p, 'a> {
         self.plan_prefills(None)
     }
 
-    /// Plans a chunk of the suspect, or nothing while it waits. If it lacks blocks that only other sequences can return,
-    /// it is preempted.
+    /// Plans a chunk of the suspect, or nothing while it waits. If it lacks blocks that only other sequences can
+    /// return, it is preempted.
     fn plan_suspect(&mut self) -> u32 {
         let Some(suspect) = self.parts.lane.suspect else { return 0 };
         let wanted = self.parts.sequences[suspect].num_wanted_alone(self.plan.step_id);

@@ -144,7 +144,8 @@ impl Scheduler {
     }
 
     /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore or
-    /// the return of a shard, or the time for the next plan or for a sequence that was left to another lane. Call [`Scheduler::plan`] then.
+    /// the return of a shard, or the time for the next plan or for a sequence that was left to another lane.
+    /// Call [`Scheduler::plan`] then.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());

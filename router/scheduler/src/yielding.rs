@@ -175,8 +175,8 @@ impl<'a> Yielding<'a> {
     }
 }
 
-/// The number of a lane's places that are taken. A sequence that gave way for another tenant gets no more chunks, so its
-/// place is free.
+/// The number of a lane's places that are taken. A sequence that gave way for another tenant gets no more chunks, so
+/// its place is free.
 pub(crate) fn num_occupied_places(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) -> usize {
     let running = lane.running.keys();
     if running.len() < lane.max_running(config) {

@@ -1,6 +1,6 @@
 //! Several tenants: none is starved, service is by weight, and a flood leaves the others their time to the first token.
 //! Seeds are chosen as in `simulation.rs`.
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
@@ -133,16 +133,20 @@ impl Tenants {
         self.open.values().filter(|&&other| other == tenant).count()
     }
 
-    /// Plans until run-ahead is full, then takes one result of each lane. Returns the tenants of started requests, with the service
-    /// of all tenants when each request arrived and now.
+    /// Plans until run-ahead is full, then takes one result of each lane. Returns the tenants of started requests, with
+    /// the service of all tenants when each request arrived and now.
     fn step(&mut self) -> Vec<(u64, Got, Got)> {
         let mut started = Vec::new();
-        let mut lanes: VecDeque<LaneId> = self.driver.scheduler.lane_ids().collect();
-        while let Some(&lane) = lanes.front() {
+        // All lanes are asked again after each plan, as the router does.
+        let num_lanes = self.driver.scheduler.lane_ids().count();
+        let (mut lane, mut num_without) = (LaneId::FIRST, 0);
+        while num_without < num_lanes {
             let Some(plan) = self.driver.plan_on(lane) else {
-                lanes.pop_front();
+                lane = LaneId((lane.0 + 1) % num_lanes as u32);
+                num_without += 1;
                 continue;
             };
+            num_without = 0;
             // The plan is not counted yet, because the request started in it.
             for update in std::mem::take(&mut self.driver.updates) {
                 match update {
