@@ -27,6 +27,7 @@ HOPPER = Card((9, 0), 132)
 OTHER_CARDS = [Card((8, 0), 108), Card((8, 9), 58), Card((10, 0), 148), Card((12, 0), 170)]
 # Cached between runs and ignored by git, so that an unchanged kernel is not compiled again.
 CACHE = Path(os.environ.get("CARGO_TARGET_DIR", Path(__file__).resolve().parents[3] / "target")) / "triton-cache"
+ATTENTION = ("split_kernel", "decode_kernel", "whole_kernel")
 _TIMEOUT_S = 300
 _ACCESS = re.compile(r"\b(?:ld|st|atom|red|cp\.async)\b(?!\.(?:param|shared))")
 _PRODUCT = re.compile(r"wgmma\.mma_async[\w.]*|mma\.sync[\w.]*|tcgen05\.mma[\w.:]*")
@@ -40,7 +41,8 @@ class Compiled:
     True if the device's copy engine is used. inexact_divisions: those that IEEE 754 does not determine. warps: distinct
     ways in which warps share products. f32_sums: separate additions of f32. overlaps: True if it may begin before the
     launch before has ended; waits_first: if that has ended when memory is first accessed. waits_for_each: True if ptxas
-    waits behind single products (wgmma), because something reads a sum before the compiler waits for it.
+    waits behind single products (wgmma), because something reads a sum before the compiler waits for it; examined only
+    in `ATTENTION`.
     """
 
     launch: str
@@ -101,20 +103,14 @@ def _examined(launch: str, metadata: dict[str, Any], files: dict[str, Path]) -> 
     ptx, taken = files[".ptx"].read_text(), resources(files[".cubin"])
     encodings = "\n".join(line for line in files[".ttgir"].read_text().splitlines() if line.startswith("#mma"))
     return Compiled(
-        launch=launch,
-        kernel=metadata["name"],
-        registers=taken.registers,
-        spilled_bytes=taken.spilled_bytes,
-        shared_bytes=metadata["shared"],
-        inexact_divisions=ptx.count("div.full"),
-        products=sorted(set(_PRODUCT.findall(ptx))),
-        copies_tensors="cp.async.bulk.tensor" in ptx,
+        launch=launch, kernel=metadata["name"], registers=taken.registers, spilled_bytes=taken.spilled_bytes,
+        shared_bytes=metadata["shared"], inexact_divisions=ptx.count("div.full"),
+        products=sorted(set(_PRODUCT.findall(ptx))), copies_tensors="cp.async.bulk.tensor" in ptx,
         warps=sorted(set(re.findall(r"warpsPerCTA = (\[[\d, ]+\])", encodings))),
-        f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", ptx)),
-        overlaps=metadata["launch_pdl"],
+        f32_sums=len(re.findall(r"\badd(?:\.rn)?\.f32", ptx)), overlaps=metadata["launch_pdl"],
         waits_first="griddepcontrol.wait" in _ACCESS.split(ptx)[0],
-        waits_for_each="wgmma" in ptx and num_waits(files[".cubin"]) > ptx.count("wgmma.commit_group"),
-    )
+        waits_for_each=metadata["name"] in ATTENTION and num_waits(files[".cubin"]) > ptx.count("wgmma.commit_group"),
+    )  # fmt: skip
 
 
 def _main(capability: str) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from tests.cuda.kv_oracle import Scene, make_rope, make_scene
+from trunkline_server._proto.shard_pb2 import TokenBias, Watermark
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.kernels.activation import (
     GELU,
@@ -35,9 +36,11 @@ from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
 from trunkline_server.backends.cuda.key_scaling import KeyScaling
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
-from trunkline_server.backends.cuda.sampling import DeviceSampler
+from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
+from trunkline_server.backends.cuda.sampling_rules import SamplingRules
 from trunkline_server.backends.cuda.step_input import Entry, StepLayout, shape_of
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
+from trunkline_server.backends.interface import sampling_params
 from trunkline_server.models.ops import ClampedSwiglu, RecurrenceOperands
 
 BF16, F32, E4M3 = torch.bfloat16, torch.float32, torch.float8_e4m3fn
@@ -196,10 +199,22 @@ def recurrent() -> None:
     head_l2_norm(activate(IDENTITY, activate(SIGMOID, new(64, 4096)), value), EPS, 128)
 
 
+def all_filters() -> None:
+    """The most demanding form of each of the sampler's kernels."""
+    params = sampling_params(
+        temperature=1.0, top_p=0.9, typical_p=0.9, top_n_sigma=1.0, logit_bias=[TokenBias(bias=1.0)], logprobs=True,
+        repetition_penalty=1.1, num_top_logprobs=1, watermark=Watermark(gamma=0.5, delta=2.0, key=1),
+        allowed_tokens=b"\xff" * (1 << 14),
+    )  # fmt: skip
+    rules = SamplingRules(params, [0], 1, 1 << 17)
+    request = RowRequest(rules=rules, num_top=1, mask=rules.allowed)
+    DeviceSampler(Device(), 1 << 17, 64, 20).launch(new(1, 1 << 17, dtype=F32), [request])
+
+
 # Launches that `make test` compiles: one of each kind.
 FIRST = {
     "8192 rows", "gated 8192 rows", "4 bits zeros", "e4m3", "experts", "experts of 4 bits", "norms",
-    "sum of splits", "attention bf16", "decodes bf16", "writes bf16", "latents", "recurrent", "sampler",
+    "sum of splits", "attention bf16", "decodes bf16", "writes bf16", "latents", "recurrent", "all filters",
 }  # fmt: skip
 
 
@@ -250,5 +265,6 @@ def launches() -> dict[str, Callable[[], object]]:
         **{f"writes {format}": partial(writes, format) for format in ("bf16", "fp8", "int4")},
         "latents": latents,
         "recurrent": recurrent,
+        "all filters": all_filters,
         "sampler": lambda: DeviceSampler(Device(), 1 << 17, 64, 20).warm_up(new(64, 1 << 17, dtype=F32)),
     }

@@ -7,7 +7,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-from tests.cuda.compiled import HOPPER, OTHER_CARDS, Compiled, compiled_once
+from tests.cuda.compiled import ATTENTION, HOPPER, OTHER_CARDS, Compiled, compiled_once
 from tests.tiers import first
 from trunkline_server.backends.cuda import kernels
 from trunkline_server.backends.cuda.kernels.card import KEPT_BYTES, SHARED_KIB, Card
@@ -90,7 +90,7 @@ def test_stored_elements_are_divided_exactly(hopper: list[Compiled]) -> None:
 
 
 def test_attention_waits_for_products_together(hopper: list[Compiled]) -> None:
-    kernels = [one for one in hopper if one.kernel in ("split_kernel", "decode_kernel", "whole_kernel")]
+    kernels = [one for one in hopper if one.kernel in ATTENTION]
     assert kernels and not [one for one in kernels if one.waits_for_each]
 
 
