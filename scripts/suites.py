@@ -32,7 +32,7 @@ COSTS = REPORTS / "costs.json"
 BUDGETS = {
     "lint": 500,
     "test-rust": 400,
-    "test-server": 850,
+    "test-server": 760,
     "test-deploy": 10,
     "test-system": 1050,
     "test-clients": 200,
