@@ -152,5 +152,5 @@ def test_a_draft_model_changes_no_bit(expected: dict[str, Any]) -> None:
         drafted = choices(server, body)
         num_drafted, num_right = (after - count for after, count in zip(drafts(server), before, strict=True))
         assert drafted == choices(server, body, speculation=False)
-        assert num_drafted >= num_right > 20
+        assert num_drafted >= num_right > 15
         assert server.metrics()["trunkline_draft_seconds_total"] > 0

@@ -207,12 +207,16 @@ async fn headers_report_times_and_token_counts() {
 }
 
 #[tokio::test]
-async fn outputs_end_after_1024_tokens_by_default() {
+async fn outputs_end_after_1024_tokens_by_default_and_on_request_not_at_end_tokens() {
     let router = Router::saying(&"x".repeat(2000)).await;
     let body = json!({"inputs": "abc", "parameters": {"details": true}});
     let answer = router.post("/generate", &body).await.ok();
     assert_eq!(answer["details"]["generated_tokens"], 1024);
     assert_eq!(answer["details"]["finish_reason"], "length");
+    let router = Router::saying("ab").await;
+    let parameters = json!({"details": true, "ignore_eos_token": true, "max_new_tokens": 9});
+    let answer = router.post("/generate", &json!({"inputs": "abc", "parameters": parameters})).await.ok();
+    assert_eq!(answer["details"]["generated_tokens"], 9);
 }
 
 #[tokio::test]
