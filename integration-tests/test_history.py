@@ -63,13 +63,3 @@ def test_shortened_or_summarised_history_reuses_its_system_prompt(server: Trunkl
         cached, choices = ask(server, shorter)
         assert cached == len(system)
         assert choices == ask(chunking, shorter)[1]
-
-
-def test_next_turn_reuses_the_answer(server: Trunkline) -> None:
-    prompt = tokens(7, 200)
-    answer = server.complete(prompt, max_tokens=30, ignore_eos=True, logprobs=0)
-    wait_for(server.is_idle, "the end of the request")
-    output = server.tokenize(answer["choices"][0]["text"])
-    cached, _ = ask(server, prompt + output + tokens(8, 20))
-    # The last token was sampled but never computed.
-    assert cached >= len(prompt) + min(len(output), 30) - 2

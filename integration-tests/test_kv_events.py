@@ -145,16 +145,6 @@ def test_blocks_of_a_prompt_are_published_when_stored_and_when_removed(published
     assert {block_hash for event in removed for block_hash in event.block_hashes} == set(hashes)
 
 
-def test_the_salt_is_published_with_the_first_block(published: tuple[Trunkline, Reader]) -> None:
-    server, reader = published
-    prompt = [token + 2 for token in PROMPT]
-    server.complete(prompt, max_tokens=1, cache_salt="pepper")
-    stored = reader.until(lambda event: isinstance(event, BlockStored) and event.token_ids[0] in prompt, 3)
-    hashes = [len(event.block_hashes) for event in stored]
-    assert stored[0].extra_keys == [["pepper"]] + [None] * (hashes[0] - 1)
-    assert all(event.extra_keys is None for event in stored[1:])
-
-
 def test_missed_batches_are_sent_again(published: tuple[Trunkline, Reader]) -> None:
     server, reader = published
     server.complete([*PROMPT, 4], max_tokens=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import Trunkline
+from harness import EMBEDDED, Trunkline
 
 KEY = "sk-marker-key-0123456789"
 WRONG_KEY = "sk-marker-key-wrong-0000"
@@ -70,7 +70,7 @@ def test_no_process_logs_a_key_a_prompt_or_an_output(tmp_path: Path, form: tuple
     keys.touch(mode=0o600)
     keys.write_text(f'[tenants.one]\nkeys = "{KEY}"\n')
     args, env = ((), {"TRUNKLINE_API_KEY": KEY}) if given == "environment" else (("--api-keys", str(keys)), {})
-    server = Trunkline("--log-level", "trace", *form, *args, env=env)
+    server = Trunkline("--log-level", "trace", *form, *args, env=env, model=EMBEDDED)
     try:
         server.wait_ready()
         texts = []

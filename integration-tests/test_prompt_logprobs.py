@@ -64,23 +64,6 @@ def test_prompt_logprobs_equal_those_of_the_same_tokens_as_output(
             done.result()
 
 
-def test_text_offsets_point_to_the_tokens(server: Trunkline) -> None:
-    text = "Héllo wörld 🙂, it is"
-    choice = completion(server, text, max_tokens=5, echo=True, logprobs=0)
-    logprobs = choice["logprobs"]
-    assert choice["text"].startswith(text)
-    for token, offset in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
-        if not token.startswith("bytes:"):
-            assert choice["text"][offset:].startswith(token)
-
-
-def test_tgi_prefill_has_the_same_logprobs(server: Trunkline) -> None:
-    parameters = {"max_new_tokens": 1, "decoder_input_details": True}
-    prefill = post(server, "/generate", inputs=TEXT, parameters=parameters)["details"]["prefill"]
-    scored = completion(server, TEXT, max_tokens=0, echo=True, logprobs=0)["logprobs"]
-    assert [token["logprob"] for token in prefill] == scored["token_logprobs"]
-
-
 def test_logit_bias_changes_the_choice_but_not_the_logprobs(server: Trunkline) -> None:
     plain = completion(server, TEXT, max_tokens=1, logprobs=2)["logprobs"]
     best, second = plain["top_logprobs"][0].items()

@@ -19,6 +19,7 @@ from harness import TRUNKLINE, Trunkline, alive, cached_tokens, serving, wait_fo
 
 PROMPT = [1000 + 7 * position % 4001 for position in range(300)]
 WHOLE_BLOCKS = 256
+PAUSE_S = 0.05
 
 
 def reload(server: Trunkline) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,8 @@ def clients(server: Trunkline, *loops: Callable[[httpx.Client], None]) -> Iterat
 
     def run(index: int) -> None:
         with httpx.Client(base_url=server.base_url, timeout=120) as client:
-            while not stop.is_set():
+            # The pauses leave time for the processes that start.
+            while not stop.wait(PAUSE_S):
                 try:
                     loops[index](client)
                 except (httpx.HTTPError, AssertionError) as failure:

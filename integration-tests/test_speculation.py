@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ALL_TIERS, Trunkline, embedded_gguf, http, serving, wait_for
+from harness import ALL_TIERS, Trunkline, http, serving, wait_for
 from test_exact_dialects import DIALECTS, ask, ask_streamed
 
 NUM_OTHERS = 31 if ALL_TIERS else 8
@@ -144,7 +144,7 @@ def test_speculation_off_computes_no_draft(tmp_path: Path) -> None:
 
 
 def test_a_draft_model_changes_no_bit(expected: dict[str, Any]) -> None:
-    with serving("--speculate", "4", "--speculative-model", str(embedded_gguf())) as server:
+    with serving("--speculate", "4", "--speculative-model", Trunkline.default_model) as server:
         assert {name: choices(server, body) for name, body in CASES.items()} == expected
         # This text has no drafts of its own, so all of them come from the draft model, which is the model itself.
         body = {"prompt": "Once upon a time, in a land far away,", "max_tokens": 30}
@@ -152,5 +152,5 @@ def test_a_draft_model_changes_no_bit(expected: dict[str, Any]) -> None:
         drafted = choices(server, body)
         num_drafted, num_right = (after - count for after, count in zip(drafts(server), before, strict=True))
         assert drafted == choices(server, body, speculation=False)
-        assert num_drafted >= num_right > 20
+        assert num_drafted >= num_right > 15
         assert server.metrics()["trunkline_draft_seconds_total"] > 0

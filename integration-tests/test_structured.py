@@ -17,7 +17,7 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 from formats import CHECKS, checker
-from harness import ROOT, Trunkline, http
+from harness import ALL_TIERS, ROOT, Trunkline, http
 from streams import WatchedStream
 
 OWN: list[dict[str, Any]] = [
@@ -31,37 +31,6 @@ STRIDE = 36
 NUM_STREAMS = 16
 # Rows of supported keywords in the table of the page on structured output.
 KEYWORD_ROWS = ["Types", "Numbers", "Strings", "Objects", "Lists", "Combined", "Conditions"]
-TAGS = {
-    "type": "structural_tag",
-    "format": {
-        "type": "triggered_tags",
-        "triggers": ["#"],
-        "tags": [{"begin": "#n", "content": {"type": "json_schema", "json_schema": {"enum": [1, 23]}}, "end": ";"}],
-        "at_least_one": True,
-        "stop_after_first": True,
-    },
-}
-NESTING: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 20},
-        "address": {
-            "type": "object",
-            "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "city": {"enum": ["Bern", "Genf"]}},
-            "required": ["zip", "city"],
-            "additionalProperties": False,
-        },
-    },
-    "required": ["name", "address"],
-    "additionalProperties": False,
-}
-NODE = {"value": {"type": "boolean"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 1}}
-RECURSION: dict[str, Any] = {
-    "$defs": {
-        "node": {"type": "object", "properties": NODE, "required": list(NODE), "additionalProperties": False},
-    },
-    "$ref": "#/$defs/node",
-}
 REFUSALS = {"unsupported_keyword", "invalid_schema", "schema_too_large", "schema_too_complex"}
 
 
@@ -184,14 +153,10 @@ def outcomes(server: Trunkline, entries: list[dict[str, Any]], *, strict: bool) 
     return found
 
 
+# router/grammar/tests writes several outputs under each of them.
 def test_own_schemas_are_refused_with_a_code_or_hold(server: Trunkline) -> None:
-    found = outcomes(server, OWN, strict=True)
+    found = outcomes(server, OWN if ALL_TIERS else OWN[::3], strict=True)
     assert found["finished"] >= 0.5 * found.total(), found
-
-
-def test_keywords_that_are_left_out_are_named(server: Trunkline) -> None:
-    assert outcomes(server, REFUSED, strict=True)["unsupported_keyword"] == len(REFUSED) > 0
-    assert outcomes(server, REFUSED, strict=False)["finished"] > 0
 
 
 @pytest.mark.full
@@ -206,56 +171,6 @@ def test_real_schemas_are_refused_with_a_code_or_hold(
     found = outcomes(server, entries if is_all else entries[::STRIDE], strict=strict)
     assert found["finished"] > 0
     assert found["finished"] + found["cut off"] >= (least_accepted if is_all else 0.5) * found.total(), found
-
-
-@pytest.mark.parametrize(
-    ("fields", "pattern"),
-    [
-        ({"guided_regex": r"[A-Z][a-z]{2,8}, [0-9]{2}\."}, r"[A-Z][a-z]{2,8}, [0-9]{2}\."),
-        ({"guided_choice": ["red", "green", "dark blue"]}, "red|green|dark blue"),
-        ({"guided_grammar": 'start: ("a" | "b")~3 "!"'}, "[ab]{3}!"),
-        ({"structured_outputs": {"regex": "(yes|no)( indeed)?"}}, "(yes|no)( indeed)?"),
-        ({"ebnf": 'root ::= word (", " word){0,2}\nword ::= [a-z]{1,5}'}, "[a-z]{1,5}(, [a-z]{1,5}){0,2}"),
-        ({"response_format": TAGS}, "#n(1|23);"),
-    ],
-    ids=["regex", "choice", "lark", "structured_outputs", "ebnf", "tags"],
-)
-def test_texts_match_their_grammar(server: Trunkline, fields: dict[str, Any], pattern: str) -> None:
-    answer = chat(server, "Say something.", n=4, seed=5, **fields).json()
-    texts = finished(answer)
-    assert len(texts) == 4, answer
-    assert all(re.fullmatch(pattern, text) for text in texts), texts
-
-
-def test_concurrent_requests_do_not_change_constrained_output(server: Trunkline) -> None:
-    fields: dict[str, Any] = {"response_format": schema_format(NESTING), "seed": 11}
-    alone = chat(server, "Who are you?", **fields).json()["choices"]
-    with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        free = [pool.submit(chat, server, f"Count from {i}.", max_tokens=60) for i in range(NUM_STREAMS - 1)]
-        among = pool.submit(chat, server, "Who are you?", **fields).result().json()["choices"]
-        assert all(other.result().status_code == 200 for other in free)
-    assert among == alone
-
-
-def test_required_and_named_tools_are_called_with_valid_arguments(server: Trunkline) -> None:
-    schemas = {"take": NESTING, "walk": RECURSION}
-    tools = [{"type": "function", "function": {"name": k, "parameters": v}} for k, v in schemas.items()]
-    named = {"type": "function", "function": {"name": "walk"}}
-    # With this seed, a reply of each kind is finished and a parallel one has two calls.
-    fields: dict[str, Any] = {"tools": tools, "n": 2, "seed": 4, "max_tokens": 200}
-    for choice, is_parallel in [("required", False), ("required", True), (named, True)]:
-        answer = chat(server, "Use a tool.", tool_choice=choice, parallel_tool_calls=is_parallel, **fields)
-        assert answer.status_code == 200, answer.text
-        replies = [reply for reply in answer.json()["choices"] if reply["finish_reason"] != "length"]
-        assert replies, f"no reply was finished: {answer.text}"
-        for reply in replies:
-            calls = reply["message"]["tool_calls"]
-            assert calls and reply["message"]["content"] is None
-            assert is_parallel or len(calls) == 1
-            for call in calls:
-                name = call["function"]["name"]
-                assert choice == "required" or name == "walk"
-                check(call["function"]["arguments"], schemas[name])
 
 
 def test_schema_bomb_is_refused_without_pausing_a_stream(server: Trunkline) -> None:

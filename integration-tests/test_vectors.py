@@ -1,4 +1,7 @@
-"""Embeddings and scores over HTTP, compared with sentence-transformers, which reads the same folders."""
+"""Embeddings and scores over HTTP, compared with sentence-transformers, which reads the same folders.
+
+Its import takes ten seconds or more, so `make test` compares with it only in `server/tests/vectors`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ import numpy as np
 import pytest
 from harness import Trunkline, http, serving
 from numpy.typing import NDArray
-from tests.vectors.gguf_encoders import write_encoder
-from vector_models import write_bert, write_reranker, write_xlm_roberta
+from vector_models import write_bert, write_reranker
 
 TEXTS = ["sea", "Tea on a terrace", "a rose is a rose", "x" * 40, "no one"]
 
@@ -27,6 +29,7 @@ def embed(server: Trunkline, texts: list[str]) -> NDArray[np.float32]:
     return np.stack([np.frombuffer(vector, np.float32) for vector in vectors])
 
 
+@pytest.mark.full
 def test_an_encoder_answers_as_sentence_transformers_does(tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -44,25 +47,7 @@ def test_an_encoder_answers_as_sentence_transformers_does(tmp_path: Path) -> Non
         assert "makes only vectors" in post(server, "/v1/completions", {"prompt": "a"})["error"]["message"]
 
 
-def test_a_gguf_encoder_answers_as_its_folder_does(tmp_path: Path) -> None:
-    folder = write_bert(tmp_path / "model", "BertModel")
-    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "mean")
-    texts = [*TEXTS, "Éléphant [SEP] [MASK]", "\u4e2d a\u00a0b"]
-    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
-        assert (embed(whole, texts) == embed(converted, texts)).all()
-        assert "v1/embeddings" in "".join(converted.banner)
-
-
-def test_a_gguf_cross_encoder_scores_as_its_folder_does(tmp_path: Path) -> None:
-    folder = write_xlm_roberta(tmp_path / "model")
-    gguf = write_encoder(Path(folder), tmp_path / "model.gguf", "rank")
-    body = {"text_1": TEXTS[2], "text_2": [*TEXTS, "  one   </s> Rose st\u00e9 "]}
-    with serving(model=folder) as whole, serving(model=str(gguf)) as converted:
-        wanted, found = post(whole, "/v1/score", body), post(converted, "/v1/score", body)
-        assert found["usage"] == wanted["usage"]
-        assert [pair["score"] for pair in found["data"]] == [pair["score"] for pair in wanted["data"]]
-
-
+@pytest.mark.full
 def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 
@@ -76,6 +61,7 @@ def test_a_cross_encoder_ranks_as_sentence_transformers_does(tmp_path: Path) -> 
         assert [result["index"] for result in answer["results"]] == list(np.argsort(-wanted, kind="stable"))
 
 
+@pytest.mark.full
 def test_a_language_model_that_answers_ranks_as_sentence_transformers_does(tmp_path: Path) -> None:
     from sentence_transformers import CrossEncoder
 

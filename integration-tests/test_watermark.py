@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import ALL_TIERS, ROOT, Trunkline, http, serving, sse_events
+from harness import ALL_TIERS, EMBEDDED, ROOT, Trunkline, http, serving, sse_events
 
 KEY = 0xC0FF_EE15_600D_5EED
 # A score grows with the square root of the number of tokens.
@@ -32,7 +32,7 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def marking(key_file: Path) -> Iterator[Trunkline]:
     """A server with its own key, which logs verbosely."""
-    with serving("--watermark-key-file", str(key_file), "--log-level", "debug") as running:
+    with serving("--watermark-key-file", str(key_file), "--log-level", "debug", model=EMBEDDED) as running:
         yield running
 
 

@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in "aeiourstn")]
+# Kind of embedding → number of rows.
+EMBEDDINGS = {"word": len(WORDS), "position": 64, "token_type": 2}
 
 
-def write_bert(folder: Path, kind: str, **sizes: Any) -> str:
-    """Writes a random BERT with a WordPiece tokenizer, and returns its path."""
-    import torch
-    import transformers
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+def write_bert(folder: Path, kind: str, num_labels: int = 2) -> str:
+    """Writes a random BERT with a WordPiece tokenizer, and returns its path.
 
-    torch.manual_seed(3)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=64, **sizes,
-    )  # fmt: skip
-    network = getattr(transformers, kind)(config)
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.2)
-    network.save_pretrained(folder)
-    pieces = models.WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]")
-    tokenizer = Tokenizer(pieces)
+    It is written without transformers, which takes ten seconds of CPU time to import.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": [kind], "model_type": "bert", "vocab_size": len(WORDS), "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 64,
+        "type_vocab_size": 2, "hidden_act": "gelu", "layer_norm_eps": 1e-12, "pad_token_id": 0, "dtype": "float32",
+        "id2label": {str(label): f"LABEL_{label}" for label in range(num_labels)},
+        "label2id": {f"LABEL_{label}": label for label in range(num_labels)},
+    }  # fmt: skip
+    shapes = {f"embeddings.{part}_embeddings.weight": (size, 64) for part, size in EMBEDDINGS.items()}
+    shapes |= {f"embeddings.LayerNorm.{part}": (64,) for part in ("weight", "bias")}
+    linear = {f"attention.self.{part}": (64, 64) for part in ("query", "key", "value")}
+    linear |= {"attention.output.dense": (64, 64), "intermediate.dense": (96, 64), "output.dense": (64, 96)}
+    for layer in range(2):
+        for name, shape in linear.items():
+            shapes |= {f"encoder.layer.{layer}.{name}.weight": shape, f"encoder.layer.{layer}.{name}.bias": shape[:1]}
+        for name in ("attention.output", "output"):
+            shapes |= {f"encoder.layer.{layer}.{name}.LayerNorm.{part}": (64,) for part in ("weight", "bias")}
+    shapes |= {"pooler.dense.weight": (64, 64), "pooler.dense.bias": (64,)}
+    if kind == "BertForSequenceClassification":
+        shapes = {f"bert.{name}": shape for name, shape in shapes.items()}
+        shapes |= {"classifier.weight": (num_labels, 64), "classifier.bias": (num_labels,)}
+    noise = np.random.default_rng(3)
+    tensors = {name: noise.normal(0, 0.2, shape).astype(np.float32) for name, shape in shapes.items()}
+    safetensors.numpy.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer(models.WordPiece({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(WORDS[:5])
     ids = [(word, WORDS.index(word)) for word in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
     )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
-        mask_token="[MASK]", model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    ).save_pretrained(folder)  # fmt: skip
-    return str(folder)
-
-
-def write_xlm_roberta(folder: Path) -> str:
-    """Writes a random XLM-RoBERTa with one class and a unigram tokenizer, and returns its path."""
-    import torch
-    import transformers
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    torch.manual_seed(4)
-    tokenizer = Tokenizer(models.Unigram())
-    spaces = pre_tokenizers.Metaspace()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])
-    tokenizer.decoder = decoders.Metaspace()
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=special, unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator(["a rose is a rose on a terrace", "the sea is no tea", "no one is at sea"], trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    config = transformers.XLMRobertaConfig(
-        vocab_size=tokenizer.get_vocab_size(), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=66, type_vocab_size=1, num_labels=1,
-    )  # fmt: skip
-    network = transformers.XLMRobertaForSequenceClassification(config)
-    for weight in network.parameters():
-        torch.nn.init.normal_(weight, std=0.2)
-    network.save_pretrained(folder)
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>",
-        cls_token="<s>", sep_token="</s>", model_input_names=["input_ids", "attention_mask"],
-    ).save_pretrained(folder)  # fmt: skip
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {f"{word.strip('[]').lower()}_token": word for word in WORDS[:5]}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    named = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
     return str(folder)
 
 

@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -34,7 +35,7 @@ BUDGETS = {
     "test-rust": 400,
     "test-server": 760,
     "test-deploy": 10,
-    "test-system": 1050,
+    "test-system": 700,
     "test-clients": 200,
 }
 NUM_SLOWEST = 20
@@ -104,16 +105,24 @@ class Run:
             REPORTS.mkdir(parents=True, exist_ok=True)
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+        self._status, self._seconds, self._cpu_seconds = 0, 0.0, 0.0
+        self._reaper = threading.Thread(target=self._reap)
+        self._reaper.start()
+
+    def _reap(self) -> None:
+        """Notes the costs when the suite ends, which for a concurrent one is long before `wait` is called."""
+        # `wait4` also tells the CPU time of all descendants that have ended.
+        _, encoded, usage = os.wait4(self._process.pid, 0)
+        self._status = self._process.returncode = os.waitstatus_to_exitcode(encoded)
+        self._seconds = time.monotonic() - self._begin
+        self._cpu_seconds = usage.ru_utime + usage.ru_stime
 
     def wait(self) -> int:
         """Waits for the end, saves the digest if the suite passed, and returns the exit status."""
-        # `wait4` also tells the CPU time of all descendants that have ended.
-        _, encoded, usage = os.wait4(self._process.pid, 0)
-        status = self._process.returncode = os.waitstatus_to_exitcode(encoded)
+        self._reaper.join()
+        status, seconds, cpu_seconds = self._status, self._seconds, self._cpu_seconds
         if self._log is not None:
             print(self._log.read_text(errors="replace"), end="")
-        seconds = time.monotonic() - self._begin
-        cpu_seconds = usage.ru_utime + usage.ru_stime
         verdict = "failed" if status else "passed"
         print(f"==== {self.suite} {verdict} after {seconds:.0f} s, {cpu_seconds:.0f} CPU s", flush=True)
         if status == 0:

@@ -18,7 +18,7 @@ import httpx  # noqa: E402
 import pytest  # noqa: E402
 from clients.given import KEY, LIMITED_KEY  # noqa: E402
 from clients.plain import Plain  # noqa: E402
-from harness import Trunkline, serving  # noqa: E402
+from harness import EMBEDDED, Trunkline, serving  # noqa: E402
 from tenants import write_keys  # noqa: E402
 
 
@@ -31,7 +31,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
         "limited": f'keys = "{LIMITED_KEY}"\nrequests_per_minute = 30\ntokens_per_minute = 100000\n',
     }
     write_keys(keys, tables)
-    with serving("--threads", "1", "--pooling", "mean", "--api-keys", str(keys)) as running:
+    flags = ("--threads", "1", "--pooling", "mean", "--api-keys", str(keys))
+    with serving(*flags, model=EMBEDDED) as running:
         yield running
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
@@ -13,12 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import harness
 import pytest
 import yaml
 from disk import Disk
 from faults import Files, state
-from harness import ROOT, START_DEADLINE_S, Trunkline, http, serving, wait_for
+from harness import EMBEDDED, ROOT, START_DEADLINE_S, Trunkline, http, wait_for
 from streams import WatchedStream
+
+# Faults that depend on time take as long as with a model that is in use.
+serving = functools.partial(harness.serving, model=EMBEDDED)
 
 RULES = ROOT / "deploy/helm/trunkline/monitoring/alerts.yaml"
 # A result that matches no plan is a defect, so nothing outside the server can cause one.

@@ -77,12 +77,6 @@ async fn best_of_returns_the_likeliest_outputs() {
     assert_eq!(texts(&answer), ["d", "c"]);
     assert_eq!(answer["choices"][0]["logprobs"], Value::Null);
     assert_eq!(answer["usage"]["completion_tokens"], 8);
-    for (body, words) in [
-        (json!({"prompt": "x", "n": 2, "best_of": 4, "stream": true}), "do not stream"),
-        (json!({"prompt": "x", "n": 2, "best_of": 1}), "`best_of` is 1, must be at least 2"),
-    ] {
-        router.post(COMPLETIONS, &body).await.refuses(400, words);
-    }
 }
 
 #[tokio::test]
@@ -109,11 +103,6 @@ async fn tgis_best_of_returns_the_other_outputs_in_details() {
     let others = answer["details"]["best_of_sequences"].as_array().unwrap();
     let others: Vec<&Value> = others.iter().map(|other| &other["generated_text"]).collect();
     assert_eq!(others, ["b", "a"]);
-    let parameters = json!({"best_of": 3, "do_sample": true});
-    router
-        .post("/generate_stream", &json!({"inputs": "x", "parameters": parameters}))
-        .await
-        .refuses(422, "do not stream");
     let parameters = json!({"details": true});
     let answer = router.post("/generate", &json!({"inputs": "x", "parameters": parameters})).await.ok();
     assert!(answer["details"].get("best_of_sequences").is_none());

@@ -72,12 +72,10 @@ async fn the_flag_bounds_field_and_header() {
 }
 
 #[tokio::test]
-async fn invalid_timeouts_are_refused_and_x_stainless_timeout_is_ignored() {
+async fn invalid_headers_are_refused_and_x_stainless_timeout_is_ignored() {
     let router = Router::default().await;
     for (path, body) in routes() {
-        let wrong = router.post(path, &with_timeout(path, &body, json!(0))).await;
         let status = if path == "/generate" { 422 } else { 400 };
-        wrong.refuses(status, "`timeout` is 0, must be greater than 0");
         let wrong = post_with(&router, path, ("x-request-timeout", "soon"), &body).await;
         wrong.refuses(status, "`x-request-timeout` must be a number");
         post_with(&router, path, ("x-stainless-timeout", "0.000001"), &body).await.ok();

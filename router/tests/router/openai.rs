@@ -171,22 +171,6 @@ async fn chat_logprobs_are_the_same_in_a_stream() {
 }
 
 #[tokio::test]
-async fn every_sampling_parameter_reaches_the_shard() {
-    let router = Router::default().await;
-    let body = json!({"messages": user("hi"), "temperature": 0.5, "top_p": 0.75, "top_k": 40, "min_p": 0.25,
-        "seed": u64::MAX, "presence_penalty": 1.5, "frequency_penalty": -1.5, "repetition_penalty": 1.25,
-        "min_tokens": 3, "logprobs": true, "top_logprobs": 5, "max_tokens": 9});
-    router.post(CHAT, &body).await.ok();
-    let start = router.shard().last_start();
-    let sampling = start.sampling.unwrap();
-    assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p), (0.5, 0.75, 40, 0.25));
-    assert_eq!((sampling.seed, sampling.min_tokens, sampling.num_top_logprobs), (u64::MAX, 3, 5));
-    assert_eq!((sampling.presence_penalty, sampling.frequency_penalty), (1.5, -1.5));
-    assert_eq!((sampling.repetition_penalty, sampling.logprobs), (1.25, true));
-    assert_eq!(sampling.end_token_ids, [END]);
-}
-
-#[tokio::test]
 async fn defaults_are_openais_and_seeds_differ() {
     let router = Router::default().await;
     let mut seeds = Vec::new();

@@ -62,16 +62,3 @@ async fn the_answer_names_keywords_that_were_left_out() {
     let free = json!({"messages": user("a"), "max_tokens": 4});
     assert_eq!(router.post("/v1/chat/completions", &free).await.header(HEADER), None);
 }
-
-#[tokio::test]
-async fn a_strict_schema_is_refused() {
-    let router = Router::saying("no json at all").await;
-    let guided = json!({"messages": user("a"), "guided_json": schema()});
-    let format = json!({"messages": user("a"), "max_tokens": 4, "output_format": {"type": "json_schema", "schema": schema()}});
-    let others = [("/v1/chat/completions", guided), ("/v1/messages", format)];
-    for (route, body) in requests(Some(true)).into_iter().chain(others) {
-        let answer = router.post(route, &body).await;
-        let text = answer.json().to_string();
-        assert!(answer.status == 400 && text.contains("keyword `uniqueItems` at `#/"), "{route}: {text}");
-    }
-}

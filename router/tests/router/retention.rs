@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Router, ShardPlan, user};
+use crate::support::{Router, ShardPlan};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -134,22 +134,4 @@ async fn a_mark_is_at_the_end_of_the_text_that_the_prompt_has() {
     // The other field ends inside a character of the text.
     let part = json!({"type": "refusal", "refusal": "é", "text": "a", "cache_control": mark});
     ask(part).await;
-}
-
-#[tokio::test]
-async fn invalid_retention_fields_are_named() {
-    let router = router().await;
-    let ask = async |field: &str, value: Value| {
-        let mut body = json!({"messages": user("x"), "max_tokens": 1});
-        body[field] = value;
-        let answer = router.post("/v1/chat/completions", &body).await;
-        assert_eq!(answer.status, 400, "{field}");
-        answer.json()["error"]["param"].clone()
-    };
-    let retention = json!({"priority": "highest"});
-    assert_eq!(ask("cache_retention", retention).await, "cache_retention.priority");
-    assert_eq!(ask("prompt_cache_retention", json!("1 year")).await, "prompt_cache_retention");
-    assert_eq!(ask("prompt_cache_key", json!("k".repeat(300))).await, "prompt_cache_key");
-    let part = json!({"type": "text", "text": "x", "cache_control": {"type": "forever"}});
-    assert_eq!(ask("messages", user(json!([part]))).await, "messages[0].content[0].cache_control.type");
 }

@@ -60,10 +60,6 @@ async fn a_text_is_scored_without_output() {
     let plain = router.post(COMPLETIONS, &json!({"prompt": "abc", "echo": true, "max_tokens": 0})).await.ok();
     let choice = &plain["choices"][0];
     assert_eq!(json!([choice["text"], choice["logprobs"]]), json!(["abc", null]));
-    router
-        .post(COMPLETIONS, &json!({"prompt": "abc", "max_tokens": 0}))
-        .await
-        .refuses(400, "`max_tokens` is 0, must be at least 1");
     router.wait_idle().await;
 }
 
@@ -140,10 +136,6 @@ async fn decoder_input_details_in_tgis_form() {
         json!([{"id": 97, "text": "a", "logprob": null}, {"id": 98, "text": "b", "logprob": -0.125}]);
     assert_eq!(answer["details"]["prefill"], prefill);
     assert_eq!(answer["details"]["tokens"][2]["id"], END);
-    router
-        .post("/generate_stream", &json!({"inputs": "ab", "parameters": parameters}))
-        .await
-        .refuses(422, "`decoder_input_details` cannot be streamed");
     router.wait_idle().await;
 }
 

@@ -261,8 +261,14 @@ async fn a_thousand_starts_and_drops_leave_every_gauge_at_zero() {
         "trunkline_queued_sequences",
         "trunkline_steps_in_flight",
         "trunkline_kv_blocks_held",
+        "trunkline_kv_blocks_pinned",
+        "trunkline_kv_blocks_late",
         "trunkline_kv_usage_ratio",
+        "trunkline_object_waiting_blocks",
         "trunkline_unexpected_results_total",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
     ] {
         assert_eq!(router.metric(gauge).await, 0.0, "{gauge}");
     }

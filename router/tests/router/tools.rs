@@ -202,3 +202,9 @@ async fn replies_are_text_if_the_parser_is_off() {
     let answer = router.post(CHAT, &required).await.ok();
     assert_eq!(answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "look_up");
 }
+
+#[tokio::test]
+async fn a_malformed_schema_of_a_tool_that_need_not_be_called_is_accepted() {
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "stsring"}}});
+    Router::default().await.post(CHAT, &json!({"messages": user("x"), "tools": [tool]})).await.ok();
+}

@@ -11,7 +11,7 @@ use crate::support::{Router, ShardPlan, bytes, user, with};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
-fn vectors(size: u32, labels: &[&str]) -> MockVectors {
+pub fn vectors(size: u32, labels: &[&str]) -> MockVectors {
     MockVectors {
         pooling: Pooling::Last,
         size,
@@ -194,28 +194,9 @@ async fn embeddings_score_pairs_by_their_cosine() {
 }
 
 #[tokio::test]
-async fn mistakes_name_the_field_and_what_would_be_right() {
+async fn long_texts_are_truncated_on_request_and_other_models_make_no_vectors() {
     let router = serving(vectors(2, &[])).await;
     let long = "x".repeat(9000);
-    for (body, code, words) in [
-        (json!({"input": []}), "invalid_value", "`input` is empty"),
-        (json!({"input": ["a", ""]}), "invalid_value", "`input` is empty"),
-        (json!({"input": vec!["a"; 2049]}), "invalid_value", "`input` has 2049 entries, the limit is 2048"),
-        (json!({"dimensions": 3}), "invalid_value", "`dimensions` is 3, this model's vectors have 1 to 2"),
-        (
-            json!({"truncate_prompt_tokens": 0}),
-            "invalid_value",
-            "`truncate_prompt_tokens` is 0, must be from 1 to",
-        ),
-        (json!({"input": [[97, 999]]}), "invalid_value", "`input[1]` is 999, token ids are below 259"),
-        (json!({"encoding_format": "int8"}), "invalid_type", "`encoding_format`"),
-        (json!({"input": long}), "context_length_exceeded", "the prompt has 9000 tokens"),
-    ] {
-        let message = router.post(EMBEDDINGS, &with(json!({"input": "a"}), body)).await.fails(400, code);
-        assert!(message.contains(words), "{message}");
-    }
-    router.post(EMBEDDINGS, &json!({"input": "a", "model": "other"})).await.fails(404, "model_not_found");
-    router.post("/v1/classify", &json!({"input": "a"})).await.fails(400, "scores_not_supported");
     router.post("/embed", &json!({"inputs": long, "truncate": true})).await.ok();
     let plain = Router::saying("hi").await;
     let message = plain.post(EMBEDDINGS, &json!({"input": "a"})).await.fails(400, "embeddings_not_supported");

@@ -113,12 +113,3 @@ fn unrelated_events_are_not_merged() {
     ];
     assert_eq!(between(&events), expected.concat());
 }
-
-#[test]
-fn a_hash_is_the_first_eight_bytes_of_the_key() {
-    let key = BlockKey::from_bytes(std::array::from_fn(|index| index as u8 + 1));
-    let event = KvEvent::BlockRemoved { key, tier: Tier::Device, owner: Owner::Unknown };
-    let expected =
-        [vec![0x91, 0x93], text("BlockRemoved"), vec![0x91, 0xcf, 1, 2, 3, 4, 5, 6, 7, 8], text("GPU")];
-    assert_eq!(between(&[event]), expected.concat());
-}

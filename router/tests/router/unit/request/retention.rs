@@ -33,26 +33,3 @@ fn each_dialects_fields_set_a_retention_time() {
         (None, CachePriority::Low, Some("k"))
     );
 }
-
-#[test]
-fn values_out_of_bounds_are_named() {
-    for (raw, wanted) in [
-        (own("lowest", None), "`cache_retention.priority` must be"),
-        (own("low", Some(5)), "`cache_retention.ttl_s` needs"),
-        (own("normal", Some(5)), "`cache_retention.ttl_s` needs"),
-        (own("high", Some(0)), "`cache_retention.ttl_s` is 0"),
-        (own("high", Some(86_401)), "`cache_retention.ttl_s` is 86401"),
-        (
-            RawRetention { prompt_cache_key: Some("x".repeat(257)), ..RawRetention::default() },
-            "`prompt_cache_key` is longer",
-        ),
-        (
-            RawRetention { prompt_cache_retention: Some("1h".into()), ..RawRetention::default() },
-            "`prompt_cache_retention` must be",
-        ),
-    ] {
-        assert!(pinned_ms(&raw).unwrap_err().starts_with(wanted), "{raw:?}");
-    }
-    let error = CacheControl { kind: "ephemeral".into(), ttl: Some("2h".into()) }.ttl_s("a[0]").unwrap_err();
-    assert_eq!(error.param(), Some("a[0].ttl"));
-}
