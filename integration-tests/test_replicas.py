@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from harness import START_DEADLINE_S, Trunkline, cached_tokens, http, serving, sse_events, wait_for
+from harness import EMBEDDED, START_DEADLINE_S, Trunkline, cached_tokens, http, serving, sse_events, wait_for
 
 # Every stream has more tokens left than it gets until the fault.
 COMMON: dict[str, Any] = {"max_tokens": 48, "stream": True, "ignore_eos": True}
@@ -105,7 +105,8 @@ def run(server: Trunkline, fault: signal.Signals | None) -> list[Stream]:
 
 @pytest.fixture(scope="module")
 def replicas() -> Iterator[Trunkline]:
-    with serving("--replicas", "2", "--stuck-step-timeout", "1s", "--hung-shard-factor", "1") as server:
+    patience = ("--stuck-step-timeout", "1s", "--hung-shard-factor", "1")
+    with serving("--replicas", "2", *patience, model=EMBEDDED) as server:
         yield server
 
 
