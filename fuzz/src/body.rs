@@ -70,10 +70,10 @@ fn fixture() -> &'static Fixture {
             let server =
                 Server::start(model, ServerLimits::default(), Access::open(), vec![socket.clone()]).unwrap();
             let shard = MockShard::start(&socket, plan);
-            let mut status = server.app.served.shard.clone();
+            let mut statuses = server.app.served.shards.clone();
             tokio::time::timeout(DEADLINE, async {
                 while server.app.served.shard_info().is_err() {
-                    status.changed().await.unwrap();
+                    statuses.changed().await.unwrap();
                 }
             })
             .await

@@ -5,6 +5,8 @@
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
+// The example uses only a part of it.
+#[allow(dead_code)]
 #[path = "../tests/scheduler/sim/mod.rs"]
 mod sim;
 

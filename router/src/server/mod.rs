@@ -81,8 +81,8 @@ pub struct Server {
 pub struct DriverEnded;
 
 impl Server {
-    /// Starts the driver, the links and the health polls, one for each shard. It must be called inside a tokio runtime, and fails if the
-    /// thread of the step loop cannot be started.
+    /// Starts the driver, and a link and a health poll for each shard. It must be called inside a tokio runtime, and
+    /// fails if the thread of the step loop cannot be started.
     pub fn start(
         model: Model,
         limits: ServerLimits,
