@@ -114,9 +114,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     if start.lifeline {
         watch_lifeline();
     }
-    if settings.shard_sockets.is_empty() {
-        return Err(End::User(anyhow::anyhow!("the settings name no socket in `shard_sockets`")));
-    }
+    check_shards(&settings).map_err(End::User)?;
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let (server, replies) = (&settings.server, &settings.replies);
     let mut access =
@@ -226,6 +224,17 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     let num_cut = done?;
     tracing::debug!("router stopped");
     Ok(num_cut)
+}
+
+/// Checks that the router can serve with the shards that the settings name.
+fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
+    match settings.shard_sockets.len() {
+        0 => anyhow::bail!("the settings name no socket in `shard_sockets`"),
+        2.. if settings.cache.kv_object_store.is_some() => anyhow::bail!(
+            "`--kv-object-store` works with one shard; hint: leave out `--replicas`, or start a server for each shard"
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the inherited socket, or binds an address. Flags that `flag_prefix` begins name the address.

@@ -122,12 +122,6 @@ impl ServeConfig {
         {
             return Err(LauncherError::usage(format!("`--shard-socket` names `{}` twice", twice.display())));
         }
-        if self.router_cache.kv_object_store.is_some() && (replicas > 1 || sockets.len() > 1) {
-            return Err(LauncherError::usage(
-                "`--kv-object-store` works with one shard; hint: leave out `--replicas` and further `--shard-socket`s, \
-                 or give each server one shard",
-            ));
-        }
         if self.compute.backend == Backend::Cuda { devices::check(replicas) } else { Ok(()) }
     }
 

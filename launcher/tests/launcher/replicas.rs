@@ -79,11 +79,6 @@ fn impossible_numbers_of_shards_are_one_line() {
         ),
         (
             "",
-            &["--replicas", "2", "--kv-disk-path", "/a", "--kv-object-store", "file:///b"],
-            "`--kv-object-store` works with one shard; hint: leave out",
-        ),
-        (
-            "",
             &["--replicas", "2", "--max-batch-total-tokens", "100", "--max-total-tokens", "51"],
             "`--max-total-tokens` is 51, but `--max-batch-total-tokens` divided by `--replicas` is 50: no request",
         ),

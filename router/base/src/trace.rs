@@ -93,6 +93,8 @@ impl SpanIds {
 /// A step that a shard computed.
 #[derive(Debug, Clone)]
 pub struct StepRecord {
+    /// The lane of the shard that computed it.
+    pub lane: u32,
     pub step_id: u64,
     /// The time at which its result arrived.
     pub ended: SystemTime,

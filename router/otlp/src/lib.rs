@@ -141,6 +141,7 @@ impl Telemetry for Otlp {
             .with_start_time(before(step.ended, step.device_time))
             .with_links(links.collect())
             .with_attributes([
+                KeyValue::new("trunkline.lane", i64::from(step.lane)),
                 KeyValue::new("trunkline.step_id", i64::try_from(step.step_id).unwrap_or(i64::MAX)),
                 KeyValue::new("trunkline.step.tokens", i64::try_from(step.num_tokens).unwrap_or(i64::MAX)),
                 KeyValue::new("trunkline.step.sequences", step.num_sequences as i64),

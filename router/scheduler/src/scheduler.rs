@@ -1,5 +1,8 @@
 //! The scheduler's interface: it composes the parts and hands each event to the module that handles it.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
 use crate::cells::Cells;
@@ -169,10 +172,16 @@ impl Scheduler {
     /// Replaces `usages` with each tenant's use of the pools of all lanes, in the order in which the tenants came.
     pub fn tenants(&self, usages: &mut Vec<TenantUsage>) {
         usages.clear();
-        for usage in self.lanes.iter().filter_map(Lane::kv).flat_map(|kv| kv.device().usages()) {
-            match usages.iter_mut().find(|known| known.tenant == usage.tenant) {
-                Some(known) => known.add(usage),
-                None => usages.push(usage.clone()),
+        let mut indexes = self.lanes.iter().filter_map(Lane::kv);
+        usages.extend(indexes.next().into_iter().flat_map(|kv| kv.device().usages()).cloned());
+        for kv in indexes {
+            let places = usages.iter().enumerate().map(|(place, usage)| (usage.tenant.clone(), place));
+            let places: BTreeMap<Option<Arc<str>>, usize> = places.collect();
+            for usage in kv.device().usages() {
+                match places.get(&usage.tenant) {
+                    Some(&place) => usages[place].add(usage),
+                    None => usages.push(usage.clone()),
+                }
             }
         }
     }

@@ -177,7 +177,8 @@ impl Server {
         let lanes = || (0..).map(LaneId).zip(shard_sockets.iter().cloned());
         let links: Vec<_> = lanes()
             .map(|(lane, socket)| {
-                let end = LinkEnd { lane, events: ends.links.clone(), shards: ends.shards.clone() };
+                let (events, shards) = (ends.links.clone(), ends.shards.clone());
+                let end = LinkEnd { lane, events, shards, health: app.served.health.clone() };
                 run_link(socket, end, store_gate.clone())
             })
             .collect();

@@ -1,6 +1,9 @@
 //! Several shards behind one router, each on a lane of its own.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_engine::shard::ShardStatus;
 
 use crate::lifecycle::{comparable, counting, kinds, streaming};
@@ -75,6 +78,24 @@ async fn every_kind_of_answer_goes_on_with_another_lane() {
         assert!(router.app.served.stats.borrow().replays > 0);
         assert_eq!(router.get("/readyz").await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn a_shard_that_hangs_beside_a_good_one_loses_its_streams_to_it() {
+    let short = Duration::from_millis(10);
+    let mut limits = ServerLimits::from(Limits { stuck_step_timeout: short, ..Limits::default() });
+    (limits.timeouts.health_interval, limits.timeouts.health) = (short, 100 * short);
+    let stuck = ShardPlan { step_running_ms: 61_000, ..counting().held() };
+    let mut router = Router::start_lanes_with(limits, 2, stuck).await;
+    let body = json!({"prompt": "count", "max_tokens": 20});
+    let mut connection = router.begin(COMPLETIONS, &body).await;
+    router.wait_running(1).await;
+    router.start_other(counting()).await;
+    assert_eq!(connection.answer().await.status, 200);
+    // The link does not return to a shard that is as before.
+    assert_eq!(router.app.served.lanes.borrow()[0].losses, 1);
+    assert!(matches!(router.app.served.shards.borrow()[0], ShardStatus::Lost(_)));
+    assert_eq!(router.get("/readyz").await.status, 200);
 }
 
 #[tokio::test]

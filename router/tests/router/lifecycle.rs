@@ -500,11 +500,18 @@ fn unusable_settings_are_one_line_and_exit_code_2() {
     };
     let mut out_of_range = settings(folder.path());
     out_of_range.limits.max_tools = 70_000;
+    let mut without_shards = settings(folder.path());
+    without_shards.shard_sockets.clear();
+    let mut with_objects = settings(folder.path());
+    with_objects.shard_sockets.push("other.sock".into());
+    with_objects.cache.kv_object_store = Some("file:///objects".to_owned());
     let model_path = folder.path().join("model.gguf");
     let (empty, missing) = (folder.path().join("empty.json"), folder.path().join("missing.json"));
     std::fs::write(&empty, "{}").unwrap();
     for (line, wanted) in [
         (with_settings(out_of_range), "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
+        (with_settings(without_shards), "the settings name no socket in `shard_sockets`"),
+        (with_settings(with_objects), "`--kv-object-store` works with one shard; hint: "),
         (with_settings(ServeSettings { model_path, ..settings(folder.path()) }), "model.gguf"),
         (with_arguments(&[]), "`--settings` is missing; hint: start the router with `trunkline serve`"),
         (with_arguments(&["--port"]), "unknown argument `--port`; hint: "),

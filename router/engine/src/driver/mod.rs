@@ -67,6 +67,8 @@ pub struct Driver {
     stats: watch::Sender<Stats>,
     lanes: watch::Sender<Vec<LaneStats>>,
     tenants: watch::Sender<Vec<TenantUsage>>,
+    /// Each tenant's use of the pools, filled anew in each turn.
+    usages: Vec<TenantUsage>,
     usage: Arc<UsageLedger>,
     kv_events: EventSink,
     late_restores: LateRestores,
@@ -137,6 +139,7 @@ impl Driver {
             stats,
             lanes,
             tenants,
+            usages: Vec::new(),
             usage: usage.clone(),
             kv_events,
             late_restores: LateRestores::default(),
@@ -185,18 +188,21 @@ impl Driver {
                     "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
                 );
             }
-            self.record_usage(&stats);
+            let mut usages = std::mem::take(&mut self.usages);
+            self.scheduler.tenants(&mut usages);
+            self.record_usage(&stats, &usages);
+            self.tenants.send_modify(|tenants| tenants.clone_from(&usages));
+            self.usages = usages;
             self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
                 lanes.clear();
                 lanes.extend(self.scheduler.lane_ids().map(|lane| self.scheduler.lane_stats(lane)));
             });
-            self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
         }
     }
 
     /// Adds the turn's work and the blocks in use to the tenants' usage.
-    fn record_usage(&mut self, stats: &Stats) {
+    fn record_usage(&mut self, stats: &Stats, usages: &[TenantUsage]) {
         let bytes_per_block = match ShardStatus::of_model(&self.shards.borrow()) {
             ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
             ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
@@ -204,8 +210,6 @@ impl Driver {
         let mut recording = self.usage.record();
         self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
         let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
-        let mut usages = Vec::new();
-        self.scheduler.tenants(&mut usages);
         recording.hold(usages.iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
     }
 

@@ -47,6 +47,7 @@ impl StepSpans {
         }
         self.next = Some(now + INTERVAL);
         telemetry.step(&StepRecord {
+            lane: lane.0,
             step_id: result.step_id,
             ended: SystemTime::now(),
             device_time: Duration::from_micros(result.device_time_us),

@@ -47,6 +47,8 @@ pub struct Health {
     pub last: Check,
     /// The time for which all checks up to the last one found the shard unwell.
     pub unwell: Duration,
+    /// The number of these checks.
+    pub num_unwell: u32,
     /// The number of hangs, of this shard and of those before it, since a shard was last well for long.
     pub hangs: u32,
 }
@@ -102,7 +104,7 @@ impl HangWatch {
         match check {
             Check::Away => {
                 self.in_first_step = false;
-                self.health.unwell = Duration::ZERO;
+                (self.health.unwell, self.health.num_unwell) = (Duration::ZERO, 0);
             }
             Check::Silent => self.add_unwell(time),
             Check::Answered { step_running, last_step_id } => {
@@ -126,7 +128,7 @@ impl HangWatch {
     }
 
     fn add_well(&mut self, time: Duration) {
-        self.health.unwell = Duration::ZERO;
+        (self.health.unwell, self.health.num_unwell) = (Duration::ZERO, 0);
         self.well += time;
         if self.limit.is_some_and(|limit| self.well >= limit) {
             self.health.hangs = 0;
@@ -137,6 +139,7 @@ impl HangWatch {
         let before = self.health.unwell;
         self.well = Duration::ZERO;
         self.health.unwell += time;
+        self.health.num_unwell += 1;
         if let Some(limit) = self.limit {
             let limit = if self.in_first_step { limit * FIRST_STEP_FACTOR } else { limit };
             let times = |unwell: Duration| unwell.as_millis() / limit.as_millis();

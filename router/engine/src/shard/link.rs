@@ -11,12 +11,14 @@ use super::client::{client, connect, failed, within};
 use super::info::ShardInfo;
 use super::local_store::StoreGate;
 use super::store::read_store;
-use super::{NamedMasks, ShardError, ShardStatus, proto};
+use super::{Health, NamedMasks, ShardError, ShardStatus, proto};
 use trunkline_base::limits::RECONNECT_PAUSE;
 
 /// The most messages that wait for the socket. The scheduler keeps two plans in flight. The rest is room for plans that
 /// only end sequences, and for late masks, which the driver sends once per turn.
 const MAX_WAITING_PLANS: usize = 64;
+/// The checks in a row that find a shard unwell before its sequences go on with another one.
+const MAX_UNWELL_CHECKS: u32 = 2;
 
 /// An event that the link reports to the driver.
 #[derive(Debug)]
@@ -41,12 +43,40 @@ pub struct LinkEnd {
     pub events: mpsc::Sender<(LaneId, LinkEvent)>,
     /// The shards of all lanes, which must compute the same.
     pub shards: watch::Receiver<Vec<ShardStatus>>,
+    pub health: watch::Receiver<Vec<Health>>,
 }
 
 impl LinkEnd {
     /// Reports an event. Returns false if the driver is gone.
     async fn tell(&self, event: LinkEvent) -> bool {
         self.events.send((self.lane, event)).await.is_ok()
+    }
+
+    /// Returns true if the shard does not answer, or its step does not end, while the shard of another lane is well. Its
+    /// sequences go on there.
+    fn is_left(&self) -> bool {
+        let (health, shards) = (self.health.borrow(), self.shards.borrow());
+        let is_well = |(health, status): (&Health, &ShardStatus)| {
+            matches!(status, ShardStatus::Ready(_)) && health.num_unwell == 0
+        };
+        // This one is not well itself.
+        health[self.lane.0 as usize].num_unwell >= MAX_UNWELL_CHECKS
+            && health.iter().zip(shards.iter()).any(is_well)
+    }
+
+    /// Waits until the shard is left, or is not any more.
+    async fn wait_left(&self, is_left: bool) {
+        let (mut health, mut shards) = (self.health.clone(), self.shards.clone());
+        while self.is_left() != is_left {
+            let changed = tokio::select! {
+                changed = health.changed() => changed,
+                changed = shards.changed() => changed,
+            };
+            if changed.is_err() {
+                // The health polls or the driver have ended with the server.
+                std::future::pending::<()>().await;
+            }
+        }
     }
 }
 
@@ -57,8 +87,12 @@ pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGa
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
     while !driver.events.is_closed() {
+        driver.wait_left(false).await;
         let mut was_ready = false;
-        let outcome = run_once(&socket, &driver, gate.as_deref(), &mut was_ready).await;
+        let outcome = tokio::select! {
+            outcome = run_once(&socket, &driver, gate.as_deref(), &mut was_ready) => outcome,
+            () = driver.wait_left(true) => Err(ShardError::Left),
+        };
         if was_ready {
             pause = RECONNECT_PAUSE.0;
             said.clear();

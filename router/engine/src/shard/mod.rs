@@ -77,4 +77,6 @@ pub enum ShardError {
     InvalidMessage { detail: String },
     #[error("shard ended the step stream")]
     StreamEnded,
+    #[error("shard does not answer or its step does not end; its sequences go on with another one")]
+    Left,
 }

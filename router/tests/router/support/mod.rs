@@ -205,12 +205,21 @@ impl Router {
 
     /// Starts a router with so many lanes, and these shards on the first of them. Waits until all are connected.
     pub async fn start_lanes(num_lanes: usize, plans: Vec<ShardPlan>) -> Self {
-        let setup = Setup { num_lanes, ..Setup::new(ServerLimits::default()) };
         let mut plans = plans.into_iter();
-        let mut router = setup.start(plans.next().unwrap()).await;
+        let first = plans.next().unwrap();
+        let mut router = Self::start_lanes_with(ServerLimits::default(), num_lanes, first).await;
+        router.wait("the router to be ready", |app| app.served.readiness().is_ok()).await;
         for plan in plans {
             router.start_other(plan).await;
         }
+        router
+    }
+
+    /// Starts a router with these limits and so many lanes, and a shard on the first of them that may be unwell.
+    pub async fn start_lanes_with(limits: ServerLimits, num_lanes: usize, plan: ShardPlan) -> Self {
+        let mut router = Setup { num_lanes, ..Setup::new(limits) }.start_without_shard();
+        router.shard = Some(MockShard::start(&router.socket, plan));
+        router.wait("a shard", |app| matches!(app.served.shards.borrow()[0], ShardStatus::Ready(_))).await;
         router
     }
 

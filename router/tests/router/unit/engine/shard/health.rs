@@ -24,7 +24,10 @@ fn a_silent_or_stuck_shard_hangs_after_the_limit_and_again_after_it() {
     for check in [Check::Silent, STUCK] {
         let mut watch = watch(2);
         assert_eq!(note(&mut watch, check, 119).hangs, 0, "{check:?}");
-        assert_eq!(note(&mut watch, check, 1), Health { last: check, unwell: 120 * SECOND, hangs: 1 });
+        assert_eq!(
+            note(&mut watch, check, 1),
+            Health { last: check, unwell: 120 * SECOND, num_unwell: 120, hangs: 1 }
+        );
         assert_eq!(watch.note(check, Duration::ZERO).hung_for(), 120 * SECOND);
         assert_eq!(note(&mut watch, check, 119).hangs, 1, "{check:?}");
         assert_eq!(note(&mut watch, check, 1).hangs, 2, "{check:?}");
@@ -61,7 +64,10 @@ fn a_first_step_may_take_ten_times_as_long() {
 fn a_suspended_machine_makes_no_shard_hang() {
     let mut watch = watch(2);
     note(&mut watch, WELL, 1);
-    assert_eq!(watch.note(STUCK, 3600 * SECOND), Health { last: STUCK, unwell: 3 * SECOND, hangs: 0 });
+    assert_eq!(
+        watch.note(STUCK, 3600 * SECOND),
+        Health { last: STUCK, unwell: 3 * SECOND, num_unwell: 1, hangs: 0 }
+    );
 }
 
 #[test]
