@@ -52,8 +52,8 @@ impl LinkEnd {
         self.events.send((self.lane, event)).await.is_ok()
     }
 
-    /// Returns true if the shard does not answer, or its step does not end, while the shard of another lane is well. Its
-    /// sequences go on there.
+    /// Returns true if the shard does not answer, or its step does not end, while the shard of another lane is well.
+    /// Its sequences go on there.
     fn is_left(&self) -> bool {
         let (health, shards) = (self.health.borrow(), self.shards.borrow());
         let is_well = |(health, status): (&Health, &ShardStatus)| {
