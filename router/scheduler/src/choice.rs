@@ -15,6 +15,9 @@ const MAX_PASSED: usize = 32;
 /// A running sequence delays a new one as much as the prefill of so many tokens. So sequences that have no prefix
 /// anywhere go to the lane with the fewest streams.
 const TOKENS_PER_STREAM: u64 = 16;
+/// A token that the sequence has to compute counts twice, because it delays the sequences behind it, too. So prefixes are
+/// found a little more often than if only its own wait counted.
+const COST_OF_COMPUTING: f64 = 2.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
 
@@ -88,14 +91,14 @@ impl Choice {
         if parts.now.since(passed_at) >= window_ms {
             return false;
         }
-        let here_ms = first_token_ms(here, sequence);
+        let here_ms = cost_ms(here, sequence);
         let has_room = has_room(parts, here, sequence);
         // An idle lane waits for no full one.
         let waits_for_place = has_room && parts.lane.running.len() > 0;
         let is_better = |other: &Outlook| {
             let lane = parts.others.get(other.lane);
             lane.shard().takes(sequence)
-                && first_token_ms(*other, sequence) < here_ms
+                && cost_ms(*other, sequence) < here_ms
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };
         let passes = self.others.iter().any(is_better);
@@ -133,9 +136,9 @@ fn num_uncached(outlook: Outlook, sequence: &Sequence) -> u32 {
     sequence.num_tokens().saturating_sub(num_cached)
 }
 
-/// Predicted milliseconds until a waiting sequence has its first token on a lane.
-fn first_token_ms(outlook: Outlook, sequence: &Sequence) -> f64 {
-    outlook.wait_ms + f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
+/// Predicted milliseconds until a waiting sequence has its first token on a lane, and those that it delays others.
+fn cost_ms(outlook: Outlook, sequence: &Sequence) -> f64 {
+    outlook.wait_ms + COST_OF_COMPUTING * f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
 }
 
 /// Returns true if a lane would probably take a waiting sequence now.
@@ -155,6 +158,6 @@ fn prefill_ahead(sequences: &Sequences, lane: &Lane) -> u64 {
 
 /// Milliseconds of prefill for a token on a lane, or on the others before it was measured there.
 fn token_ms(parts: &Lifecycle<'_>, lane: &Lane) -> f64 {
-    let of_lane = |lane: &Lane| lane.throughput.predict_prefill_ms(1);
+    let of_lane = |lane: &Lane| lane.throughput.step_cost.row_us().map(|us| us / 1e3);
     of_lane(lane).or_else(|| parts.lanes().find_map(of_lane)).unwrap_or(UNMEASURED_TOKEN_MS)
 }

@@ -28,6 +28,8 @@ const MEMORY: f64 = 0.999;
 const NUM_COSTS: usize = 5;
 /// The rows of a step that have a cost of their own.
 const FIRST_ROWS: u64 = 16;
+/// The rows of a step that is mostly prefill.
+const MANY_ROWS: u64 = 256;
 /// The rows that take as long as the fixed part of a step, as assumed of the first step, which cannot tell them apart.
 const ASSUMED_ROWS_OF_BASE: f64 = 8.0;
 /// Sums below this have faded away; smaller numbers lose their precision.
@@ -132,6 +134,13 @@ impl StepCost {
     pub fn predict_us(&self, work: StepWork) -> Option<f64> {
         let is_known = self.products[0][0] > 0.0;
         is_known.then(|| work.terms().iter().zip(self.costs).map(|(term, cost)| term * cost).sum())
+    }
+
+    /// The predicted microseconds of a row in a step of many rows; none before a step was measured. Steps that had only
+    /// a few rows of a prompt do not make it larger.
+    pub fn row_us(&self) -> Option<f64> {
+        let many = StepWork { rows: MANY_ROWS, ..StepWork::default() };
+        self.predict_us(many).map(|us| us / MANY_ROWS as f64)
     }
 
     /// The mean relative error of the predictions.

@@ -1,0 +1,44 @@
+//! Requests of a recorded trace.
+
+/// Tokens for which a trace has one id.
+pub const BLOCK_TOKENS: u32 = 512;
+pub const VOCAB_SIZE: u32 = 1 << 17;
+
+/// A request. Equal block ids mean an equal prefix up to there.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    pub at_ms: u64,
+    pub num_prompt_tokens: u32,
+    pub num_output_tokens: u32,
+    pub blocks: Vec<u32>,
+}
+
+impl Traced {
+    /// Parses a line such as `{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0, 1]}`.
+    pub fn parse(line: &str) -> Option<Self> {
+        let after = |name: &str| Some(line.split_once(name)?.1.trim_start_matches(['"', ':', ' ']));
+        let number = |name: &str| {
+            let text = after(name)?;
+            text[..text.find(|c: char| !c.is_ascii_digit())?].parse::<u64>().ok()
+        };
+        let list = after("hash_ids")?.trim_start_matches('[');
+        let ids = list[..list.find(']')?].split(',').map(|id| id.trim().parse::<u32>());
+        Some(Self {
+            at_ms: number("timestamp")?,
+            num_prompt_tokens: u32::try_from(number("input_length")?).ok()?.max(1),
+            num_output_tokens: u32::try_from(number("output_length")?).ok()?.max(1),
+            blocks: ids.collect::<Result<_, _>>().ok()?,
+        })
+    }
+
+    /// Returns tokens that are those of other requests as far as the block ids are.
+    pub fn prompt(&self) -> Vec<u32> {
+        let tokens = self.blocks.iter().flat_map(|block| {
+            let first = block.wrapping_mul(BLOCK_TOKENS);
+            // The numbers are spread over the vocabulary.
+            (0..BLOCK_TOKENS)
+                .map(move |offset| first.wrapping_add(offset).wrapping_mul(0x9e37_79b1) % VOCAB_SIZE)
+        });
+        tokens.take(self.num_prompt_tokens as usize).collect()
+    }
+}
