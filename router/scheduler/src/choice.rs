@@ -15,8 +15,8 @@ const MAX_PASSED: usize = 32;
 /// A running sequence delays a new one as much as the prefill of so many tokens. So sequences that have no prefix
 /// anywhere go to the lane with the fewest streams.
 const TOKENS_PER_STREAM: u64 = 16;
-/// A token that the sequence has to compute counts twice, because it delays the sequences behind it, too. So prefixes are
-/// found a little more often than if only its own wait counted.
+/// A token that the sequence has to compute counts twice, because it delays the sequences behind it, too. So prefixes
+/// are found a little more often than if only its own wait counted.
 const COST_OF_COMPUTING: f64 = 2.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
