@@ -15,9 +15,9 @@ const MAX_PASSED: usize = 32;
 /// A running sequence delays a new one as much as the prefill of so many tokens. So sequences that have no prefix
 /// anywhere go to the lane with the fewest streams.
 const TOKENS_PER_STREAM: u64 = 16;
-/// A token that the sequence has to compute counts twice, because it delays the sequences behind it, too. So prefixes
-/// are found a little more often than if only its own wait counted.
-const COST_OF_COMPUTING: f64 = 2.0;
+/// A token that the sequence has to compute counts as much as so many that are ahead of it, because it delays the
+/// sequences behind it, too. With 6, `make sim-fleet` finds 97 % of the hits of one large cache, with 2 it finds 92 %.
+const COST_OF_COMPUTING: f64 = 6.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
 

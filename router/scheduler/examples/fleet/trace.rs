@@ -33,11 +33,12 @@ impl Traced {
 
     /// Returns tokens that are those of other requests as far as the block ids are.
     pub fn prompt(&self) -> Vec<u32> {
-        let tokens = self.blocks.iter().flat_map(|block| {
-            let first = block.wrapping_mul(BLOCK_TOKENS);
-            // The numbers are spread over the vocabulary.
-            (0..BLOCK_TOKENS)
-                .map(move |offset| first.wrapping_add(offset).wrapping_mul(0x9e37_79b1) % VOCAB_SIZE)
+        // Hashes of the positions in all blocks, so that two blocks are not equal.
+        let token =
+            |place: u64| ((place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % u64::from(VOCAB_SIZE)) as u32;
+        let tokens = self.blocks.iter().flat_map(|&block| {
+            let first = u64::from(block) * u64::from(BLOCK_TOKENS);
+            (first..first + u64::from(BLOCK_TOKENS)).map(token)
         });
         tokens.take(self.num_prompt_tokens as usize).collect()
     }
