@@ -27,7 +27,7 @@ ALL_TIERS = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
 # Environment of every server that this process starts. A test's own `env` overrides it, and flags override both. The
 # weights cache is off so that no server uses files from the user's folder.
 DEFAULTS: dict[str, str] = {"TRUNKLINE_WEIGHTS_CACHE": "off"}
-# As the name of a model: the embedded one.
+# The name that stands for the embedded model.
 EMBEDDED = ""
 # The layers of the shallow model, of 30 that the embedded one has.
 NUM_SHALLOW_LAYERS = 2

@@ -155,7 +155,7 @@ impl<'a> OtherLanes<'a> {
         self.before.iter().chain(self.after.iter())
     }
 
-    /// Another lane.
+    /// The lane with this id, which is one of the others.
     pub(crate) fn get(&self, id: LaneId) -> &Lane {
         self.iter().find(|lane| lane.id == id).expect("the lane exists")
     }

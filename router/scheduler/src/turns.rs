@@ -1,4 +1,4 @@
-//! Whose step is next on a lane that clears a suspect.
+//! Decides whose step is next on a lane that clears a suspect.
 
 use crate::lifecycle::Lifecycle;
 use crate::loss::in_flight;

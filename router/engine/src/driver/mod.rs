@@ -93,7 +93,7 @@ pub struct DriverEnds {
     pub shards: watch::Receiver<Vec<ShardStatus>>,
     /// The scheduler's statistics after the last turn.
     pub stats: watch::Receiver<Stats>,
-    /// Those of each lane.
+    /// The statistics of each lane after the last turn.
     pub lanes: watch::Receiver<Vec<LaneStats>>,
     /// Each tenant's use of the block pool after the last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,

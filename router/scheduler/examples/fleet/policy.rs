@@ -62,7 +62,7 @@ impl Seen {
     }
 }
 
-/// A balancer.
+/// Chooses shards and keeps what a balancer knows of them.
 pub struct Balancer {
     pub policy: Policy,
     pub shards: Vec<Seen>,

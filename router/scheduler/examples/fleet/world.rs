@@ -88,7 +88,7 @@ struct World<'a> {
     fleet: Fleet,
     schedulers: Vec<Scheduler>,
     balancer: Balancer,
-    /// By microsecond.
+    /// The events, ordered by their microseconds.
     happenings: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     num_happenings: u64,
     now_us: u64,
@@ -104,7 +104,7 @@ struct World<'a> {
     outcomes: Outcomes,
 }
 
-/// Sends the requests at these times, in microseconds, and returns what became of them.
+/// Sends the requests at these times, in microseconds, and returns the outcome.
 pub fn run(trace: &[Traced], at_us: &[u64], fleet: Fleet, policy: Policy) -> Outcomes {
     let (num_schedulers, num_lanes) = match policy {
         Policy::Lanes => (1, fleet.num_shards as u32),
