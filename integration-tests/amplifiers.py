@@ -202,7 +202,7 @@ def pooling() -> Iterator[Amplifier]:
         yield Amplifier(path, "many documents", {"query": "a", "documents": "FILL"}, items('"a"'))
         both = f'{{"query":{half},"documents":{items(chr(34) * 2, NUM_VALUES)}}}'
         yield Amplifier(path, "long query, many documents", "FILL", both)
-        # As many as a request may have.
+        # A request may have so many documents.
         documents = {"query": "a " * 60_000, "documents": ["b"] * 2048}
         yield Amplifier(path, "long query, documents", documents)
     yield Amplifier("/rerank", "long query", {"query": "FILL", "texts": ["a", "b"]}, text())

@@ -69,16 +69,13 @@ impl ServedModel {
     /// Checks that requests would be served now: the server does not drain, and a shard is connected whose steps end.
     pub fn readiness(&self) -> Result<(), ApiError> {
         self.not_draining()?;
-        let mut outcome = self.shard_info().map(drop);
-        for lane in 0..self.shards.borrow().len() {
-            if matches!(self.shards.borrow()[lane], ShardStatus::Ready(_)) {
-                outcome = self.wellness(lane);
-                if outcome.is_ok() {
-                    break;
-                }
-            }
-        }
-        outcome
+        self.shard_info()?;
+        let is_ready = |status: &ShardStatus| matches!(status, ShardStatus::Ready(_));
+        let ready: Vec<bool> = self.shards.borrow().iter().map(is_ready).collect();
+        let outcomes =
+            (0..).zip(ready).filter(|(_, is_ready)| *is_ready).map(|(lane, _)| self.wellness(lane));
+        // The first lane that is well, or else the trouble of the last one.
+        outcomes.reduce(|known, next| known.or(next)).unwrap_or(Err(ApiError::ShardAway))
     }
 
     /// Checks that the shard of a lane answers and its steps end.
@@ -97,10 +94,11 @@ impl ServedModel {
     pub async fn wait_lane_ready(&self, lane: usize) -> Arc<ShardInfo> {
         let (mut shards, mut health) = (self.shards.clone(), self.health.clone());
         loop {
-            if let ShardStatus::Ready(info) = &self.shards.borrow()[lane]
+            let status = self.shards.borrow()[lane].clone();
+            if let ShardStatus::Ready(info) = status
                 && self.wellness(lane).is_ok()
             {
-                return info.clone();
+                return info;
             }
             changed(&mut shards, &mut health).await;
         }

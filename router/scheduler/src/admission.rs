@@ -32,13 +32,13 @@ struct SharedPrefix {
 
 /// Lets waiting sequences run while the step has room for their prefill. `budget` is the step's tokens of prefill, none
 /// of which are planned yet.
-pub(crate) fn admit(parts: &mut Lifecycle<'_>, step_id: u64, budget: u32) {
+pub(crate) fn admit(parts: &mut Lifecycle<'_>, choice: &mut Choice, step_id: u64, budget: u32) {
     let needs = parts.lane.running.keys().iter().map(|&key| parts.sequences[key].num_wanted(step_id));
     let (mut num_tokens, mut num_prefills) = needs
         .filter(|&need| need > 0)
         .fold((0, 0), |(tokens, prefills), need| (tokens + u64::from(need), prefills + 1));
     parts.promote();
-    let (mut choice, mut num_parked) = (Choice::default(), 0);
+    let mut num_parked = 0;
     while num_parked < MAX_PARKED
         && let Some(key) = choice.next_waiting(parts)
     {

@@ -16,7 +16,8 @@ const MAX_PASSED: usize = 32;
 /// spread over the lanes although all of them begin with the same short prompt.
 const TOKENS_PER_STREAM: u64 = 128;
 /// A token that the sequence has to compute counts as much as so many that are ahead of it, because it delays the
-/// sequences behind it, too. With 6, `make sim-fleet` finds 97 % of the hits of one large cache, with 2 it finds 92 %.
+/// sequences behind it, too. With 6, `make sim-fleet` finds 96 % of the hits of one large cache
+/// (`benchmark/notes/fleet.md`).
 const COST_OF_COMPUTING: f64 = 6.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
@@ -38,8 +39,8 @@ struct Outlook {
 pub(crate) struct Choice {
     /// The sequences that the lane left to others.
     passed: Vec<SequenceKey>,
-    /// The other lanes, which do not change while the plan is made.
-    others: Vec<Outlook>,
+    /// The other connected lanes, which do not change while the plan is made; none before they were looked at.
+    others: Option<Vec<Outlook>>,
 }
 
 impl Choice {
@@ -53,7 +54,10 @@ impl Choice {
             let may_run =
                 |key: &SequenceKey| !self.passed.contains(key) && shard.takes(&parts.sequences[*key]);
             let key = parts.sequences.waiting().find(may_run)?;
-            let here = *here.get_or_insert_with(|| self.look(parts));
+            if self.others(parts).is_empty() {
+                return Some(key);
+            }
+            let here = *here.get_or_insert_with(|| outlook(parts, parts.lane));
             if !self.passes(parts, here, key) {
                 return Some(key);
             }
@@ -66,25 +70,25 @@ impl Choice {
     pub(crate) fn next_suspect(parts: &mut Lifecycle<'_>) -> Option<SequenceKey> {
         let takes = |key: &SequenceKey| parts.lane.shard().takes(&parts.sequences[*key]);
         let suspects: Vec<SequenceKey> = parts.sequences.suspects().filter(takes).take(MAX_PASSED).collect();
-        if suspects.is_empty() {
-            return None;
-        }
+        let &first = suspects.first()?;
         let mut choice = Self::default();
-        let here = choice.look(parts);
+        if choice.others(parts).is_empty() {
+            return Some(first);
+        }
+        let here = outlook(parts, parts.lane);
         suspects.into_iter().find(|&key| !choice.passes(parts, here, key))
     }
 
-    /// Looks at the lanes. Returns the one that the plan is for.
-    fn look(&mut self, parts: &Lifecycle<'_>) -> Outlook {
-        if self.others.is_empty() {
+    /// Returns the other connected lanes.
+    fn others(&mut self, parts: &Lifecycle<'_>) -> &[Outlook] {
+        self.others.get_or_insert_with(|| {
             let others = parts.others.iter().filter(|lane| lane.shard.is_some());
-            self.others.extend(others.map(|lane| outlook(parts, lane)));
-        }
-        outlook(parts, parts.lane)
+            others.map(|lane| outlook(parts, lane)).collect()
+        })
     }
 
     /// Returns true if the lane should leave a waiting sequence to another lane.
-    fn passes(&self, parts: &mut Lifecycle<'_>, here: Outlook, key: SequenceKey) -> bool {
+    fn passes(&mut self, parts: &mut Lifecycle<'_>, here: Outlook, key: SequenceKey) -> bool {
         let sequence = &parts.sequences[key];
         let window_ms = parts.config.cached_first_window_ms;
         let passed_at = sequence.wait.passed_at.unwrap_or(parts.now);
@@ -101,7 +105,7 @@ impl Choice {
                 && cost_ms(*other, sequence) < here_ms
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };
-        let passes = self.others.iter().any(is_better);
+        let passes = self.others(parts).iter().any(is_better);
         if passes && has_room {
             parts.sequences[key].wait.passed_at = Some(passed_at);
             let until = passed_at.plus(window_ms);
@@ -136,7 +140,8 @@ fn num_uncached(outlook: Outlook, sequence: &Sequence) -> u32 {
     sequence.num_tokens().saturating_sub(num_cached)
 }
 
-/// Predicted milliseconds until a waiting sequence has its first token on a lane, and those that it delays others.
+/// The cost of a waiting sequence on a lane, in milliseconds: its wait there, and what it computes, which delays others
+/// as well.
 fn cost_ms(outlook: Outlook, sequence: &Sequence) -> f64 {
     outlook.wait_ms + COST_OF_COMPUTING * f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
 }

@@ -157,11 +157,18 @@ impl<'a> OtherLanes<'a> {
 
     /// The lane with this id, which is one of the others.
     pub(crate) fn get(&self, id: LaneId) -> &Lane {
-        self.iter().find(|lane| lane.id == id).expect("the lane exists")
+        let place = id.0 as usize;
+        if place < self.before.len() {
+            &self.before[place]
+        } else {
+            &self.after[place - self.before.len() - 1]
+        }
     }
 
-    pub(crate) fn get_mut(&mut self, id: LaneId) -> Option<&mut Lane> {
-        self.before.iter_mut().chain(self.after.iter_mut()).find(|lane| lane.id == id)
+    /// The lane with this id, which is one of the others, mutable.
+    pub(crate) fn get_mut(&mut self, id: LaneId) -> &mut Lane {
+        let (place, num_before) = (id.0 as usize, self.before.len());
+        if place < num_before { &mut self.before[place] } else { &mut self.after[place - num_before - 1] }
     }
 }
 

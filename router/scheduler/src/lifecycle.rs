@@ -44,14 +44,9 @@ impl Lifecycle<'_> {
     /// Takes the losses of a sequence for explained.
     pub(crate) fn explain_losses(&mut self, losses: &VecDeque<Loss>) {
         for &loss in losses {
-            let lane = if loss.lane == self.lane.id {
-                Some(&mut *self.lane)
-            } else {
-                self.others.get_mut(loss.lane)
-            };
-            if let Some(lane) = lane {
-                lane.explain(loss, self.now);
-            }
+            let lane =
+                if loss.lane == self.lane.id { &mut *self.lane } else { self.others.get_mut(loss.lane) };
+            lane.explain(loss, self.now);
         }
     }
 

@@ -60,6 +60,7 @@ struct Planner<'p, 'a> {
     budget: StepBudget,
     /// Only sequences of this cell are planned; none if all sequences may share the step.
     cell: Option<CellId>,
+    choice: Choice,
 }
 
 impl<'p, 'a> Planner<'p, 'a> {
@@ -69,7 +70,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let budget = StepBudget::new(max_tokens, &shard.limits);
         let plan = StepPlan { step_id: shard.steps.next_step_id(), ..StepPlan::default() };
         let planned = shard.steps.spare_chunks();
-        Self { parts, plan, planned, budget, cell: None }
+        Self { parts, plan, planned, budget, cell: None, choice: Choice::default() }
     }
 
     /// Plans decodes and prefill, and returns the number of prefill tokens.
@@ -108,7 +109,7 @@ impl<'p, 'a> Planner<'p, 'a> {
             let mut first_waiting = None;
             if self.parts.lane.suspect.is_none() {
                 self.take_place_back();
-                first_waiting = Choice::default().next_waiting(self.parts);
+                first_waiting = self.choice.next_waiting(self.parts);
             }
             let urgent = Yielding::of(self.parts).urgent_tenant(self.plan.step_id, first_waiting);
             if urgent.is_some() {
@@ -144,7 +145,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         if yielding.num_occupied_places() < yielding.max_running() {
             return;
         }
-        let Some(first_waiting) = Choice::default().next_waiting(self.parts) else { return };
+        let Some(first_waiting) = self.choice.next_waiting(self.parts) else { return };
         if let Some(victim) = Yielding::of(self.parts).victim_for_place(first_waiting) {
             self.parts.preempt_for_tenant(victim);
         }
@@ -176,7 +177,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         let is_beside_decodes = !self.planned.is_empty();
         let budget = max_tokens(self.parts, self.budget.tokens, &self.planned, only);
         if self.parts.lane.suspect.is_none() {
-            admit(self.parts, step_id, budget);
+            admit(self.parts, &mut self.choice, step_id, budget);
         }
         let mut needs = needs(self.parts, step_id, self.budget.rows, only, self.cell);
         let mut num_planned = 0;

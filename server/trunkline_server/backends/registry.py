@@ -31,7 +31,7 @@ class BackendOptions:
     # "exact" or "fast"; only for the cuda backend.
     numerics: str = "exact"
     threads: int | None = None
-    # Shards that share this machine's memory; each sizes its pool to an equal part of what one alone would take.
+    # Shards that share this machine's memory; each sizes its pool to an equal part of what a single shard would take.
     num_shares: int = 1
     pin_threads: str = "off"
     max_batch_total_tokens: int | None = None

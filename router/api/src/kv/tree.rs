@@ -124,8 +124,8 @@ async fn page(
     if !(1..=MAX_PAGE).contains(&limit) {
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {MAX_PAGE}")));
     }
-    // A number that is not that of a node of the caller's, or not any more, gives the caller's nodes after its id.
     let lane = app.served.lane(query.lane.unwrap_or(0))?;
+    // A number that is not that of a node of the caller's, or not any more, gives the caller's nodes after its id.
     let mut first = query.after.map_or(NodeId(0), node_id);
     let group = query.prompt_cache_key;
     let shard = app.served.shard_info()?;

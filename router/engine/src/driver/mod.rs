@@ -67,8 +67,6 @@ pub struct Driver {
     stats: watch::Sender<Stats>,
     lanes: watch::Sender<Vec<LaneStats>>,
     tenants: watch::Sender<Vec<TenantUsage>>,
-    /// Each tenant's use of the pools, filled anew in each turn.
-    usages: Vec<TenantUsage>,
     usage: Arc<UsageLedger>,
     kv_events: EventSink,
     late_restores: LateRestores,
@@ -139,7 +137,6 @@ impl Driver {
             stats,
             lanes,
             tenants,
-            usages: Vec::new(),
             usage: usage.clone(),
             kv_events,
             late_restores: LateRestores::default(),
@@ -188,11 +185,8 @@ impl Driver {
                     "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
                 );
             }
-            let mut usages = std::mem::take(&mut self.usages);
-            self.scheduler.tenants(&mut usages);
-            self.record_usage(&stats, &usages);
-            self.tenants.send_modify(|tenants| tenants.clone_from(&usages));
-            self.usages = usages;
+            self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
+            self.record_usage(&stats);
             self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
                 lanes.clear();
@@ -202,7 +196,7 @@ impl Driver {
     }
 
     /// Adds the turn's work and the blocks in use to the tenants' usage.
-    fn record_usage(&mut self, stats: &Stats, usages: &[TenantUsage]) {
+    fn record_usage(&mut self, stats: &Stats) {
         let bytes_per_block = match ShardStatus::of_model(&self.shards.borrow()) {
             ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
             ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
@@ -210,7 +204,7 @@ impl Driver {
         let mut recording = self.usage.record();
         self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
         let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
-        recording.hold(usages.iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
+        recording.hold(self.tenants.borrow().iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
     }
 
     /// Waits for an event or a deadline and handles it. Returns false if all handles, or all links, are gone.

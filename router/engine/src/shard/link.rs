@@ -55,7 +55,9 @@ impl LinkEnd {
     /// Returns true if the shard does not answer, or its step does not end, while the shard of another lane is well.
     /// Its sequences go on there.
     fn is_left(&self) -> bool {
-        let (health, shards) = (self.health.borrow(), self.shards.borrow());
+        // Only one of both is locked at a time.
+        let health = self.health.borrow().clone();
+        let shards = self.shards.borrow();
         let is_well = |(health, status): (&Health, &ShardStatus)| {
             matches!(status, ShardStatus::Ready(_)) && health.num_unwell == 0
         };

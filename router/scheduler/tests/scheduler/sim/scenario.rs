@@ -78,7 +78,7 @@ pub struct Scenario {
     pub config: SchedulerConfig,
     /// The limits of the first lane's shard.
     pub limits: ShardLimits,
-    /// Those of the other lanes' shards.
+    /// The limits of the other lanes' shards.
     pub more_lanes: Vec<ShardLimits>,
     pub faults: ShardFaults,
     pub arrivals: Vec<Arrival>,
