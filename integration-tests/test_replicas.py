@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ TOOL = {
 SCHEMA = {"type": "object", "properties": {"story": {"type": "string", "minLength": 160}}, "required": ["story"]}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "story", "schema": SCHEMA}}
 NUM_TOKENS_BEFORE_FAULT = 6
+BLOCK_SIZE = 64
 
 
 def bodies() -> list[dict[str, Any]]:
@@ -48,6 +50,7 @@ class Stream:
 
     server: Trunkline
     body: dict[str, Any]
+    path: str = "/v1/chat/completions"
     choices: dict[int, list[Any]] = field(default_factory=dict)
     num_events: int = 0
     longest_pause_s: float = 0.0
@@ -58,7 +61,7 @@ class Stream:
         self.thread.start()
 
     def _read(self) -> None:
-        url = f"{self.server.base_url}/v1/chat/completions"
+        url = f"{self.server.base_url}{self.path}"
         last = time.monotonic()
         with http.stream("POST", url, json=self.body, timeout=300) as answer:
             for event in sse_events(answer.iter_lines()):
@@ -72,7 +75,7 @@ class Stream:
                     self.error = event
                     return
                 for choice in event["choices"]:
-                    kept = {name: choice.get(name) for name in ("delta", "logprobs", "finish_reason")}
+                    kept = {name: choice.get(name) for name in ("delta", "text", "logprobs", "finish_reason")}
                     self.choices.setdefault(choice["index"], []).append(kept)
                 self.num_events += 1
         self.error = "the stream ended without [DONE]"
@@ -83,7 +86,7 @@ class Stream:
         for index, events in self.choices.items():
             parts: list[str] = []
             for event in events:
-                delta = event["delta"]
+                delta = event["delta"] or {"content": event["text"]}
                 parts += [str(delta.get("content") or ""), json.dumps(delta.get("tool_calls") or "")]
                 parts += [str(event["finish_reason"] or ""), json.dumps(event["logprobs"] or "")]
             joined[index] = "".join(part for part in parts if part != '""')
@@ -108,6 +111,30 @@ def replicas() -> Iterator[Trunkline]:
     patience = ("--stuck-step-timeout", "1s", "--hung-shard-factor", "1")
     with serving("--replicas", "2", *patience, model=EMBEDDED) as server:
         yield server
+
+
+def test_long_chats_move_with_their_blocks(tmp_path: Path) -> None:
+    """The prompts are so long that computing them again takes seconds."""
+    store = ("--kv-disk-path", str(tmp_path / "store"), "--kv-disk-size", "1GiB")
+    prompts = [[1000 + 7 * (number + position) % 4001 for position in range(1500)] for number in range(4)]
+    bodies = [{"prompt": prompt, "temperature": 0, "seed": 1, **COMMON} for prompt in prompts]
+    with serving("--replicas", "2", *store, model=EMBEDDED) as server:
+        streams = [Stream(server, body, path="/v1/completions") for body in bodies]
+        for stream in streams:
+            stream.thread.join()
+        expected = [stream.text() for stream in streams]
+        moved = server.metrics()["trunkline_moved_blocks_total"]
+        pid = server.pids("trunkline_server")[0]
+        os.kill(pid, signal.SIGKILL)
+        again = [Stream(server, body, path="/v1/completions") for body in bodies]
+        for stream in again:
+            stream.thread.join()
+        assert [stream.text() for stream in again] == expected
+        assert [stream.error for stream in again] == [None] * len(again)
+        num_moved = server.metrics()["trunkline_moved_blocks_total"] - moved
+        print(f"blocks that moved: {num_moved}; computed: {server.metrics()['trunkline_scheduled_tokens_total']}")
+        # At least one of the prompts was computed by the killed shard.
+        assert num_moved >= len(prompts[0]) // BLOCK_SIZE - 1
 
 
 def test_streams_go_on_with_the_other_replica(replicas: Trunkline) -> None:

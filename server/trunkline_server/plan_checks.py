@@ -144,13 +144,14 @@ def _check_slots(
                     f"{num_full} of its blocks are full"
                 )
             written.append(store.slot)
-    read = [block.slot for restore in restores for block in restore.blocks]
+    read = [block.slot for restore in restores if not restore.store_folder for block in restore.blocks]
     for slot in (*written, *read):
         if slot >= limits.num_store_slots:
             raise PlanError(f"step {step_id} names slot {slot}, but the store has {limits.num_store_slots}")
     if len(set(written)) != len(written) or not set(written).isdisjoint(read):
         raise PlanError(f"step {step_id} names one slot in two transfers")
-    if len({block.block_id for restore in restores for block in restore.blocks}) != len(read):
+    block_ids = [block.block_id for restore in restores for block in restore.blocks]
+    if len(set(block_ids)) != len(block_ids):
         raise PlanError(f"step {step_id} restores two blocks onto one")
 
 
@@ -170,6 +171,8 @@ def _check_restore(step_id: int, restore: Restore, limits: BackendInfo) -> None:
     where = f"step {step_id}: restore {restore.restore_id}"
     if not restore.blocks:
         raise PlanError(f"{where} has no blocks")
+    if restore.store_folder and not limits.reads_other_stores:
+        raise PlanError(f"{where} names a store of another shard, which this one does not read")
     for block in restore.blocks:
         if len(block.key) != KEY_BYTES:
             raise PlanError(f"{where} has a key of {len(block.key)} bytes, expected {KEY_BYTES}")

@@ -218,6 +218,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         weight_bytes=backend.weight_bytes,
         num_store_slots=backend.num_store_slots,
         store_folder=backend.store_folder,
+        reads_other_stores=backend.reads_other_stores,
         num_window_parts=backend.num_window_parts,
         bytes_per_window_part=backend.bytes_per_window_part,
         window_size=backend.window_size,

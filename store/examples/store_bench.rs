@@ -117,7 +117,7 @@ fn run(store: Store, folder: &std::path::Path) -> Result<()> {
             RestoreBlock { slot, key: keys[slot as usize + 1], pieces }
         });
         // SAFETY: the parts do not overlap, and `history` outlives the wait.
-        unsafe { transfers.begin_restore(1, blocks.collect())? };
+        unsafe { transfers.begin_restore(1, blocks.collect(), None)? };
         transfers.wait_outcomes(Duration::from_secs(600));
         let outcome = transfers.take_outcomes().restores[0];
         let (blocks, time) = (outcome.num_blocks, outcome.time);

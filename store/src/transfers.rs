@@ -4,7 +4,9 @@
 //! transfer is collected later.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::error::Error;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -36,6 +38,8 @@ struct StoreJob {
 struct RestoreJob {
     restore_id: u64,
     blocks: Vec<RestoreBlock>,
+    /// The folder of another store that has the blocks.
+    folder: Option<PathBuf>,
 }
 // SAFETY: the caller of `Transfers::begin_restore` promises that the bytes may be written from any thread.
 unsafe impl Send for RestoreJob {}
@@ -79,8 +83,8 @@ impl State {
         self.outcomes.stores.push(StoreOutcome { slot, is_stored: result.is_ok() });
     }
 
-    fn release(&mut self, blocks: &[RestoreBlock]) {
-        for block in blocks {
+    fn release(&mut self, job: &RestoreJob) {
+        for block in job.blocks.iter().filter(|_| job.folder.is_none()) {
             let readers = self.read.get_mut(&block.slot).expect("counted when it was queued");
             *readers -= 1;
             if *readers == 0 {
@@ -92,6 +96,8 @@ impl State {
 
 struct Shared {
     store: Store,
+    /// The other stores that were read, by their folders.
+    others: Mutex<HashMap<PathBuf, Arc<Store>>>,
     state: Mutex<State>,
     store_queued: Condvar,
     restore_queued: Condvar,
@@ -130,6 +136,7 @@ impl Transfers {
     pub fn start(store: Store) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             store,
+            others: Mutex::default(),
             state: Mutex::default(),
             store_queued: Condvar::new(),
             restore_queued: Condvar::new(),
@@ -212,7 +219,8 @@ impl Transfers {
         Ok(())
     }
 
-    /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged.
+    /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged. `folder` is that
+    /// of another store, if it has the blocks.
     ///
     /// # Safety
     /// The bytes at each piece's `destination` are initialised. They stay valid, and no other code reads or writes
@@ -221,10 +229,12 @@ impl Transfers {
         &self,
         restore_id: u64,
         blocks: Vec<RestoreBlock>,
+        folder: Option<PathBuf>,
     ) -> Result<(), TransferError> {
-        blocks.iter().try_for_each(|block| self.check_slot(block.slot))?;
+        let own = || blocks.iter().filter(|_| folder.is_none());
+        own().try_for_each(|block| self.check_slot(block.slot))?;
         let mut state = self.shared.lock();
-        if let Some(RestoreBlock { slot, .. }) = blocks.iter().find(|b| state.written.contains(&b.slot)) {
+        if let Some(RestoreBlock { slot, .. }) = own().find(|block| state.written.contains(&block.slot)) {
             return Err(TransferError::InTransfer { slot: *slot });
         }
         if state.restores.len() == MAX_QUEUED_RESTORES {
@@ -234,10 +244,10 @@ impl Transfers {
             self.shared.tell(&state);
             return Ok(());
         }
-        for block in &blocks {
+        for block in own() {
             *state.read.entry(block.slot).or_default() += 1;
         }
-        state.restores.push_back(RestoreJob { restore_id, blocks });
+        state.restores.push_back(RestoreJob { restore_id, blocks, folder });
         self.shared.restore_queued.notify_one();
         Ok(())
     }
@@ -295,7 +305,7 @@ impl Transfers {
     pub fn finish(&self) {
         let mut state = self.shared.lock();
         while let Some(job) = state.restores.pop_front() {
-            state.release(&job.blocks);
+            state.release(&job);
         }
         drop(self.shared.ended.wait_while(state, |state| !state.is_idle()).expect("as in `lock`"));
     }
@@ -382,20 +392,48 @@ fn read_blocks(shared: &Shared) {
         state.num_running += 1;
         drop(state);
         let began = Instant::now();
-        let (num_blocks, failure) = read_up_to_failure(&shared.store, &job.blocks);
+        let (num_blocks, failure) = read(shared, &job);
         let time = began.elapsed();
         state = shared.lock();
         state.num_running -= 1;
-        state.release(&job.blocks);
+        state.release(&job);
         state.counts.restored += u64::from(num_blocks);
         if let Some(failure) = failure {
             state.counts.not_restored += 1;
-            state.troubles.note(&failure);
+            state.troubles.note(&*failure);
         }
         state.outcomes.restores.push(RestoreOutcome { restore_id: job.restore_id, num_blocks, time });
         shared.tell(&state);
         shared.ended.notify_all();
     }
+}
+
+/// Reads the blocks of a job up to the first failure.
+fn read(shared: &Shared, job: &RestoreJob) -> (u32, Option<Box<dyn Error>>) {
+    let Some(folder) = &job.folder else {
+        let (num_blocks, failure) = read_up_to_failure(&shared.store, &job.blocks);
+        return (num_blocks, failure.map(Into::into));
+    };
+    let lock = || shared.others.lock().expect("no thread of transfers panics while it holds the lock");
+    let known = lock().get(folder).cloned();
+    let other = match known.map_or_else(|| shared.store.attach_beside(folder).map(Arc::new), Ok) {
+        Ok(other) => other,
+        Err(error) => return (0, Some(error.into())),
+    };
+    let num_slots = other.geometry().num_slots;
+    let (num_blocks, failure) = match job.blocks.iter().find(|block| block.slot >= num_slots) {
+        Some(&RestoreBlock { slot, .. }) => (0, Some(TransferError::UnknownSlot { slot, num_slots }.into())),
+        None => {
+            let (num_blocks, failure) = read_up_to_failure(&other, &job.blocks);
+            (num_blocks, failure.map(Into::into))
+        }
+    };
+    // After a failure the folder is opened anew, because its files may have been replaced.
+    match failure {
+        None => lock().insert(folder.clone(), other),
+        Some(_) => lock().remove(folder),
+    };
+    (num_blocks, failure)
 }
 
 /// Reads one block and copies its pieces to their destinations. `whole` buffers a block that is not contiguous there.

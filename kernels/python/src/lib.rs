@@ -81,12 +81,13 @@ impl PyExecutor {
 
     /// Begins a `Restore` of shard.proto, given as its bytes.
     fn restore(&mut self, restore: &[u8]) -> Result<(), Failure> {
-        let proto::Restore { restore_id, blocks } = decode(restore)?;
+        let proto::Restore { restore_id, blocks, store_folder } = decode(restore)?;
         let block = |block: proto::BlockRestore| {
             Ok((block.slot, block.block_id, block_key(&block.key)?, block.base_only))
         };
         let blocks = blocks.into_iter().map(block).collect::<PyResult<Vec<_>>>()?;
-        Ok(self.executor.begin_restore(restore_id, &blocks)?)
+        let folder = (!store_folder.is_empty()).then(|| store_folder.into());
+        Ok(self.executor.begin_restore(restore_id, &blocks, folder)?)
     }
 
     fn discard(&self, slots: Vec<u32>) -> Result<(), Failure> {

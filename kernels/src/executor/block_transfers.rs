@@ -1,5 +1,6 @@
 //! Transfers of KV blocks between the pool and a block store.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,12 +128,13 @@ impl Executor {
         store.transfers.begin_store(block, pieces).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins to read blocks from the store, each (slot, block id, key, whether to leave out the window part). The
-    /// blocks may not be used until the outcome is reported.
+    /// Begins to read blocks from the store, or from another one in `folder`, each (slot, block id, key, whether to leave
+    /// out the window part). The blocks may not be used until the outcome is reported.
     pub fn begin_restore(
         &mut self,
         restore_id: u64,
         blocks: &[(u32, u32, BlockKey, bool)],
+        folder: Option<PathBuf>,
     ) -> Result<(), ExecutorError> {
         let mut restored = Vec::with_capacity(blocks.len());
         for (index, &(slot, block_id, key, base_only)) in blocks.iter().enumerate() {
@@ -150,7 +152,7 @@ impl Executor {
         // SAFETY: the bytes are blocks of the pool, which outlives the transfer (`BlockTransfers`) and whose memory is
         // initialised. Until the transfer ends, they are not read or written and their window parts are not dropped:
         // the contract between router and shard forbids plans that do, and `reset` waits.
-        let begun = unsafe { self.transfers()?.begin_restore(restore_id, restored) };
+        let begun = unsafe { self.transfers()?.begin_restore(restore_id, restored, folder) };
         begun.map_err(|error| fail(error.to_string()))
     }
 

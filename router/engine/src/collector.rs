@@ -179,7 +179,7 @@ fn gauges(stats: &Stats) -> [Sample; 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [Sample; 27] {
+fn counters(stats: &Stats) -> [Sample; 28] {
     [
         ("steps", "Steps planned", stats.steps),
         ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -202,6 +202,7 @@ fn counters(stats: &Stats) -> [Sample; 27] {
         ("store_failures", "Blocks that could not be written to the store", stats.store_failures),
         ("store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
         ("restored_blocks", "Blocks read back from the store", stats.restored_blocks),
+        ("moved_blocks", "Blocks read from the store of another replica", stats.moved_blocks),
         ("restore_failures", "Restores that ended at a missing or damaged block", stats.restore_failures),
         (
             "restores_declined",

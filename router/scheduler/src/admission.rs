@@ -7,6 +7,7 @@ use crate::event::Restored;
 use crate::fairness::TenantKey;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::neighbours::{self, StoreSource};
 use crate::sequence::{PartialCopy, Phase, Run, SequenceKey};
 use crate::sequences::Sequences;
 use crate::windows::lacks_parts;
@@ -130,7 +131,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     if sequence.wait.needed_blocks_on(parts.lane.id).saturating_add(reserve) > available {
         return Admission::NoRoom;
     }
-    let mut hit = shard.kv.lookup(&sequence.request.salt, sequence.shareable());
+    let (mut hit, source) = neighbours::lookup(parts, key);
     if let Some(shared) = shared_prefix(parts.sequences, parts.lane, key, hit.num_blocks()) {
         parts.sequences.park(key, shared.computed_by, shared.num_blocks);
         parts.counters.prefix_waits += 1;
@@ -152,7 +153,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     {
         hit = hit.without_partial();
     }
-    start_run(parts, key, &hit);
+    start_run(parts, key, &hit, source);
     Admission::Admitted
 }
 
@@ -221,7 +222,7 @@ fn worth_restoring(parts: &mut Lifecycle<'_>, hit: PrefixHit) -> PrefixHit {
 }
 
 /// Moves a sequence from the queue to the lane. There is room for it.
-fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
+fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, source: Option<StoreSource>) {
     parts.sequences.leave_queue(key);
     parts.sequences[key].wait.passed_at = None;
     let wire_id = parts.lane.new_wire_id();
@@ -234,7 +235,8 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit) {
     shard.kv.device_mut().set_group(&mut table, retention.group.clone());
     let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());
     assert!(shard.kv.device_mut().grow(&mut table, num_new), "room was counted");
-    let restore = shard.begin_restore(key, &mut table, hit);
+    let other = source.map(|source| (source, parts.others.get_mut(source.lane)));
+    let restore = shard.begin_restore(key, &mut table, hit, other);
     let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
     sequence.run = Some(Run {
         lane: parts.lane.id,

@@ -108,6 +108,16 @@ impl Throughput {
         is_tried
     }
 
+    /// Returns how many of `num_tokens` need not be computed if they are read instead: all of them, less those that could
+    /// be computed in the time of reading. Before both were measured, half of them.
+    pub fn spared_by_reading(&self, num_tokens: u32, block_size: u32) -> u32 {
+        let (Some(block_ms), Some(token_ms)) = (self.restored_block_ms.0, self.prefill_token_ms.0) else {
+            return num_tokens / 2;
+        };
+        let part = 1.0 - block_ms / (token_ms * f64::from(block_size));
+        (f64::from(num_tokens) * part.max(0.0)) as u32
+    }
+
     /// Milliseconds after which a restore of `num_tokens` is abandoned, if `num_blocks_ahead` are being read with it.
     pub fn restore_patience_ms(&self, num_blocks_ahead: u32, num_tokens: u32) -> u64 {
         let read_ms = f64::from(num_blocks_ahead) * self.restored_block_ms.0.unwrap_or(UNMEASURED_BLOCK_MS);

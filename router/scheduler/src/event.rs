@@ -131,6 +131,10 @@ pub struct StoreContents {
     pub blocks: Vec<StoredBlock>,
     /// True if the store is in the shard's memory rather than on disk.
     pub is_in_memory: bool,
+    /// The folder of the store, if the shards of other lanes can read it there.
+    pub folder: Option<Arc<str>>,
+    /// True if the shard reads the stores of other lanes.
+    pub reads_others: bool,
 }
 
 /// One sequence to generate. The router has validated it; the scheduler checks again only what would break its own

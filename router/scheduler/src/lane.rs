@@ -7,6 +7,7 @@ use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
 use crate::event::{LaneId, Millis, StoreContents};
 use crate::loss_log::LossLog;
+use crate::neighbours::SharedStore;
 use crate::running::Running;
 use crate::sequence::{Loss, Sequence, SequenceKey};
 use crate::shard::Shard;
@@ -45,6 +46,8 @@ pub(crate) struct Lane {
     pub(crate) was_cleared: bool,
     /// The store's pins while no shard has the store open.
     store_pins: StorePins,
+    /// The store, as other lanes see it.
+    pub(crate) shared: SharedStore,
     next_wire_id: u64,
 }
 
@@ -68,6 +71,7 @@ impl Lane {
             num_hit_tokens: 0,
             was_cleared: false,
             store_pins: StorePins::default(),
+            shared: SharedStore::default(),
             next_wire_id: 1,
         }
     }
@@ -85,6 +89,7 @@ impl Lane {
     /// Opens the store of the connected shard. Returns false if there is no shard.
     pub(crate) fn open_store(&mut self, contents: StoreContents, config: &SchedulerConfig) -> bool {
         let Some(shard) = &mut self.shard else { return false };
+        self.shared.open(contents.folder.clone(), contents.reads_others);
         shard.add_store(contents, std::mem::take(&mut self.store_pins), config);
         true
     }
@@ -98,6 +103,7 @@ impl Lane {
             self.store_pins = store.take_pins();
         }
         shard.add_counters(counters);
+        self.shared.lose(shard.kv.take_store());
         self.running.clear();
         Some(shard)
     }

@@ -50,6 +50,7 @@ mod loss;
 mod loss_log;
 mod lower_tier;
 pub mod message_size;
+mod neighbours;
 mod outbox;
 mod output;
 mod pins;

@@ -12,6 +12,7 @@ use crate::cells::Cells;
 use crate::config::{SchedulerConfig, Speculation};
 use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
 use crate::lane::{Lane, OtherLanes};
+use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::Poisons;
 use crate::sequence::{Loss, Phase, SequenceKey, Waiter};
@@ -52,11 +53,7 @@ impl Lifecycle<'_> {
 
     /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey) {
-        let sequence = &self.sequences[key];
-        let mut cached_tokens = vec![0; self.lanes().count()];
-        for lane in self.lanes() {
-            cached_tokens[lane.id.0 as usize] = lane.num_cached_tokens(sequence);
-        }
+        let cached_tokens = neighbours::cached_tokens(self, &self.sequences[key]);
         self.sequences.enter_queue(key, cached_tokens, self.config.cached_first_window_ms);
     }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 
 use crate::event::{EndReason, Millis, RejectReason, Update};
 use crate::lifecycle::Lifecycle;
+use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::{POISON_MS, RequestDigest};
 use crate::refusal::reject;
@@ -38,6 +39,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
     for chunk in lost.steps.iter().flat_map(|step| &step.chunks) {
         parts.sequences.release_cost(chunk.key, chunk.cost);
     }
+    neighbours::end_lost_reads(parts, lost);
     let in_flight = in_flight(lost);
     let loss = parts.lane.losses.begin(parts.lane.id, parts.now, !in_flight.is_empty());
     for &key in &in_flight {

@@ -16,6 +16,7 @@ use trunkline_kv::{BlockHold, RestoredBlock};
 
 use crate::estimate::Throughput;
 use crate::event::Millis;
+use crate::neighbours::StoreSource;
 use crate::sequence::SequenceKey;
 
 /// All restores of a shard whose outcomes have not arrived.
@@ -48,6 +49,8 @@ enum RestoreWait {
 #[derive(Debug)]
 pub(crate) struct AbandonedRestore {
     pub(crate) blocks: Vec<RestoredBlock>,
+    /// The store of another lane that has the blocks; none if it is the own one.
+    pub(crate) source: Option<StoreSource>,
     /// Keeps the blocks reserved while the read may write them.
     pub(crate) holds: Vec<BlockHold>,
 }
@@ -118,6 +121,11 @@ impl Restores {
     /// Window parts that abandoned restores may still write.
     pub(crate) fn num_abandoned_parts(&self) -> usize {
         self.abandoned.values().map(|restore| num_windowed(&restore.blocks)).sum()
+    }
+
+    /// The abandoned restores.
+    pub(crate) fn abandoned(&self) -> impl Iterator<Item = &AbandonedRestore> {
+        self.abandoned.values()
     }
 
     /// Blocks that abandoned restores may still write.

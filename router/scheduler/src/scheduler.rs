@@ -318,6 +318,7 @@ impl Scheduler {
         let shard = Shard::new(limits, &self.config, self.records_kv_events);
         let lane = self.lane_mut(lane);
         (lane.shard, lane.lost_at, lane.is_closed) = (Some(shard), None, false);
+        lane.shared.close();
         self.awaits_lanes = true;
         self.give_up(now, updates);
     }

@@ -15,6 +15,7 @@ use crate::constraint::Constraint;
 use crate::estimate::OwnAcceptance;
 use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
+use crate::neighbours::StoreSource;
 
 /// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is
 /// removed.
@@ -213,6 +214,8 @@ impl Run {
 pub struct RunRestore {
     pub restore_id: u64,
     pub blocks: Vec<RestoredBlock>,
+    /// The store of another lane that has the blocks; none if it is the own one.
+    pub source: Option<StoreSource>,
 }
 
 /// A copy of the first tokens of another sequence's block.

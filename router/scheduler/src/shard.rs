@@ -5,7 +5,9 @@ use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
 use crate::config::SchedulerConfig;
 use crate::event::{RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
+use crate::lane::Lane;
 use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
+use crate::neighbours::{self, StoreSource};
 use crate::outbox::Outbox;
 use crate::plan::{BlockRestore, BlockStore, Restore};
 use crate::restores::Restores;
@@ -116,17 +118,26 @@ impl Shard {
     }
 
     /// Begins to read the stored blocks of a hit into a table that has already grown by as many. The restore goes with
-    /// the plan that is being made.
+    /// the plan that is being made. `other` is the lane whose store has the blocks, if it is not the own one.
     pub(crate) fn begin_restore(
         &mut self,
         key: SequenceKey,
         table: &mut BlockTable,
         hit: &PrefixHit,
+        other: Option<(StoreSource, &mut Lane)>,
     ) -> Option<RunRestore> {
         if hit.stored().is_empty() {
             return None;
         }
-        let blocks = self.kv.begin_restore(table, hit);
+        let source = other.as_ref().map(|(source, _)| *source);
+        let (index, store_folder) = match other {
+            Some((_, lane)) => {
+                let (index, folder) = neighbours::index_of(lane).expect("the lookup found the store");
+                (Some(index), folder.to_string())
+            }
+            None => (None, String::new()),
+        };
+        let blocks = self.kv.begin_restore(table, hit, index);
         let restore_id = self.restores.begin(key, blocks.len() as u32, self.steps.next_step_id());
         let message = |block: &trunkline_kv::RestoredBlock| BlockRestore {
             slot: block.slot.0,
@@ -134,8 +145,9 @@ impl Shard {
             key: block.key.as_bytes().to_vec(),
             base_only: block.base_only,
         };
-        self.outbox.restore(Restore { restore_id, blocks: blocks.iter().map(message).collect() });
-        Some(RunRestore { restore_id, blocks })
+        let restored = blocks.iter().map(message).collect();
+        self.outbox.restore(Restore { restore_id, blocks: restored, store_folder });
+        Some(RunRestore { restore_id, blocks, source })
     }
 
     /// Adds the gauges of blocks and steps.

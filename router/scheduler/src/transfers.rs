@@ -1,9 +1,11 @@
 //! Blocks that move between the pool and the store: their outcomes, and restores that take too long.
 
 use trunkline_contract::SlotId;
+use trunkline_kv::RestoredBlock;
 
 use crate::event::Restored;
 use crate::lifecycle::Lifecycle;
+use crate::neighbours::{self, StoreSource};
 use crate::plan::{RestoreOutcome, Transfers};
 use crate::restores::{AbandonedRestore, num_windowed};
 use crate::sequence::{Phase, SequenceKey};
@@ -33,7 +35,8 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
             parts.counters.unexpected_results += 1;
             return;
         };
-        shard.kv.end_detached_restore(&abandoned.blocks, outcome.num_blocks as usize);
+        shard.kv.end_detached_restore(&abandoned.blocks);
+        end_reads(parts, abandoned.source, &abandoned.blocks, outcome.num_blocks as usize);
         parts.lane.throughput.add_restore(outcome.num_blocks, outcome.time_us);
         return;
     };
@@ -42,14 +45,20 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     assert_eq!(restore.restore_id, outcome.restore_id, "a sequence has one restore at a time");
     run.steps_in_flight -= 1;
     let num_good = (outcome.num_blocks as usize).min(restore.blocks.len());
-    shard.kv.end_restore(&mut run.table, &restore.blocks, num_good);
+    if restore.source.is_none() {
+        shard.kv.end_restore(&mut run.table, &restore.blocks, num_good);
+        shard.num_store_failures = if num_good > 0 { 0 } else { shard.num_store_failures + 1 };
+    }
     let num_bad = (restore.blocks.len() - num_good) as u32;
-    shard.num_store_failures = if num_good > 0 { 0 } else { shard.num_store_failures + 1 };
     run.planned -= num_bad * shard.limits.block_size;
     run.acknowledged = run.planned;
     let is_running = run.phase == Phase::Running;
     run.restored =
         Restored { num_tokens: num_good as u32 * shard.limits.block_size, time_us: outcome.time_us };
+    if let Some(source) = restore.source {
+        neighbours::end_reads(parts, source, &restore.blocks, num_good);
+        parts.counters.moved_blocks += num_good as u64;
+    }
     parts.lane.throughput.add_restore(num_good as u32, outcome.time_us);
     parts.counters.restored_blocks += num_good as u64;
     parts.counters.restore_failures += u64::from(num_bad > 0);
@@ -60,6 +69,19 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
         resume_without_restored(parts, key);
     }
     parts.release_if_idle(key);
+}
+
+/// Ends the reads of an abandoned restore, from the own store or from that of another lane.
+fn end_reads(
+    parts: &mut Lifecycle<'_>,
+    source: Option<StoreSource>,
+    restored: &[RestoredBlock],
+    num_good: usize,
+) {
+    match source {
+        Some(source) => neighbours::end_reads(parts, source, restored, num_good),
+        None => parts.lane.shard_mut().kv.end_reads(restored, num_good),
+    }
 }
 
 /// Abandons restores that take too long.
@@ -85,7 +107,7 @@ fn abandon_if_possible(parts: &mut Lifecycle<'_>, restore_id: u64) {
     let holds = shard.kv.detach_restored(&mut run.table, &restore.blocks);
     run.planned -= restore.blocks.len() as u32 * shard.limits.block_size;
     run.acknowledged = run.planned;
-    shard.restores.abandon(restore_id, AbandonedRestore { blocks: restore.blocks, holds });
+    shard.restores.abandon(restore_id, AbandonedRestore { blocks: restore.blocks, source: restore.source, holds });
     parts.counters.restores_given_up += 1;
     resume_without_restored(parts, key);
     parts.release_if_idle(key);

@@ -186,6 +186,17 @@ BAD_PLANS = {
         ),
         "restore 7 writes block 16, but the pool has 16 blocks",
     ),
+    "store of another shard": (
+        pb.StepPlan(
+            step_id=1,
+            restores=[
+                pb.Restore(
+                    restore_id=7, blocks=[pb.BlockRestore(slot=0, block_id=3, key=KEY)], store_folder="/elsewhere"
+                )
+            ],
+        ),
+        "restore 7 names a store of another shard, which this one does not read",
+    ),
     "block twice": (
         pb.StepPlan(
             step_id=1,

@@ -32,7 +32,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs", "reads_other_stores")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class DescribeResponse(_message.Message):
     ONLY_POOLS_FIELD_NUMBER: _ClassVar[int]
     RECURRENT_FIELD_NUMBER: _ClassVar[int]
     ASKS_ABOUT_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    READS_OTHER_STORES_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -95,7 +96,8 @@ class DescribeResponse(_message.Message):
     only_pools: bool
     recurrent: bool
     asks_about_pairs: bool
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ...) -> None: ...
+    reads_other_stores: bool
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ..., reads_other_stores: _Optional[bool] = ...) -> None: ...
 
 class StoreContentsRequest(_message.Message):
     __slots__ = ()
@@ -298,12 +300,14 @@ class BlockStore(_message.Message):
     def __init__(self, block_index: _Optional[int] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class Restore(_message.Message):
-    __slots__ = ("restore_id", "blocks")
+    __slots__ = ("restore_id", "blocks", "store_folder")
     RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STORE_FOLDER_FIELD_NUMBER: _ClassVar[int]
     restore_id: int
     blocks: _containers.RepeatedCompositeFieldContainer[BlockRestore]
-    def __init__(self, restore_id: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRestore, _Mapping]]] = ...) -> None: ...
+    store_folder: str
+    def __init__(self, restore_id: _Optional[int] = ..., blocks: _Optional[_Iterable[_Union[BlockRestore, _Mapping]]] = ..., store_folder: _Optional[str] = ...) -> None: ...
 
 class BlockRestore(_message.Message):
     __slots__ = ("slot", "block_id", "key", "base_only")

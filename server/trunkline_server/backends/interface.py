@@ -86,6 +86,7 @@ class BackendInfo:
     # 0 and empty if there is no store.
     num_store_slots: int = 0
     store_folder: str = ""
+    reads_other_stores: bool = False
     # 0 if blocks are not split into two parts.
     num_window_parts: int = 0
     bytes_per_window_part: int = 0

@@ -127,6 +127,21 @@ impl Store {
         Self::attach_files(folder, geometry, false)
     }
 
+    /// Attaches to another store that has blocks of the same kind, to read them.
+    pub fn attach_beside(&self, folder: &Path) -> Result<Self, OpenError> {
+        let path = folder.join(RECORDS_FILE);
+        let records = folder::open_to_read(folder, RECORDS_FILE)?;
+        let blocks = folder::open_to_read(folder, BLOCKS_FILE)?;
+        let header =
+            read_header(&records).map_err(|source| OpenError::System { what: "read", path: path.clone(), source })?;
+        let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
+        let there = Geometry::from_header(&header).map_err(unreadable)?;
+        if !there.holds_blocks_of(&self.geometry) {
+            return Err(unreadable(format!("is of a store of {there}, expected {}", self.geometry)));
+        }
+        Ok(Self::on(Box::new(records), Box::new(blocks), there))
+    }
+
     fn attach_files(folder: &Path, geometry: Geometry, is_writable: bool) -> Result<Self, OpenError> {
         geometry.check()?;
         let path = folder.join(RECORDS_FILE);

@@ -67,7 +67,7 @@ impl Bench {
             }],
         });
         // SAFETY: the tests look at `target` after the outcome.
-        unsafe { self.transfers.begin_restore(restore_id, blocks.collect()) }
+        unsafe { self.transfers.begin_restore(restore_id, blocks.collect(), None) }
     }
 
     /// Waits for the outcomes of so many transfers.
@@ -105,6 +105,46 @@ fn stores_end_in_order_and_are_restored() {
 }
 
 #[test]
+fn blocks_are_read_from_another_store() {
+    let mut bench = Bench::new();
+    let folder = tempfile::tempdir().unwrap();
+    let larger = Geometry { num_slots: GEOMETRY.2 + 3, ..crate::support::geometry() };
+    let (other, _) = Store::open(folder.path(), larger.clone()).unwrap();
+    for slot in 0..3 {
+        other.write(slot + 2, &bench.chain.block(slot as usize), &bench.source[slot as usize]).unwrap();
+    }
+    let mut restore = |restore_id, first_slot: u32, folder: &Path| {
+        bench.target.iter_mut().for_each(|bytes| bytes.fill(0));
+        let blocks = (0..3).map(|depth| RestoreBlock {
+            slot: first_slot + depth as u32,
+            key: bench.chain.keys[depth + 1],
+            pieces: vec![Piece {
+                offset: 0,
+                num_bytes: GEOMETRY.0 as usize,
+                destination: bench.target[depth].as_mut_ptr(),
+            }],
+        });
+        // SAFETY: `target` is looked at after the outcome.
+        unsafe { bench.transfers.begin_restore(restore_id, blocks.collect(), Some(folder.to_owned())) }.unwrap();
+        let outcome = bench.outcomes(1).restores[0];
+        assert_eq!(outcome.restore_id, restore_id);
+        assert!(outcome.num_blocks < 3 || bench.target[..3] == bench.source[..3]);
+        outcome.num_blocks
+    };
+    // The owner has it open, and goes on writing.
+    assert_eq!(restore(1, 2, folder.path()), 3);
+    other.erase(4).unwrap();
+    assert_eq!(restore(2, 2, folder.path()), 2);
+    assert_eq!(restore(3, 3, folder.path()), 0, "other blocks");
+    assert_eq!(restore(4, larger.num_slots, folder.path()), 0, "no such slots");
+    let missing = tempfile::tempdir().unwrap();
+    assert_eq!(restore(5, 2, missing.path()), 0, "no store");
+    let foreign = tempfile::tempdir().unwrap();
+    Store::open(foreign.path(), Geometry { fingerprint: "ff".to_owned(), ..larger }).unwrap();
+    assert_eq!(restore(6, 2, foreign.path()), 0, "another model");
+}
+
+#[test]
 fn pieces_of_a_block_go_where_they_belong() {
     let mut bench = Bench::new();
     bench.store(0, 0).unwrap();
@@ -115,7 +155,7 @@ fn pieces_of_a_block_go_where_they_belong() {
     let block =
         RestoreBlock { slot: 0, key: bench.chain.keys[1], pieces: vec![piece(2000, 0), piece(0, 1000)] };
     // SAFETY: the test looks at `target` after the outcome.
-    unsafe { bench.transfers.begin_restore(1, vec![block]) }.unwrap();
+    unsafe { bench.transfers.begin_restore(1, vec![block], None) }.unwrap();
     assert_eq!(bench.outcomes(2).restores[0].num_blocks, 1);
     let source = &bench.source[0];
     assert_eq!(bench.target[0][..2000], [&source[2000..3000], &source[..1000]].concat());

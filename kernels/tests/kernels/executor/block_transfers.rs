@@ -145,7 +145,7 @@ fn restored_blocks_equal_stored_blocks() {
         // Block 5 - i of the path is restored to block 20 + i of the pool.
         let blocks: Vec<(u32, u32, BlockKey, bool)> =
             (0..6).map(|i| (15 - i, 20 + i, bench.keys[6 - i as usize], false)).collect();
-        bench.executor.begin_restore(7, &blocks).unwrap();
+        bench.executor.begin_restore(7, &blocks, None).unwrap();
         let restored = bench.outcomes(1).restores;
         assert_eq!((restored[0].restore_id, restored[0].num_blocks), (7, 6));
         bench.start(2, None);
@@ -200,9 +200,9 @@ fn invalid_transfers_are_refused_with_a_reason() {
     executor.start(2, vec![1; 20], 20, observant()).unwrap();
     contains(message(executor.begin_store(2, 0, 0)), "sequence 2 was started without a root key");
     let twice = [(0, 8, keys[1], false), (1, 8, keys[2], false)];
-    contains(message(executor.begin_restore(1, &twice)), "block 8 is restored twice");
+    contains(message(executor.begin_restore(1, &twice, None)), "block 8 is restored twice");
     let unknown = [(0, NUM_BLOCKS as u32, keys[1], false)];
-    contains(message(executor.begin_restore(1, &unknown)), "block 80 does not exist, the pool has 80 blocks");
+    contains(message(executor.begin_restore(1, &unknown, None)), "block 80 does not exist, the pool has 80 blocks");
     contains(message(executor.attach_store(bench.transfers.clone())), "a store is already attached");
     // None of these reached the store.
     assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());

@@ -38,8 +38,10 @@ pub struct ShardInfo {
     pub bytes_per_window_part: u64,
     /// The number of slots in the store; 0 if there is none.
     pub num_store_slots: u32,
-    /// The folder of the store, if it is on disk. Only the object tier uses it.
+    /// The folder of the store, if it is on disk. The object tier and the shards of other lanes read it.
     pub store_folder: Option<PathBuf>,
+    /// True if the shard reads the stores of other lanes.
+    pub reads_other_stores: bool,
     /// The vectors that the model makes, if it makes any.
     pub vectors: Option<Vectors>,
     /// False if the model has no output head and generates nothing.
@@ -119,6 +121,7 @@ impl ShardInfo {
             num_store_slots: describe.num_store_slots,
             store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
                 .then(|| PathBuf::from(describe.store_folder)),
+            reads_other_stores: describe.reads_other_stores,
             vectors,
             generates: !describe.only_pools,
         })

@@ -28,7 +28,13 @@ pub(super) async fn read_store(
         Ok(blocks) => {
             let took_ms = began.elapsed().as_millis() as u64;
             tracing::debug!(num_blocks = blocks.len(), num_slots, took_ms, "store read");
-            Ok(Some(StoreContents { num_slots, blocks, is_in_memory: info.has_store_in_memory() }))
+            Ok(Some(StoreContents {
+                num_slots,
+                blocks,
+                is_in_memory: info.has_store_in_memory(),
+                folder: info.store_folder.as_ref().and_then(|folder| folder.to_str()).map(Into::into),
+                reads_others: info.reads_other_stores,
+            }))
         }
         Err(ShardError::Call { status, .. }) if status.code() == Code::DataLoss => {
             tracing::warn!(

@@ -68,6 +68,13 @@ impl KvCache {
         self.store.as_mut()
     }
 
+    /// Takes the index of the store away. It records no more events.
+    pub fn take_store(&mut self) -> Option<StoreIndex> {
+        let mut store = self.store.take()?;
+        store.record_events(false);
+        Some(store)
+    }
+
     pub fn set_store(&mut self, mut store: StoreIndex) {
         store.set_shares(&self.device.shares());
         store.record_events(self.device.are_events_on());
@@ -92,17 +99,35 @@ impl KvCache {
     /// At least one token must be computed to sample the next one. The lookup changes nothing, not even the order of
     /// eviction. The cost is O(tokens).
     pub fn lookup(&self, salt: &Salt, tokens: &[u32]) -> PrefixHit {
+        self.lookup_with(salt, tokens, std::iter::empty::<((), &StoreIndex)>()).0
+    }
+
+    /// Does the same with further stores, each with a name. Also returns the name of the store that has the stored
+    /// blocks of the hit; none if that is the own one. All of them are in one store, which has the most.
+    pub fn lookup_with<'a, N>(
+        &self,
+        salt: &Salt,
+        tokens: &[u32],
+        others: impl Iterator<Item = (N, &'a StoreIndex)>,
+    ) -> (PrefixHit, Option<N>) {
         let usable = &tokens[..tokens.len().saturating_sub(1)];
         let found = self.device.find(salt, usable);
         let block_size = self.device.block_size() as usize;
         let rest = &usable[found.blocks.len() * block_size..];
-        let stored = match &self.store {
-            Some(store) if rest.len() >= block_size => {
-                store.find(self.device.key_before(salt, &found.cursor()), rest, block_size)
+        let (mut stored, mut source) = (Vec::new(), None);
+        if rest.len() >= block_size {
+            let before = self.device.key_before(salt, &found.cursor());
+            if let Some(store) = &self.store {
+                stored = store.find(before, rest, block_size);
             }
-            _ => Vec::new(),
-        };
-        self.device.hit(found, stored, usable)
+            for (name, store) in others {
+                let in_other = store.find(before, rest, block_size);
+                if in_other.len() > stored.len() {
+                    (stored, source) = (in_other, Some(name));
+                }
+            }
+        }
+        (self.device.hit(found, stored, usable), source)
     }
 
     /// Begins a sequence of normal priority, as [`KvCache::open_with_priority`] does.

@@ -5,7 +5,7 @@ use trunkline_contract::{BlockId, BlockKey, SlotId};
 use super::KvCache;
 use crate::device::{BlockHold, BlockTable, PrefixHit};
 use crate::evict::CachePriority;
-use crate::store::StoredHit;
+use crate::store::{StoreIndex, StoredHit};
 
 /// A block that is read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,19 @@ impl KvCache {
 
     /// Begins to restore the stored blocks of a hit to the table's blocks after those that the hit found on the device.
     ///
-    /// The table has grown by these blocks. Panics if window parts are missing for the next position.
-    pub fn begin_restore(&mut self, table: &mut BlockTable, hit: &PrefixHit) -> Vec<RestoredBlock> {
+    /// The table has grown by these blocks. `other` is the store that has them, if it is not the own one. Panics if
+    /// window parts are missing for the next position.
+    pub fn begin_restore(
+        &mut self,
+        table: &mut BlockTable,
+        hit: &PrefixHit,
+        other: Option<&mut StoreIndex>,
+    ) -> Vec<RestoredBlock> {
         let first = hit.num_blocks();
         let end = first + hit.stored().len();
         let first_windowed = self.device.reserve_restored(table, hit, first..end);
-        let Some(store) = &mut self.store else { return Vec::new() };
+        let is_own = other.is_none();
+        let Some(store) = other.or(self.store.as_mut()) else { return Vec::new() };
         let blocks = (first..).zip(hit.stored()).map(|(block_idx, &StoredHit { slot, key })| {
             store.begin_read(slot);
             let block = table.blocks()[block_idx].id();
@@ -63,15 +70,17 @@ impl KvCache {
         if let Some(last) = restored.last() {
             store.touch(last.key, table.salt());
         }
-        table.store.set_num_blocks(end);
+        if is_own {
+            table.store.set_num_blocks(end);
+        }
         let block_size = self.device.block_size();
         self.device.begin_fill(table, first as u32 * block_size, restored.len() as u32 * block_size);
         restored
     }
 
-    /// Ends a restore of which the first `num_good` blocks succeeded.
+    /// Ends a restore from the own store of which the first `num_good` blocks succeeded.
     ///
-    /// The next block is damaged, and those after it were not read.
+    /// The next block is damaged, and those after it were not read. A restore from another store changes nothing here.
     pub fn end_restore(&mut self, table: &mut BlockTable, restored: &[RestoredBlock], num_good: usize) {
         self.end_reads(restored, num_good);
         let num_failed = restored.len().saturating_sub(num_good);
@@ -91,14 +100,15 @@ impl KvCache {
         holds
     }
 
-    /// Ends a detached restore of which the first `num_good` blocks succeeded.
-    pub fn end_detached_restore(&mut self, restored: &[RestoredBlock], num_good: usize) {
+    /// Releases the window parts of a detached restore, which has ended. [`KvCache::end_reads`] follows if it was from
+    /// the own store.
+    pub fn end_detached_restore(&mut self, restored: &[RestoredBlock]) {
         let windowed = restored.iter().filter(|block| !block.base_only);
         self.device.release_restored(windowed.map(|block| block.block));
-        self.end_reads(restored, num_good);
     }
 
-    fn end_reads(&mut self, restored: &[RestoredBlock], num_good: usize) {
+    /// Ends reads of the own store, of which the first `num_good` succeeded and the next one found a damaged block.
+    pub fn end_reads(&mut self, restored: &[RestoredBlock], num_good: usize) {
         let Some(store) = &mut self.store else { return };
         for (index, block) in restored.iter().enumerate() {
             store.end_read(block.slot, index == num_good);

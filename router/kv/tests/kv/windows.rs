@@ -166,7 +166,7 @@ fn a_restored_prefix_has_parts_only_for_its_window() {
     assert_eq!((hit.num_blocks(), hit.stored().len()), (0, 20));
     let mut table = kv.open(&Salt::default(), &hit);
     assert!(kv.device_mut().grow(&mut table, 20));
-    let restored = kv.begin_restore(&mut table, &hit);
+    let restored = kv.begin_restore(&mut table, &hit, None);
     // Position 40 attends to 36 and the positions after it, which are the last two blocks.
     let base_only: Vec<bool> = restored.iter().map(|block| block.base_only).collect();
     assert_eq!(base_only, [vec![true; 18], vec![false; 2]].concat());
@@ -189,7 +189,7 @@ fn an_abandoned_restore_keeps_its_parts_until_it_is_over() {
     let hit = kv.lookup(&Salt::default(), &text(1, 41));
     let mut table = kv.open(&Salt::default(), &hit);
     assert!(kv.device_mut().grow(&mut table, 20));
-    let restored = kv.begin_restore(&mut table, &hit);
+    let restored = kv.begin_restore(&mut table, &hit, None);
     let holds = kv.detach_restored(&mut table, &restored);
     kv.close(table, &[]);
     assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));

@@ -6,6 +6,7 @@ use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
 use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
+use crate::sim::store::StorePlan;
 use crate::sim::{Options, Report};
 use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
 use trunkline_scheduler::{
@@ -16,7 +17,7 @@ const KIND: &str = "--kind lanes ";
 
 #[test]
 fn every_request_ends_once_with_its_own_text_on_several_lanes() {
-    let counts: [Count; 12] = [
+    let counts: [Count; 13] = [
         |stats| stats.preemptions,
         |stats| stats.evicted_blocks,
         |stats| stats.prefix_waits,
@@ -27,6 +28,7 @@ fn every_request_ends_once_with_its_own_text_on_several_lanes() {
         |stats| stats.convictions,
         |stats| stats.stored_blocks,
         |stats| stats.restored_blocks,
+        |stats| stats.moved_blocks,
         |stats| stats.accepted_draft_tokens,
         |stats| stats.unexpected_results,
     ];
@@ -106,6 +108,20 @@ fn streams_of_a_lost_lane_go_on_at_once_on_another_one() {
         let last = report.ended_ats.values().max().expect("some end");
         assert!(last.0 < 4 * calm.ended_at.0, "{last:?} instead of {:?}", calm.ended_at);
     }
+}
+
+#[test]
+fn streams_of_a_lost_lane_are_restored_from_its_store() {
+    let mut scenario = streams(12, 40).on_lanes(2);
+    scenario.store = Some(StorePlan { num_slots: 400, ..StorePlan::default() });
+    let calm = run_named(&scenario, Options::default());
+    assert_eq!(calm.stats.moved_blocks, 0);
+    outage(&mut scenario, 1, 20, u64::MAX);
+    let report = run_named(&scenario, Options::default());
+    assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+    all_end_well(&report, 12);
+    assert!(report.stats.moved_blocks >= 4, "{:?}", report.stats);
+    assert_eq!(report.stats.moved_blocks, report.stats.restored_blocks, "the other lane has its own in the pool");
 }
 
 #[test]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trunkline_server._proto.shard_pb2 import Restore, StoreContentsResponse, Transfers
@@ -79,4 +80,6 @@ class DiskStore:
 def open_store(executor: Executor, info: BackendInfo, options: StoreOptions) -> tuple[DiskStore | None, BackendInfo]:
     """Opens the model's store as `open_files` does; returns it, and `info` with its slots and folder."""
     store, info = open_files(info, options)
-    return (None if store is None else DiskStore(executor, store)), info
+    if store is None:
+        return None, info
+    return DiskStore(executor, store), replace(info, reads_other_stores=True)

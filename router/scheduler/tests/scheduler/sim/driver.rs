@@ -114,7 +114,7 @@ impl Driver {
     pub fn with_store(mut self, num_slots: u32) -> Self {
         let plan = StorePlan { num_slots, ..StorePlan::default() };
         let mut store = FakeStore::new(plan, self.shard.limits.block_size);
-        self.handle(Event::StoreReady(LaneId::FIRST, store.contents()));
+        self.handle(Event::StoreReady(LaneId::FIRST, store.contents(LaneId::FIRST)));
         self.store = Some(store);
         self
     }
@@ -128,7 +128,7 @@ impl Driver {
         self.handle(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
         self.handle(Event::ShardReady(LaneId::FIRST, limits));
         if let Some(mut store) = self.store.take() {
-            self.handle(Event::StoreReady(LaneId::FIRST, store.contents()));
+            self.handle(Event::StoreReady(LaneId::FIRST, store.contents(LaneId::FIRST)));
             self.store = Some(store);
         }
     }

@@ -285,8 +285,13 @@ impl<'a> World<'a> {
                 if name.number != lane.num_shards {
                     return;
                 }
-                let (Some(store), Some(shard)) = (&mut lane.store, &mut lane.shard) else { return };
+                if lane.shard.is_none() {
+                    return;
+                }
+                let source = restore.store_folder.parse().unwrap_or(name.lane.0 as usize);
+                let Some(store) = &mut self.lanes[source].store else { return };
                 let (read, outcome) = store.read(&restore, self.now, &mut self.rng);
+                let Some(shard) = &mut self.lanes[name.lane.0 as usize].shard else { return };
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
                 }
@@ -432,7 +437,7 @@ impl<'a> World<'a> {
         if store.as_ref().is_none_or(|store| store.block_size != block_size) {
             *store = Some(FakeStore::new(plan, block_size));
         }
-        let contents = store.as_mut().expect("just opened").contents();
+        let contents = store.as_mut().expect("just opened").contents(lane);
         self.tell(Event::StoreReady(lane, contents));
     }
 
