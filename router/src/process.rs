@@ -233,6 +233,11 @@ fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
         2.. if settings.cache.kv_object_store.is_some() => anyhow::bail!(
             "`--kv-object-store` works with one shard; hint: leave out `--replicas`, or start a server for each shard"
         ),
+        num_shards if settings.limits.prefill_replicas as usize >= num_shards => anyhow::bail!(
+            "`--prefill-replicas` is {}, but there {}; hint: leave at least one for the streams",
+            settings.limits.prefill_replicas,
+            if num_shards == 1 { "is 1 shard".to_owned() } else { format!("are {num_shards} shards") }
+        ),
         _ => Ok(()),
     }
 }

@@ -179,7 +179,7 @@ fn gauges(stats: &Stats) -> [Sample; 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [Sample; 28] {
+fn counters(stats: &Stats) -> [Sample; 29] {
     [
         ("steps", "Steps planned", stats.steps),
         ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -203,6 +203,7 @@ fn counters(stats: &Stats) -> [Sample; 28] {
         ("store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
         ("restored_blocks", "Blocks read back from the store", stats.restored_blocks),
         ("moved_blocks", "Blocks read from the store of another replica", stats.moved_blocks),
+        ("hand_overs", "Prompts that one replica computed for another", stats.hand_overs),
         ("restore_failures", "Restores that ended at a missing or damaged block", stats.restore_failures),
         (
             "restores_declined",

@@ -8,6 +8,7 @@ use crate::fairness::TenantKey;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::neighbours::{self, StoreSource};
+use crate::roles::Roles;
 use crate::sequence::{PartialCopy, Phase, Run, SequenceKey};
 use crate::sequences::Sequences;
 use crate::windows::lacks_parts;
@@ -223,6 +224,7 @@ fn worth_restoring(parts: &mut Lifecycle<'_>, hit: PrefixHit) -> PrefixHit {
 
 /// Moves a sequence from the queue to the lane. There is room for it.
 fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, source: Option<StoreSource>) {
+    let hand_over_at = Roles::of(parts).hand_over_at(parts.lane, &parts.sequences[key]);
     parts.sequences.leave_queue(key);
     parts.sequences[key].wait.passed_at = None;
     let wire_id = parts.lane.new_wire_id();
@@ -256,6 +258,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
         steps_in_flight: u32::from(restore.is_some()),
         copy: hit.partial().map(|(source, num_tokens)| PartialCopy { source, num_tokens }),
         prefill_end: sequence.num_tokens(),
+        hand_over_at,
         last_step_id: 0,
         gave_way: false,
         has_failed: false,

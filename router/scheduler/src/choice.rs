@@ -7,6 +7,7 @@
 use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::roles::Roles;
 use crate::sequence::{Sequence, SequenceKey};
 use crate::sequences::Sequences;
 
@@ -41,6 +42,8 @@ pub(crate) struct Choice {
     passed: Vec<SequenceKey>,
     /// The other connected lanes, which do not change while the plan is made; none before they were looked at.
     others: Option<Vec<Outlook>>,
+    /// The division of work, which does not change either; none before it was looked at.
+    roles: Option<Roles>,
 }
 
 impl Choice {
@@ -50,9 +53,13 @@ impl Choice {
         parts.sequences.sort_waiting();
         let mut here = None;
         while self.passed.len() < MAX_PASSED {
-            let shard = parts.lane.shard();
-            let may_run =
-                |key: &SequenceKey| !self.passed.contains(key) && shard.takes(&parts.sequences[*key]);
+            let (shard, roles) = (parts.lane.shard(), *self.roles.get_or_insert_with(|| Roles::of(parts)));
+            let may_run = |key: &SequenceKey| {
+                let sequence = &parts.sequences[*key];
+                roles.let_take(parts, parts.lane.id, sequence)
+                    && !self.passed.contains(key)
+                    && shard.takes(sequence)
+            };
             let key = parts.sequences.waiting().find(may_run)?;
             if self.others(parts).is_empty() {
                 return Some(key);
@@ -99,9 +106,11 @@ impl Choice {
         let has_room = has_room(parts, here, sequence);
         // An idle lane waits for no full one.
         let waits_for_place = has_room && parts.lane.running.len() > 0;
+        let roles = *self.roles.get_or_insert_with(|| Roles::of(parts));
         let is_better = |other: &Outlook| {
             let lane = parts.others.get(other.lane);
             lane.shard().takes(sequence)
+                && (sequence.suspect_until.is_some() || roles.let_take(parts, other.lane, sequence))
                 && cost_ms(*other, sequence) < here_ms
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };

@@ -16,6 +16,8 @@ pub struct TenantWeight {
 pub struct SchedulerConfig {
     /// The number of lanes, each a place for one shard; at least 1.
     pub num_lanes: u32,
+    /// The first lanes, which compute prompts for the others; 0 if all lanes do everything.
+    pub num_prefill_lanes: u32,
     /// The most requests that wait for their first start. One more is rejected with `RejectReason::QueueFull`. If
     /// `weights` names several tenants, no tenant may have all places (`RejectReason::QueueShared`).
     pub max_queued_requests: u32,
@@ -84,6 +86,7 @@ impl Default for SchedulerConfig {
     fn default() -> Self {
         Self {
             num_lanes: 1,
+            num_prefill_lanes: 0,
             max_queued_requests: 256,
             max_running_sequences: u32::MAX,
             max_step_tokens: u32::MAX,

@@ -63,6 +63,7 @@ mod recents;
 mod refusal;
 mod restores;
 mod results;
+mod roles;
 mod running;
 pub mod scheduler;
 mod scores;

@@ -53,8 +53,9 @@ impl Lifecycle<'_> {
 
     /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey) {
-        let cached_tokens = neighbours::cached_tokens(self, &self.sequences[key]);
+        let (cached_tokens, num_readable) = neighbours::cached_tokens(self, &self.sequences[key]);
         self.sequences.enter_queue(key, cached_tokens, self.config.cached_first_window_ms);
+        self.sequences[key].wait.num_readable_tokens = num_readable;
     }
 
     /// Looks a waiting sequence up again and gives it a new place in the queue.
@@ -140,13 +141,18 @@ impl Lifecycle<'_> {
         self.end(key, EndReason::Failed(error));
     }
 
-    /// Stops a running sequence. It waits again as soon as no step in flight names it.
+    /// Preempts a running sequence.
     pub(crate) fn preempt(&mut self, key: SequenceKey) {
+        self.counters.preemptions += 1;
+        self.stop(key);
+    }
+
+    /// Stops a running sequence. It waits again as soon as no step in flight names it.
+    pub(crate) fn stop(&mut self, key: SequenceKey) {
         let run = self.sequences[key].run_mut();
         assert_eq!(run.phase, Phase::Running, "only running sequences are preempted");
         run.phase = Phase::Preempting;
         self.sequences.end_running(key);
-        self.counters.preemptions += 1;
         self.lane.running.begin_leaving();
         self.wake_waiters(key, None);
         self.release_if_idle(key);

@@ -16,6 +16,7 @@ use trunkline_kv::{PrefixHit, RestoredBlock, StoreIndex};
 use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
+use crate::roles::is_prefill;
 use crate::sequence::{Sequence, SequenceKey};
 use crate::shard::Shard;
 
@@ -62,6 +63,10 @@ impl SharedStore {
         self.lost = store.filter(|_| self.folder.is_some());
     }
 
+    pub(crate) fn reads_others(&self) -> bool {
+        self.reads_others
+    }
+
     fn is_readable(&self, source: StoreSource) -> bool {
         let failures = self.failures.get(&source.lane).filter(|(failed, _)| *failed == source);
         self.reads_others && failures.is_none_or(|(_, count)| *count < MAX_FAILURES)
@@ -77,6 +82,11 @@ impl SharedStore {
 impl Lane {
     fn source(&self) -> StoreSource {
         StoreSource { lane: self.id, opening: self.shared.opening }
+    }
+
+    /// Returns true if a shard is connected whose store other lanes can read.
+    pub(crate) fn has_shared_store(&self) -> bool {
+        self.shard.is_some() && self.shared_index().is_some()
     }
 
     /// Returns the index of the store, if other lanes can read it.
@@ -109,20 +119,25 @@ pub(crate) fn lookup(parts: &Lifecycle<'_>, key: SequenceKey) -> (PrefixHit, Opt
 }
 
 /// Returns how many of a sequence's tokens each lane need not compute. Tokens that it reads from another lane's store
-/// count less, by the time that reading takes.
-pub(crate) fn cached_tokens(parts: &Lifecycle<'_>, sequence: &Sequence) -> Vec<u32> {
+/// count less, by the time that reading takes. The second number is the most that a lane for decodes has or can read.
+pub(crate) fn cached_tokens(parts: &Lifecycle<'_>, sequence: &Sequence) -> (Vec<u32>, u32) {
     let mut cached_tokens = vec![0; parts.lanes().count()];
+    let mut num_readable = 0;
     for lane in parts.lanes() {
-        cached_tokens[lane.id.0 as usize] = lane.num_cached_tokens(sequence);
+        let num_cached = lane.num_cached_tokens(sequence);
+        cached_tokens[lane.id.0 as usize] = num_cached;
+        if !is_prefill(parts.config, lane.id) {
+            num_readable = num_readable.max(num_cached);
+        }
     }
-    let Some((source, num_tokens)) = longest(parts, sequence) else { return cached_tokens };
+    let Some((source, num_tokens)) = longest(parts, sequence) else { return (cached_tokens, num_readable) };
     for lane in parts.lanes().filter(|lane| lane.id != source.lane && lane.shared.is_readable(source)) {
         let Some(shard) = &lane.shard else { continue };
         let cached = &mut cached_tokens[lane.id.0 as usize];
         let num_read = num_tokens.saturating_sub(*cached);
         *cached += lane.throughput.spared_by_reading(num_read, shard.limits.block_size);
     }
-    cached_tokens
+    (cached_tokens, num_readable.max(num_tokens))
 }
 
 /// Returns the store that has the longest prefix of a sequence, and its tokens.

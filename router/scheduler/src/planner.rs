@@ -18,6 +18,7 @@ use crate::message_size::start_bytes;
 use crate::output;
 use crate::plan::{Chunk, LogitsRows, StepPlan};
 use crate::prefill::{max_tokens, needs, time_room};
+use crate::roles::hand_over;
 use crate::sequence::{CellId, FirstStart, Sequence, SequenceKey};
 use crate::starts::start_on_shard;
 use crate::turns::{Turn, turns};
@@ -33,6 +34,7 @@ pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
         return None;
     }
     pass_windows(parts.sequences, parts.lane);
+    hand_over(parts);
     admit_suspect(parts);
     let turns = turns(parts);
     if turns.is_empty() {
@@ -255,7 +257,7 @@ impl<'p, 'a> Planner<'p, 'a> {
         if allowed_tokens.is_some() {
             run.sent_mask = allowed_tokens.clone();
         }
-        let stores = if is_whole { Vec::new() } else { shard.begin_stores(&mut run.table, end) };
+        let stores = if is_whole { Vec::new() } else { shard.begin_stores(run, end) };
         if self.plan.chunks.is_empty() {
             // The list is handed away with the plan. This is the only allocation of a step that only decodes.
             self.plan.chunks.reserve_exact(num_running);

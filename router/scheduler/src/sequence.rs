@@ -63,6 +63,8 @@ pub struct Sequence {
     pub num_separations: u8,
     /// True once it ended by itself.
     pub is_answered: bool,
+    /// True once a lane has computed its prompt for another one.
+    pub was_handed_over: bool,
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
@@ -130,6 +132,8 @@ pub struct Wait {
     pub needed_blocks: Option<(LaneId, u32)>,
     /// Leading tokens that a prefix hit spared on each lane when it was last looked up.
     pub cached_tokens: Vec<u32>,
+    /// Leading tokens that a lane for decodes has, or can read from a store.
+    pub num_readable_tokens: u32,
     /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
@@ -190,6 +194,8 @@ pub struct Run {
     pub copy: Option<PartialCopy>,
     /// The number of tokens known at admission. Until they are computed, other sequences may be parked on this one.
     pub prefill_end: u32,
+    /// The position at which the sequence goes to another lane (`roles.rs`); none if it stays.
+    pub hand_over_at: Option<u32>,
     /// Set on a preempting sequence whose place another tenant's sequence may take at once.
     pub gave_way: bool,
     /// A step failed, so no later position was computed.
@@ -258,6 +264,7 @@ impl Sequence {
             cell: 0,
             num_separations: 0,
             is_answered: false,
+            was_handed_over: false,
             wait: Wait::default(),
             run: None,
         }
@@ -313,7 +320,9 @@ impl Sequence {
     /// Tokens that may still be planned; 0 when the rest is in flight.
     pub fn num_unplanned(&self) -> u32 {
         let Some(run) = self.run.as_ref().filter(|run| run.phase == Phase::Running) else { return 0 };
-        if self.is_finishing(run) || run.has_drafts() {
+        if let Some(at) = run.hand_over_at {
+            at.saturating_sub(run.planned)
+        } else if self.is_finishing(run) || run.has_drafts() {
             0
         } else if self.request.max_new_tokens == 0 {
             self.num_to_score() - run.planned

@@ -11,7 +11,7 @@ use crate::neighbours::{self, StoreSource};
 use crate::outbox::Outbox;
 use crate::plan::{BlockRestore, BlockStore, Restore};
 use crate::restores::Restores;
-use crate::sequence::{RunRestore, Sequence, SequenceKey};
+use crate::sequence::{Run, RunRestore, Sequence, SequenceKey};
 use crate::stats::Stats;
 
 /// The most blocks of one sequence that one step stores; with more, the step would wait for the disk.
@@ -108,10 +108,12 @@ impl Shard {
     }
 
     /// Begins to store the blocks of a table that are full once `num_positions` are computed.
-    pub(crate) fn begin_stores(&mut self, table: &mut BlockTable, num_positions: u32) -> Vec<BlockStore> {
+    pub(crate) fn begin_stores(&mut self, run: &mut Run, num_positions: u32) -> Vec<BlockStore> {
         let num_full_blocks = (num_positions / self.limits.block_size) as usize;
-        let next = std::iter::from_fn(|| self.kv.begin_store(table, num_full_blocks));
-        let most = if self.limits.windows.is_some() { usize::MAX } else { MAX_STORES_PER_CHUNK };
+        // Another lane waits for all blocks of a sequence that is handed over.
+        let takes_all = self.limits.windows.is_some() || run.hand_over_at.is_some();
+        let next = std::iter::from_fn(|| self.kv.begin_store(&mut run.table, num_full_blocks));
+        let most = if takes_all { usize::MAX } else { MAX_STORES_PER_CHUNK };
         next.take(most)
             .map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot: slot.0 })
             .collect()

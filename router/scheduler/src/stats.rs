@@ -81,6 +81,8 @@ pub struct Stats {
     pub restored_blocks: u64,
     /// Those of them that came from the store of another lane.
     pub moved_blocks: u64,
+    /// Sequences whose prompts one lane computed for another.
+    pub hand_overs: u64,
     /// Counter: restores that found a block missing or damaged.
     pub restore_failures: u64,
     /// Counter: restores not begun because computing was predicted to be quicker, or an abandoned one was still in

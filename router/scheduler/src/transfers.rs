@@ -107,7 +107,9 @@ fn abandon_if_possible(parts: &mut Lifecycle<'_>, restore_id: u64) {
     let holds = shard.kv.detach_restored(&mut run.table, &restore.blocks);
     run.planned -= restore.blocks.len() as u32 * shard.limits.block_size;
     run.acknowledged = run.planned;
-    shard.restores.abandon(restore_id, AbandonedRestore { blocks: restore.blocks, source: restore.source, holds });
+    shard
+        .restores
+        .abandon(restore_id, AbandonedRestore { blocks: restore.blocks, source: restore.source, holds });
     parts.counters.restores_given_up += 1;
     resume_without_restored(parts, key);
     parts.release_if_idle(key);

@@ -103,6 +103,7 @@ impl Server {
         let metrics = Arc::new(Metrics::default());
         let config = SchedulerConfig {
             num_lanes: shard_sockets.len() as u32,
+            num_prefill_lanes: limits.prefill_replicas,
             max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
             eviction: limits.eviction_policy,
             max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },

@@ -132,8 +132,11 @@ impl Store {
         let path = folder.join(RECORDS_FILE);
         let records = folder::open_to_read(folder, RECORDS_FILE)?;
         let blocks = folder::open_to_read(folder, BLOCKS_FILE)?;
-        let header =
-            read_header(&records).map_err(|source| OpenError::System { what: "read", path: path.clone(), source })?;
+        let header = read_header(&records).map_err(|source| OpenError::System {
+            what: "read",
+            path: path.clone(),
+            source,
+        })?;
         let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
         let there = Geometry::from_header(&header).map_err(unreadable)?;
         if !there.holds_blocks_of(&self.geometry) {

@@ -125,7 +125,8 @@ fn blocks_are_read_from_another_store() {
             }],
         });
         // SAFETY: `target` is looked at after the outcome.
-        unsafe { bench.transfers.begin_restore(restore_id, blocks.collect(), Some(folder.to_owned())) }.unwrap();
+        unsafe { bench.transfers.begin_restore(restore_id, blocks.collect(), Some(folder.to_owned())) }
+            .unwrap();
         let outcome = bench.outcomes(1).restores[0];
         assert_eq!(outcome.restore_id, restore_id);
         assert!(outcome.num_blocks < 3 || bench.target[..3] == bench.source[..3]);

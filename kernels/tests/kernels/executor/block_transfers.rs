@@ -202,7 +202,10 @@ fn invalid_transfers_are_refused_with_a_reason() {
     let twice = [(0, 8, keys[1], false), (1, 8, keys[2], false)];
     contains(message(executor.begin_restore(1, &twice, None)), "block 8 is restored twice");
     let unknown = [(0, NUM_BLOCKS as u32, keys[1], false)];
-    contains(message(executor.begin_restore(1, &unknown, None)), "block 80 does not exist, the pool has 80 blocks");
+    contains(
+        message(executor.begin_restore(1, &unknown, None)),
+        "block 80 does not exist, the pool has 80 blocks",
+    );
     contains(message(executor.attach_store(bench.transfers.clone())), "a store is already attached");
     // None of these reached the store.
     assert_eq!(bench.transfers.take_outcomes(), Outcomes::default());

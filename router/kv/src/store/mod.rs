@@ -113,6 +113,12 @@ impl StoreIndex {
         self.by_key.contains_key(&key)
     }
 
+    /// Returns true if the block is being written.
+    pub fn is_writing(&self, key: BlockKey) -> bool {
+        let slot = self.by_key.get(&key);
+        slot.is_some_and(|slot| matches!(self.slots[slot.index()].state, SlotState::Writing { .. }))
+    }
+
     /// Returns the stored blocks of `tokens` that follow the block `before`, up to the first one that is not stored.
     pub fn find(&self, before: BlockKey, tokens: &[u32], block_size: usize) -> Vec<StoredHit> {
         let mut key = before;

@@ -39,6 +39,10 @@ impl StoreProgress {
         self.unnamed.push_back(UnnamedWrite { block_idx, slot });
     }
 
+    pub(crate) fn has_unnamed(&self) -> bool {
+        !self.unnamed.is_empty()
+    }
+
     /// Names the slot of a block whose key is known now, if the block is being written.
     pub(crate) fn name_block(
         &mut self,

@@ -17,7 +17,7 @@ const KIND: &str = "--kind lanes ";
 
 #[test]
 fn every_request_ends_once_with_its_own_text_on_several_lanes() {
-    let counts: [Count; 13] = [
+    let counts: [Count; 14] = [
         |stats| stats.preemptions,
         |stats| stats.evicted_blocks,
         |stats| stats.prefix_waits,
@@ -29,6 +29,7 @@ fn every_request_ends_once_with_its_own_text_on_several_lanes() {
         |stats| stats.stored_blocks,
         |stats| stats.restored_blocks,
         |stats| stats.moved_blocks,
+        |stats| stats.hand_overs,
         |stats| stats.accepted_draft_tokens,
         |stats| stats.unexpected_results,
     ];
@@ -121,7 +122,61 @@ fn streams_of_a_lost_lane_are_restored_from_its_store() {
     assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
     all_end_well(&report, 12);
     assert!(report.stats.moved_blocks >= 4, "{:?}", report.stats);
-    assert_eq!(report.stats.moved_blocks, report.stats.restored_blocks, "the other lane has its own in the pool");
+    assert_eq!(
+        report.stats.moved_blocks, report.stats.restored_blocks,
+        "the other lane has its own in the pool"
+    );
+}
+
+/// Long prompts for two lanes with stores, of which the first computes prompts for the other.
+fn long_prompts() -> Scenario {
+    let mut scenario = streams(12, 20).on_lanes(2);
+    scenario.store = Some(StorePlan { num_slots: 400, max_delay_ms: 5, ..StorePlan::default() });
+    let mut rng = Rng::new(9);
+    for arrival in &mut scenario.arrivals {
+        arrival.request.token_ids = rng.tokens(41, 1_000);
+    }
+    scenario
+}
+
+#[test]
+fn prompts_are_computed_on_one_lane_for_another() {
+    let mut scenario = long_prompts();
+    let expected = run_named(&scenario, Options::default());
+    scenario.config.num_prefill_lanes = 1;
+    let report = run_named(&scenario, Options::default());
+    assert_eq!((&report.outputs, &report.ends), (&expected.outputs, &expected.ends));
+    let block_size = u64::from(scenario.limits.block_size);
+    assert_eq!((report.stats.hand_overs, report.stats.preemptions), (12, 0), "{:?}", report.stats);
+    assert_eq!(report.stats.moved_blocks, 12 * (40 / block_size));
+    let num_others = report.lane_stats[1].scheduled_tokens;
+    assert_eq!(
+        num_others,
+        12 * (41 - 40 / block_size * block_size + 19),
+        "the rest of each prompt, and its output"
+    );
+}
+
+#[test]
+fn a_lane_computes_prompts_itself_that_it_cannot_read_or_while_it_is_alone() {
+    let mut scenario = long_prompts();
+    let expected = run_named(&scenario, Options::default());
+    scenario.config.num_prefill_lanes = 1;
+    let mut broken = scenario.clone();
+    broken.store = Some(StorePlan { num_slots: 400, write_fault: 1, ..StorePlan::default() });
+    let mut small = scenario.clone();
+    small.store = Some(StorePlan { num_slots: 3, ..StorePlan::default() });
+    let mut without = scenario.clone();
+    without.store = None;
+    let mut lost = scenario.clone();
+    outage(&mut lost, 0, 8, u64::MAX);
+    let mut alone = scenario;
+    outage(&mut alone, 1, 8, u64::MAX);
+    for scenario in [broken, small, without, lost, alone] {
+        let report = run_named(&scenario, Options::default());
+        assert_eq!((&report.outputs, &report.ends), (&expected.outputs, &expected.ends));
+        all_end_well(&report, 12);
+    }
 }
 
 #[test]

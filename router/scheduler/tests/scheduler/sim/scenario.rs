@@ -147,6 +147,7 @@ impl Scenario {
         let first_limits = limits(&mut rng, vocab_size);
         let config = SchedulerConfig {
             num_lanes: 1,
+            num_prefill_lanes: 0,
             max_queued_requests: rng.range_u32(1, 20),
             max_running_sequences: rng.range_u32(1, 9),
             max_step_tokens: if rng.once_in(3) { rng.range_u32(1, 12) } else { u32::MAX },
@@ -240,6 +241,9 @@ impl Scenario {
             outage.lane = LaneId(rng.range(0, num_lanes - 1) as u32);
         }
         scenario.config.num_lanes = num_lanes as u32;
+        if rng.once_in(3) {
+            scenario.config.num_prefill_lanes = rng.range(1, num_lanes - 1) as u32;
+        }
         scenario
     }
 

@@ -1,7 +1,9 @@
 //! A fake store that outlives its shards. A block is stored when its outcome is reported, or by chance after a kill.
 //! Some writes fail, and some blocks become damaged.
 
-use trunkline_scheduler::{BlockKey, LaneId, Millis, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock};
+use trunkline_scheduler::{
+    BlockKey, LaneId, Millis, Restore, RestoreOutcome, SlotId, StoreContents, StoredBlock,
+};
 
 use super::rng::Rng;
 
