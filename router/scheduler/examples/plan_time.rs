@@ -2,7 +2,7 @@
 //!
 //! It decodes many sequences with short and with long contexts, where the time per step must not grow with the context.
 //! It also measures the cost of a long prompt, when it starts and when a prefix hit covers it, and of several lanes: of
-//! their decodes, and of plans that pass over many waiting requests.
+//! their decodes, and of plans that pass over many waiting requests. An argument such as `"8 lanes"` selects runs.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
 use std::collections::VecDeque;
@@ -178,15 +178,25 @@ fn passing() -> Scheduler {
 }
 
 fn main() {
+    let wanted = std::env::args().nth(1).unwrap_or_default();
     for (num_lanes, num_sequences, num_prompt_tokens) in
         [(1, 1, 100), (1, 64, 100), (1, 64, 10_000), (1, 8, 100_000), (2, 128, 100), (8, 512, 100)]
     {
         let what = format!("{num_lanes} lanes, {num_sequences} x {num_prompt_tokens} tokens: decode");
+        if !what.contains(&wanted) {
+            continue;
+        }
         show(&what, NUM_STEPS * num_lanes, || decoding(num_lanes, num_sequences, num_prompt_tokens));
     }
-    let passed = show("8 lanes, 1050 prefer the first one", NUM_STEPS, passing);
-    println!("{:<44} {} still wait", "", passed.stats().num_waiting);
+    let what = "8 lanes, 1050 prefer the first one";
+    if what.contains(&wanted) {
+        let passed = show(what, NUM_STEPS, passing);
+        println!("{:<44} {} still wait", "", passed.stats().num_waiting);
+    }
     for (what, is_known) in [("100000 tokens, new", false), ("100000 tokens, found again", true)] {
+        if !what.contains(&wanted) {
+            continue;
+        }
         let prepare = || {
             let mut scheduler = scheduler(1, 10_000);
             if is_known {

@@ -198,14 +198,28 @@ fn shared_prefix(
         }
         let run = other.run();
         let known = &other.tokens[..run.prefill_end as usize];
-        let num_common = known.iter().zip(usable).take_while(|(a, b)| a == b).count();
-        let num_blocks = num_common / block_size;
         let least = longest.as_ref().map_or(num_hit_blocks, |shared| shared.num_blocks);
-        if num_blocks > least && num_blocks > run.table.num_indexed_blocks() {
+        let least = least.max(run.table.num_indexed_blocks());
+        if let Some(num_blocks) = common_blocks_beyond(known, usable, block_size, least) {
             longest = Some(SharedPrefix { computed_by: other_key, num_blocks });
         }
     }
     longest
+}
+
+/// The number of leading blocks that are equal, if it is more than `least`. Most lists differ in the first block after
+/// these, so it is compared before the blocks in front of it.
+fn common_blocks_beyond(one: &[u32], other: &[u32], block_size: usize, least: usize) -> Option<usize> {
+    let is_equal = |begin: usize, end: usize| {
+        let both = one.get(begin..end).zip(other.get(begin..end));
+        both.is_some_and(|(one, other)| one == other)
+    };
+    let end = (least + 1) * block_size;
+    if !is_equal(least * block_size, end) || !is_equal(0, least * block_size) {
+        return None;
+    }
+    let num_more = (least + 1..).take_while(|block| is_equal(block * block_size, (block + 1) * block_size));
+    Some(least + 1 + num_more.count())
 }
 
 /// The hit with its stored blocks, or without them where computing is predicted to be quicker than reading.

@@ -54,11 +54,12 @@ impl Choice {
         let mut here = None;
         while self.passed.len() < MAX_PASSED {
             let (shard, roles) = (parts.lane.shard(), *self.roles.get_or_insert_with(|| Roles::of(parts)));
+            // Those that were passed over are in front, in this order, unless the queue has changed.
+            let mut passed = self.passed.iter().peekable();
             let may_run = |key: &SequenceKey| {
                 let sequence = &parts.sequences[*key];
-                roles.let_take(parts, parts.lane.id, sequence)
-                    && !self.passed.contains(key)
-                    && shard.takes(sequence)
+                let was_passed = passed.next_if_eq(&key).is_some() || self.passed.contains(key);
+                !was_passed && roles.let_take(parts, parts.lane.id, sequence) && shard.takes(sequence)
             };
             let key = parts.sequences.waiting().find(may_run)?;
             if self.others(parts).is_empty() {

@@ -264,10 +264,13 @@ impl DeviceTier {
     fn hold_indexed(&mut self, block: BlockId) -> BlockHold {
         if !self.pool.is_held(block) {
             self.tenants.record_uncached(block);
+            // Only a leaf's last block that nobody holds is a candidate.
+            let node = self.tree.node_of(block);
+            if self.tree.leaf_block(node) == Some(block) {
+                self.tenants.remove_candidate(node);
+            }
         }
-        let hold = self.pool.hold_indexed(block);
-        self.update_candidate(self.tree.node_of(block));
-        hold
+        self.pool.hold_indexed(block)
     }
 
     fn set_indexed(&mut self, hold: &BlockHold) {

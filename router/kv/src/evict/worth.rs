@@ -19,6 +19,8 @@ pub const HOT_AGE: u64 = 16;
 /// The number of classes in a group: one for each octave of blocks from this one to the end of the prompt. The last one
 /// has 8 blocks and more.
 pub const CLASSES_A_GROUP: u8 = 5;
+/// The octaves of a number of blocks.
+const NUM_OCTAVES: usize = u32::BITS as usize + 1;
 /// A block in a higher octave is in the middle of its prompt.
 const NEAR_END: u8 = 2;
 /// The number of paths remembered for each block of the cache. Half of them are evicted paths.
@@ -43,6 +45,8 @@ pub struct WorthPolicy {
     now: u64,
     history: History,
     times: ReuseTimes,
+    /// How much a block of each octave counts. It is asked for each block of each prompt.
+    weights: [f64; NUM_OCTAVES],
     nodes: Vec<NodeState>,
     candidates: Vec<NodeId>,
     num_removed: u64,
@@ -69,11 +73,12 @@ fn group_of(num_requests: u8, age: Option<u64>, is_branch: bool) -> u8 {
     }
 }
 
-/// Returns how much a block counts: n^-0.7 if `n` blocks are in its octave of blocks from the end of the prompt.
+/// Returns how much a block of each octave counts: n^-0.7 if `n` blocks are in its octave of blocks from the end of the
+/// prompt.
 ///
 /// The blocks of one prompt are used again together or not at all, so a long prompt tells little more than a short one.
-fn weight(octave: u8) -> f64 {
-    (-0.7 * f64::from(octave.saturating_sub(1))).exp2()
+fn weights() -> [f64; NUM_OCTAVES] {
+    std::array::from_fn(|octave| (-0.7 * octave.saturating_sub(1) as f64).exp2())
 }
 
 impl WorthPolicy {
@@ -86,6 +91,7 @@ impl WorthPolicy {
                 usize::from((HOT_GROUP + 1) * CLASSES_A_GROUP),
                 usize::from(HOT_GROUP * CLASSES_A_GROUP),
             ),
+            weights: weights(),
             nodes: Vec::new(),
             candidates: Vec::new(),
             num_removed: 0,
@@ -101,14 +107,14 @@ impl WorthPolicy {
         let before = self.history.get(path);
         let age = before.map(|before| u64::from(request.wrapping_sub(before.request)));
         if let (Some(before), Some(age)) = (before, age) {
-            self.times.reused(before.class, age, weight(before.octave));
+            self.times.reused(before.class, age, self.weights[usize::from(before.octave)]);
             trail.is_branch = age > HOT_AGE && before.octave > NEAR_END;
         }
         let num_requests = before.map_or(1, |before| before.num_requests.saturating_add(1));
         let group = group_of(num_requests, age, trail.is_branch);
         let class = group * CLASSES_A_GROUP + octave.min(CLASSES_A_GROUP - 1);
         self.history.insert(path, PathUse { request, num_requests, class, octave });
-        self.times.used(class, weight(octave));
+        self.times.used(class, self.weights[usize::from(octave)]);
         self.node(node).class = class;
         class
     }
