@@ -202,10 +202,11 @@ soak: build .venv-test/.stamp ## serve a steady load and look for growth: HOURS=
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
 
-sim-fleet: ## compare ways to spread a trace over shards: TRACE=FILE LANES=16 ARGS="--loads 0.9"
+sim-fleet: ## compare ways to spread a trace over shards: TRACE=FILE LANES=16 ARGS="--loads 0.9", or NEED_P99_MS=N
 	@test -n "$(TRACE)" || { echo "error: name a trace: TRACE=FILE (.jsonl or .jsonl.gz)" >&2; exit 2; }
 	cargo build --release --quiet -p trunkline-scheduler --example fleet
-	gzip -dcf $(TRACE) | $(CARGO_TARGET_DIR)/release/examples/fleet --lanes $(or $(LANES),16) $(ARGS)
+	gzip -dcf $(TRACE) | $(CARGO_TARGET_DIR)/release/examples/fleet --lanes $(or $(LANES),16) \
+	    $(if $(NEED_P99_MS),--need-p99-ms $(NEED_P99_MS)) $(ARGS)
 
 audit: .tools/.stamp ##- check licences and known vulnerabilities of everything in the lock files (needs the network)
 	@scripts/audit.sh

@@ -5,12 +5,16 @@
 //! their decodes, and of plans that pass over many waiting requests. An argument such as `"8 lanes"` selects runs.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
+#[path = "fleet/limits.rs"]
+mod limits;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use limits::shard_limits;
 use trunkline_scheduler::{
     Event, LaneId, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult, Update,
+    SequenceRequest, SequenceResult, StepPlan, StepResult, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -65,18 +69,7 @@ fn request(id: u64, num_prompt_tokens: u32, max_new_tokens: u32) -> SequenceRequ
 fn scheduler(num_lanes: u32, num_blocks: u32) -> Scheduler {
     let config = SchedulerConfig { num_lanes, max_queued_requests: 2_000, ..SchedulerConfig::default() };
     let mut scheduler = Scheduler::new(config);
-    let limits = ShardLimits {
-        block_size: 16,
-        num_blocks,
-        max_step_tokens: 8_192,
-        max_step_sequences: 64,
-        vocab_size: 50_000,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
-    };
+    let limits = shard_limits(16, num_blocks, 64, 50_000);
     for lane in scheduler.lane_ids() {
         scheduler.handle(Millis(0), Event::ShardReady(lane, limits), &mut Vec::new());
     }

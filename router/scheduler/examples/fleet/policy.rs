@@ -48,6 +48,8 @@ impl Policy {
 /// A shard as a balancer knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// False while it is away. A balancer knows that at once.
+    pub is_up: bool,
     pub num_open: usize,
     /// The used part of the KV cache, from 0 to 1.
     pub kv_use: f64,
@@ -56,6 +58,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// An empty shard that takes requests, or is away.
+    pub fn empty(is_up: bool) -> Self {
+        Self { is_up, ..Self::default() }
+    }
+
     /// Returns the number of leading blocks of a request that were sent to it before.
     fn matched(&self, request: &Traced) -> usize {
         request.blocks.iter().take_while(|block| self.blocks.contains(block)).count()
@@ -71,19 +78,20 @@ pub struct Balancer {
 
 impl Balancer {
     pub fn new(policy: Policy, num_shards: usize) -> Self {
-        Self { policy, shards: vec![Seen::default(); num_shards], next: 0 }
+        Self { policy, shards: vec![Seen::empty(true); num_shards], next: 0 }
     }
 
     /// Chooses the shard of a request, and notes that it goes there.
     pub fn choose(&mut self, request: &Traced) -> usize {
         let chosen = match self.policy {
-            Policy::RoundRobin => self.next % self.shards.len(),
+            Policy::RoundRobin => self.least(|_| 0.0),
             Policy::LeastLoaded => self.least(|shard| shard.num_open as f64),
             Policy::PrefixHash => {
                 let key = request.blocks.iter().take(2).fold(0_u64, |hash, &block| {
                     (hash ^ u64::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
                 });
-                (key % self.shards.len() as u64) as usize
+                let up: Vec<usize> = self.up().collect();
+                up[(key % up.len() as u64) as usize]
             }
             Policy::Sglang => self.sglang(request),
             Policy::InferenceExtension => self.scored(request),
@@ -95,14 +103,20 @@ impl Balancer {
         chosen
     }
 
+    /// Returns the shards that are not away.
+    fn up(&self) -> impl Iterator<Item = usize> {
+        (0..self.shards.len()).filter(|&index| self.shards[index].is_up)
+    }
+
     /// Returns the shard for which `cost` is least. Equal ones take turns.
     fn least(&self, cost: impl Fn(&Seen) -> f64) -> usize {
-        let places = (0..self.shards.len()).map(|index| (index + self.next) % self.shards.len());
+        let up: Vec<usize> = self.up().collect();
+        let places = (0..up.len()).map(|index| up[(index + self.next) % up.len()]);
         places.min_by(|a, b| cost(&self.shards[*a]).total_cmp(&cost(&self.shards[*b]))).unwrap_or(0)
     }
 
     fn sglang(&self, request: &Traced) -> usize {
-        let open = || self.shards.iter().map(|shard| shard.num_open);
+        let open = || self.up().map(|index| self.shards[index].num_open);
         let (most, fewest) = (open().max().unwrap_or(0), open().min().unwrap_or(0));
         if most - fewest > 32 && most as f64 > 1.5 * fewest as f64 {
             return self.least(|shard| shard.num_open as f64);
@@ -115,7 +129,7 @@ impl Balancer {
     }
 
     fn scored(&self, request: &Traced) -> usize {
-        let open = || self.shards.iter().map(|shard| shard.num_open as f64);
+        let open = || self.up().map(|index| self.shards[index].num_open as f64);
         let (most, fewest) = (open().fold(0.0, f64::max), open().fold(f64::MAX, f64::min));
         let num_blocks = request.blocks.len().max(1) as f64;
         self.least(|shard| {

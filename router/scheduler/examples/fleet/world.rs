@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use trunkline_scheduler::{
     Event, LaneId, Millis, Outcome, SampledToken, Scheduler, SchedulerConfig, SequenceId, SequenceRequest,
-    SequenceResult, ShardLimits, StepPlan, StepResult, StepWork, Update,
+    SequenceResult, StepPlan, StepResult, StepWork, Update,
 };
 
-use crate::policy::{Balancer, Policy};
+use crate::limits::shard_limits;
+use crate::policy::{Balancer, Policy, Seen};
 use crate::trace::{BLOCK_TOKENS, Traced, VOCAB_SIZE};
 
 /// The microseconds of a step: a fixed time, and a time for each row, each position that rows of prompts read, and each
@@ -36,6 +37,15 @@ pub struct Fleet {
     pub num_shards: usize,
     pub num_blocks: u32,
     pub cost: Cost,
+}
+
+/// Shards that are away for a part of the run. A shard that comes back has an empty cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Absence {
+    pub num_shards: usize,
+    /// The begin, if they are there before.
+    pub from_us: Option<u64>,
+    pub until_us: u64,
 }
 
 /// The outcome of a run.
@@ -72,11 +82,16 @@ impl Outcomes {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
+    /// A shard is lost with its cache.
+    Leave(usize),
+    /// A shard comes.
+    Join(usize),
     Arrival(usize),
-    /// A shard has finished its oldest step.
+    /// A shard has finished its oldest step, unless it was lost since.
     Step {
         scheduler: usize,
         lane: u32,
+        num_losses: u32,
     },
     Wake {
         scheduler: usize,
@@ -94,6 +109,8 @@ struct World<'a> {
     now_us: u64,
     /// The end of the last planned step, by scheduler and lane.
     free_us: BTreeMap<(usize, u32), u64>,
+    /// How often its shard was lost.
+    num_losses: BTreeMap<(usize, u32), u32>,
     /// The results of its steps in flight.
     results: BTreeMap<(usize, u32), VecDeque<StepResult>>,
     /// The next time at which each scheduler is asked for a plan without an event.
@@ -105,7 +122,13 @@ struct World<'a> {
 }
 
 /// Sends the requests at these times, in microseconds, and returns the outcome.
-pub fn run(trace: &[Traced], at_us: &[u64], fleet: Fleet, policy: Policy) -> Outcomes {
+pub fn run(
+    trace: &[Traced],
+    at_us: &[u64],
+    fleet: Fleet,
+    policy: Policy,
+    absence: Option<Absence>,
+) -> Outcomes {
     let (num_schedulers, num_lanes) = match policy {
         Policy::Lanes => (1, fleet.num_shards as u32),
         _ => (fleet.num_shards, 1),
@@ -113,47 +136,48 @@ pub fn run(trace: &[Traced], at_us: &[u64], fleet: Fleet, policy: Policy) -> Out
     let mut world = World {
         trace,
         fleet,
-        schedulers: (0..num_schedulers).map(|_| scheduler(num_lanes, fleet.num_blocks)).collect(),
+        schedulers: (0..num_schedulers).map(|_| scheduler(num_lanes)).collect(),
         balancer: Balancer::new(policy, num_schedulers),
         happenings: BinaryHeap::new(),
         num_happenings: 0,
         now_us: 0,
         free_us: BTreeMap::new(),
+        num_losses: BTreeMap::new(),
         results: BTreeMap::new(),
         wakes_us: vec![0; num_schedulers],
         open: BTreeMap::new(),
         arrived_us: at_us.to_vec(),
         outcomes: Outcomes::default(),
     };
+    let num_absent = absence.map_or(0, |absence| absence.num_shards);
+    for shard in 0..fleet.num_shards {
+        let absence = absence.filter(|_| shard >= fleet.num_shards - num_absent);
+        match absence.map(|absence| absence.from_us) {
+            Some(None) => world.seen_mut(shard).is_up = policy == Policy::Lanes,
+            Some(Some(from_us)) => {
+                world.join(shard);
+                world.at(from_us, Happening::Leave(shard));
+            }
+            None => world.join(shard),
+        }
+        if let Some(absence) = absence {
+            world.at(absence.until_us, Happening::Join(shard));
+        }
+    }
     at_us.iter().enumerate().for_each(|(index, &at)| world.at(at, Happening::Arrival(index)));
     world.run();
     world.outcomes
 }
 
-fn scheduler(num_lanes: u32, num_blocks: u32) -> Scheduler {
+/// A scheduler without shards.
+fn scheduler(num_lanes: u32) -> Scheduler {
     let config = SchedulerConfig {
         num_lanes,
         max_queued_requests: u32::MAX,
         max_prefill_tokens_beside_decodes: 2_048,
         ..SchedulerConfig::default()
     };
-    let mut scheduler = Scheduler::new(config);
-    let limits = ShardLimits {
-        block_size: BLOCK_TOKENS,
-        num_blocks,
-        max_step_tokens: 8_192,
-        max_step_sequences: 128,
-        vocab_size: VOCAB_SIZE,
-        vector_size: 0,
-        windows: None,
-        numerics: 0,
-        max_draft_tokens: 0,
-        max_own_drafts: 0,
-    };
-    for lane in scheduler.lane_ids() {
-        scheduler.handle(Millis(0), Event::ShardReady(lane, limits), &mut Vec::new());
-    }
-    scheduler
+    Scheduler::new(config)
 }
 
 impl World<'_> {
@@ -166,8 +190,13 @@ impl World<'_> {
         while let Some(Reverse((at_us, _, happening))) = self.happenings.pop() {
             self.now_us = at_us;
             match happening {
-                Happening::Arrival(index) => self.arrive(index),
-                Happening::Step { scheduler, lane } => {
+                Happening::Leave(shard) => self.leave(shard),
+                Happening::Join(shard) => self.join(shard),
+                Happening::Arrival(index) => self.arrive(index, false),
+                Happening::Step { scheduler, lane, num_losses } => {
+                    if self.num_losses_of(scheduler, lane) != num_losses {
+                        continue;
+                    }
                     let results = self.results.entry((scheduler, lane)).or_default();
                     if let Some(result) = results.pop_front() {
                         self.handle(scheduler, Event::StepResult(LaneId(lane), result));
@@ -177,19 +206,69 @@ impl World<'_> {
                 Happening::Wake { scheduler } => self.plan(scheduler),
             }
         }
-        let stats = self.schedulers.iter().map(Scheduler::stats);
-        for stats in stats {
-            self.outcomes.prompt_tokens += stats.prompt_tokens;
-            self.outcomes.hit_tokens += stats.prefix_hit_tokens;
-        }
-        let lanes = self.schedulers.iter().flat_map(|scheduler| {
-            scheduler.lane_ids().map(|lane| scheduler.lane_stats(lane).scheduled_tokens).collect::<Vec<_>>()
-        });
-        self.outcomes.computed = lanes.collect();
+        (0..self.schedulers.len()).for_each(|scheduler| self.count(scheduler));
         self.outcomes.first_token_ms.sort_by(f64::total_cmp);
     }
 
-    fn arrive(&mut self, index: usize) {
+    /// Adds what a scheduler has done to the outcomes.
+    fn count(&mut self, scheduler: usize) {
+        let of = &self.schedulers[scheduler];
+        let stats = of.stats();
+        self.outcomes.prompt_tokens += stats.prompt_tokens;
+        self.outcomes.hit_tokens += stats.prefix_hit_tokens;
+        self.outcomes.computed.resize(self.fleet.num_shards, 0);
+        for lane in of.lane_ids() {
+            self.outcomes.computed[scheduler + lane.0 as usize] += of.lane_stats(lane).scheduled_tokens;
+        }
+    }
+
+    /// The scheduler and lane of a shard.
+    fn place(&self, shard: usize) -> (usize, u32) {
+        if self.balancer.policy == Policy::Lanes { (0, shard as u32) } else { (shard, 0) }
+    }
+
+    /// A shard as the balancer sees it.
+    fn seen_mut(&mut self, shard: usize) -> &mut Seen {
+        let (scheduler, _) = self.place(shard);
+        &mut self.balancer.shards[scheduler]
+    }
+
+    fn num_losses_of(&self, scheduler: usize, lane: u32) -> u32 {
+        self.num_losses.get(&(scheduler, lane)).copied().unwrap_or(0)
+    }
+
+    fn join(&mut self, shard: usize) {
+        let (scheduler, lane) = self.place(shard);
+        self.seen_mut(shard).is_up = true;
+        let limits = shard_limits(BLOCK_TOKENS, self.fleet.num_blocks, 128, VOCAB_SIZE);
+        self.handle(scheduler, Event::ShardReady(LaneId(lane), limits));
+        self.plan(scheduler);
+    }
+
+    /// Loses a shard. With lanes, the others take its sequences. A server of its own is lost with its scheduler, and its
+    /// clients send their requests again at once.
+    fn leave(&mut self, shard: usize) {
+        let (scheduler, lane) = self.place(shard);
+        *self.num_losses.entry((scheduler, lane)).or_default() += 1;
+        self.results.remove(&(scheduler, lane));
+        self.free_us.remove(&(scheduler, lane));
+        if self.balancer.policy == Policy::Lanes {
+            self.handle(scheduler, Event::ShardLost { lane: LaneId(lane), may_return: true });
+            self.plan(scheduler);
+            return;
+        }
+        self.count(scheduler);
+        self.schedulers[scheduler] = self::scheduler(1);
+        self.balancer.shards[scheduler] = Seen::empty(false);
+        let broken = self.open.iter().filter(|(_, open)| open.0 == scheduler);
+        let broken: Vec<(u64, bool)> = broken.map(|(&index, open)| (index, open.1)).collect();
+        for (index, has_token) in broken {
+            self.arrive(index as usize, has_token);
+        }
+    }
+
+    /// Sends a request, which had a token before if it is sent again.
+    fn arrive(&mut self, index: usize, has_token: bool) {
         let traced = &self.trace[index];
         for (seen, scheduler) in self.balancer.shards.iter_mut().zip(&self.schedulers) {
             let stats = scheduler.stats();
@@ -203,7 +282,7 @@ impl World<'_> {
             ignore_eos: true,
             ..SequenceRequest::default()
         };
-        self.open.insert(index as u64, (chosen, false));
+        self.open.insert(index as u64, (chosen, has_token));
         self.handle(chosen, Event::Submit(Box::new(request)));
         self.plan(chosen);
     }
@@ -262,7 +341,8 @@ impl World<'_> {
                 let end_us = *free_us;
                 let result = answer(&plan, device_time_us);
                 self.results.entry((scheduler, lane.0)).or_default().push_back(result);
-                self.at(end_us, Happening::Step { scheduler, lane: lane.0 });
+                let num_losses = self.num_losses_of(scheduler, lane.0);
+                self.at(end_us, Happening::Step { scheduler, lane: lane.0, num_losses });
             }
         }
         if let Some(wake) = self.schedulers[scheduler].next_wakeup() {
