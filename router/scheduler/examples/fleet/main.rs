@@ -81,8 +81,10 @@ fn main() -> ExitCode {
         println!("{USAGE}");
         return ExitCode::from(2);
     };
-    let lines = std::io::stdin().lock().lines().map_while(Result::ok).take(options.num_requests);
-    let trace: Option<Vec<Traced>> = lines.map(|line| Traced::parse(&line)).collect();
+    // All lines are read, so that the program that writes them does not fail.
+    let lines: Vec<String> = std::io::stdin().lock().lines().map_while(Result::ok).collect();
+    let lines = lines.iter().take(options.num_requests);
+    let trace: Option<Vec<Traced>> = lines.map(|line| Traced::parse(line)).collect();
     let Some(trace) = trace.filter(|trace| trace.len() > 1) else {
         println!("error: stdin is not a trace with one request a line\n{USAGE}");
         return ExitCode::from(2);
