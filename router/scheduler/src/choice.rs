@@ -4,6 +4,7 @@
 //! sequence that another lane will probably answer sooner, because it has more of its prefix or less to do. So a
 //! conversation stays where its prefix is, until the wait there costs more than computing the prefix again.
 
+use crate::drain::leaves_all;
 use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
@@ -40,7 +41,7 @@ struct Outlook {
 pub(crate) struct Choice {
     /// The sequences that the lane left to others.
     passed: Vec<SequenceKey>,
-    /// The other connected lanes, which do not change while the plan is made; none before they were looked at.
+    /// The other lanes that serve, which do not change while the plan is made; none before they were looked at.
     others: Option<Vec<Outlook>>,
     /// The division of work, which does not change either; none before it was looked at.
     roles: Option<Roles>,
@@ -50,6 +51,9 @@ impl Choice {
     /// Returns the next sequence in the queue that the lane should take. Those that are better off elsewhere are passed
     /// over.
     pub(crate) fn next_waiting(&mut self, parts: &mut Lifecycle<'_>) -> Option<SequenceKey> {
+        if leaves_all(parts) {
+            return None;
+        }
         parts.sequences.sort_waiting();
         let mut here = None;
         while self.passed.len() < MAX_PASSED {
@@ -76,6 +80,9 @@ impl Choice {
 
     /// Returns the next suspect that the lane should take.
     pub(crate) fn next_suspect(parts: &mut Lifecycle<'_>) -> Option<SequenceKey> {
+        if leaves_all(parts) {
+            return None;
+        }
         let takes = |key: &SequenceKey| parts.lane.shard().takes(&parts.sequences[*key]);
         let suspects: Vec<SequenceKey> = parts.sequences.suspects().filter(takes).take(MAX_PASSED).collect();
         let &first = suspects.first()?;
@@ -87,10 +94,10 @@ impl Choice {
         suspects.into_iter().find(|&key| !choice.passes(parts, here, key))
     }
 
-    /// Returns the other connected lanes.
+    /// Returns the other lanes that serve.
     fn others(&mut self, parts: &Lifecycle<'_>) -> &[Outlook] {
         self.others.get_or_insert_with(|| {
-            let others = parts.others.iter().filter(|lane| lane.shard.is_some());
+            let others = parts.others.iter().filter(|lane| lane.serves());
             others.map(|lane| outlook(parts, lane)).collect()
         })
     }

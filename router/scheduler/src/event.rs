@@ -254,6 +254,9 @@ pub enum Event {
     Shares(Vec<TenantShare>),
     /// Replaces `SchedulerConfig::weights`, the tenants' weights in the queue.
     Weights(Vec<TenantWeight>),
+    /// The lane drains: while another one serves, it takes no sequence. What still runs there after `patience_ms` goes
+    /// on with another lane. `None` ends the drain. It outlives the shard.
+    Drain { lane: LaneId, patience_ms: Option<u64> },
     /// The lane's shard is lost with everything that it held.
     ShardLost {
         lane: LaneId,

@@ -13,6 +13,15 @@ use crate::sequence::{Loss, Sequence, SequenceKey};
 use crate::shard::Shard;
 use crate::stats::Stats;
 
+/// The drain of a lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
+    /// The moment from which its sequences leave.
+    pub(crate) until: Millis,
+    /// True once that moment has come.
+    pub(crate) is_due: bool,
+}
+
 /// A shard, the sequences that run on it, and its measured speed. The queue is shared by all lanes.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -23,6 +32,8 @@ pub(crate) struct Lane {
     pub(crate) throughput: Throughput,
     /// The suspect that runs by itself (`loss.rs`).
     pub(crate) suspect: Option<SequenceKey>,
+    /// Set while the lane drains (`drain.rs`).
+    pub(crate) drain: Option<Drain>,
     /// True if the last step was the suspect's, and the others have the next one.
     pub(crate) others_are_next: bool,
     /// The moment at which the lane takes a sequence that it passes over, though it has room for it.
@@ -36,6 +47,8 @@ pub(crate) struct Lane {
     pub(crate) is_closed: bool,
     /// Losses for which sequences are to blame.
     pub(crate) num_excused_losses: u64,
+    /// Losses of a shard on which nothing was left, because it was drained.
+    pub(crate) num_stops: u64,
     /// Plans that were made.
     pub(crate) num_steps: u64,
     /// Tokens that plans asked to compute.
@@ -59,6 +72,7 @@ impl Lane {
             running: Running::default(),
             throughput: Throughput::default(),
             suspect: None,
+            drain: None,
             others_are_next: false,
             passes_until: None,
             losses: LossLog::default(),
@@ -66,6 +80,7 @@ impl Lane {
             lost_at: None,
             is_closed: false,
             num_excused_losses: 0,
+            num_stops: 0,
             num_steps: 0,
             num_scheduled_tokens: 0,
             num_hit_tokens: 0,
@@ -74,6 +89,17 @@ impl Lane {
             shared: SharedStore::default(),
             next_wire_id: 1,
         }
+    }
+
+    /// Returns true if the lane has a shard and does not drain.
+    pub(crate) fn serves(&self) -> bool {
+        self.shard.is_some() && self.drain.is_none()
+    }
+
+    /// Returns true if the lane drains and nothing is left on its shard.
+    pub(crate) fn is_drained(&self) -> bool {
+        let has_steps = self.shard.as_ref().is_some_and(|shard| shard.steps.len() > 0);
+        self.drain.is_some() && self.running.len() == 0 && self.running.num_leaving() == 0 && !has_steps
     }
 
     /// The shard of a lane on which something runs or is planned.

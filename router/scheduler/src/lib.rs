@@ -23,7 +23,7 @@
 //! lifecycle                                the moves of a sequence between queue, run and end
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
 //! drafts, prefill                          drafts of a plan, and its room for prompts
-//! refusal, loss                            requests that are not taken, and sequences whose shard is lost
+//! refusal, loss, drain                     requests that are not taken, and sequences whose shard is lost or leaves
 //! choice                                   the lane on which a waiting sequence runs
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
 //! pins, lower_tier                         the other requests
@@ -38,6 +38,7 @@ pub mod config;
 pub mod constraint;
 pub mod consumption;
 pub mod drafts;
+mod drain;
 pub mod estimate;
 pub mod event;
 pub mod fairness;

@@ -217,7 +217,7 @@ impl Lifecycle<'_> {
 
     /// Returns sequences that are parked on this one to the queue: all of them, or those for which `num_blocks`
     /// suffice.
-    fn wake_waiters(&mut self, key: SequenceKey, num_blocks: Option<usize>) {
+    pub(crate) fn wake_waiters(&mut self, key: SequenceKey, num_blocks: Option<usize>) {
         let Some(run) = &mut self.sequences[key].run else { return };
         let (woken, waiting): (Vec<Waiter>, Vec<Waiter>) =
             run.waiters.iter().partition(|waiter| num_blocks.is_none_or(|count| waiter.num_blocks <= count));

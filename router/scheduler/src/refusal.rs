@@ -120,9 +120,9 @@ fn backlog_ahead(parts: &Lifecycle<'_>, tenant: Option<&str>) -> Backlog {
 /// The predicted milliseconds until a request behind this part of the queue starts. The lanes share the queue, and the
 /// request starts on the first that has a place. None without a shard: it may come back in a moment, and quickly.
 fn predict_wait_ms(parts: &Lifecycle<'_>, ahead: Backlog) -> Option<u64> {
-    let connected = || parts.lanes().filter(|lane| lane.shard.is_some());
-    let num_lanes = connected().count() as u64;
-    let predicted = connected().filter_map(|lane| {
+    let serving = || parts.lanes().filter(|lane| lane.serves());
+    let num_lanes = serving().count() as u64;
+    let predicted = serving().filter_map(|lane| {
         let running = lane.running.keys();
         let num_unplanned = running.iter().map(|&key| u64::from(parts.sequences[key].num_unplanned()));
         let num_running_tokens: u64 = num_unplanned.filter(|&num_tokens| num_tokens > 1).sum();

@@ -8,6 +8,7 @@ use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::consumption::Consumption;
+use crate::drain::{preempt_overdue, set_drain};
 use crate::event::{
     EndReason, Event, LaneId, Millis, SequenceId, SequenceRequest, ShardLimits, Update, Usage,
 };
@@ -84,6 +85,7 @@ impl Scheduler {
                 self.awaits_lanes = true;
                 self.give_up(now, updates);
             }
+            Event::Drain { lane, patience_ms } => set_drain(&mut self.parts(lane, now, updates), patience_ms),
             Event::StoreReady(lane, contents) => {
                 let mut parts = self.parts(lane, now, updates);
                 if parts.lane.open_store(contents, parts.config) {
@@ -124,6 +126,10 @@ impl Scheduler {
             self.parts_of(key, now, updates).end(key, EndReason::DeadlineExceeded);
         }
         self.give_up(now, updates);
+        // Before any lane plans, so that it finds what leaves the others.
+        for id in self.lane_ids() {
+            preempt_overdue(&mut self.parts(id, now, updates));
+        }
         let parts = &mut self.parts(lane, now, updates);
         parts.lane.passes_until = None;
         abandon_overdue_restores(parts);
@@ -146,13 +152,15 @@ impl Scheduler {
         shard.map(|shard| shard.outbox.take_late_masks()).unwrap_or_default()
     }
 
-    /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore or
-    /// the return of a shard, or the time for the next plan or for a sequence that was left to another lane.
+    /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore, a
+    /// drain or the return of a shard, or the time for the next plan or for a sequence that was left to another lane.
     /// Call [`Scheduler::plan`] then.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());
         let of_plans = shards().filter_map(|shard| shard.steps.waits_until());
+        let drains = self.lanes.iter().filter(|lane| lane.running.len() > 0).filter_map(|lane| lane.drain);
+        let of_drains = drains.filter(|drain| !drain.is_due).map(|drain| drain.until);
         let of_passed = self.lanes.iter().filter_map(|lane| lane.passes_until);
         // Lost shards matter only to sequences that wait for others.
         let of_lost_shards = if self.awaits_lanes && self.sequences.len() > 0 {
@@ -161,7 +169,7 @@ impl Scheduler {
             None
         };
         let of_sequences = self.sequences.next_deadline().into_iter().chain(of_lost_shards);
-        of_sequences.chain(of_restores).chain(of_plans).chain(of_passed).min()
+        of_sequences.chain(of_restores).chain(of_plans).chain(of_passed).chain(of_drains).min()
     }
 
     /// A lane's KV index, for reading; none while it has no shard.
@@ -209,6 +217,8 @@ impl Scheduler {
         let counts = lane.kv().map(|kv| kv.device().counts()).unwrap_or_default();
         LaneStats {
             is_connected: lane.shard.is_some(),
+            is_draining: lane.drain.is_some(),
+            is_drained: lane.is_drained(),
             num_running: lane.running.len() as u64,
             steps: lane.num_steps,
             scheduled_tokens: lane.num_scheduled_tokens,
@@ -216,7 +226,7 @@ impl Scheduler {
             blocks_held: counts.held.into(),
             blocks_cached: counts.cached.into(),
             blocks_total: counts.total.into(),
-            losses: lane.losses.count(),
+            losses: lane.losses.count() - lane.num_stops,
             excused_losses: lane.num_excused_losses,
         }
     }
@@ -334,9 +344,11 @@ impl Scheduler {
     fn shard_lost(&mut self, lane: LaneId, now: Millis, updates: &mut Vec<Update>) {
         let records_kv_events = self.records_kv_events;
         let mut parts = self.parts(lane, now, updates);
+        let is_stop = parts.lane.is_drained();
         if let Some(lost) = parts.lane.disconnect(now, parts.counters) {
             requeue_lost(&mut parts, &lost);
             parts.lane.was_cleared = records_kv_events;
+            parts.lane.num_stops += u64::from(is_stop);
         }
     }
 

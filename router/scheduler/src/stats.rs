@@ -123,6 +123,10 @@ pub struct Stats {
 pub struct LaneStats {
     /// True while a shard is connected.
     pub is_connected: bool,
+    /// True while the lane drains.
+    pub is_draining: bool,
+    /// True while the lane drains and nothing is left on its shard, which may be stopped.
+    pub is_drained: bool,
     /// Gauge: sequences that run.
     pub num_running: u64,
     /// Gauge: blocks that a sequence, a pin or an abandoned restore holds.
@@ -137,7 +141,7 @@ pub struct LaneStats {
     pub scheduled_tokens: u64,
     /// Counter: prompt tokens that a prefix hit spared, of sequences that first started here.
     pub prefix_hit_tokens: u64,
-    /// Counter: losses of the shard.
+    /// Counter: losses of the shard, except of one that was drained.
     pub losses: u64,
     /// Counter: losses for which sequences are to blame, so that the launcher should not count them.
     pub excused_losses: u64,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
-use crate::sim::scenario::{Arrival, Client, Outage, Poison, Scenario, request};
+use crate::sim::scenario::{Arrival, Client, Drain, Outage, Poison, Scenario, request};
 use crate::sim::store::StorePlan;
 use crate::sim::{Options, Report};
 use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
@@ -88,6 +88,67 @@ fn streams(num_streams: u64, num_new: u32) -> Scenario {
 fn outage(scenario: &mut Scenario, lane: u32, at: u64, for_ms: u64) {
     let limits = scenario.limits_of(LaneId(lane));
     scenario.outages.push(Outage { lane: LaneId(lane), ..Outage::new(Millis(at), for_ms, limits) });
+}
+
+#[test]
+fn texts_do_not_depend_on_drains() {
+    let mut num_stops = 0;
+    for seed in 0..100 {
+        let mut scenario = Scenario::random_lanes(seed);
+        (scenario.faults, scenario.outages, scenario.poison) = (Default::default(), Vec::new(), None);
+        scenario.drains.clear();
+        scenario = scenario.on_lanes(2 + seed as u32 % 3);
+        (scenario.config.max_queued_requests, scenario.config.shard_patience_ms) = (100, 60_000);
+        for arrival in &mut scenario.arrivals {
+            (arrival.client, arrival.request.deadline) = (Client::Waits, None);
+        }
+        let calm = run_named(&scenario, Options::default());
+        scenario.add_drains(seed);
+        let report = run_named(&scenario, Options::default());
+        let is_same = (&calm.outputs, &calm.ends, &calm.rejections)
+            == (&report.outputs, &report.ends, &report.rejections);
+        assert!(is_same, "seed {seed}");
+        assert!(report.lane_stats.iter().all(|lane| lane.losses == 0 && !lane.is_draining), "seed {seed}");
+        num_stops += report.num_stops;
+    }
+    assert!(num_stops > 50, "{num_stops}");
+}
+
+/// Drains a lane.
+fn drain(scenario: &mut Scenario, lane: u32, at: u64, patience_ms: u64, until: u64) {
+    scenario.drains.push(Drain { lane: LaneId(lane), at: Millis(at), patience_ms, until: Millis(until) });
+}
+
+#[test]
+fn a_lane_that_drains_takes_nothing_and_what_runs_too_long_goes_on_elsewhere() {
+    let at_end = |scenario: &Scenario| run_named(scenario, Options::default());
+    let mut scenario = streams(12, 40).on_lanes(2);
+    let calm = at_end(&scenario);
+    assert!(calm.lane_stats.iter().all(|lane| lane.steps > 0));
+    // From the beginning, for good.
+    drain(&mut scenario, 1, 0, 0, 100_000);
+    let report = at_end(&scenario);
+    assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+    assert_eq!(report.lane_stats[1].steps, 0);
+    // Patience that suffices, and none.
+    for (patience_ms, is_cut) in [(100_000, false), (0, true)] {
+        scenario.drains.clear();
+        drain(&mut scenario, 1, 20, patience_ms, 200_000);
+        let report = at_end(&scenario);
+        assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+        assert_eq!(report.stats.preemptions > calm.stats.preemptions, is_cut);
+        assert_eq!((report.num_stops, report.num_losses, report.stats.replays), (1, 0, 0));
+    }
+}
+
+#[test]
+fn lanes_that_all_drain_go_on_until_one_serves() {
+    let mut scenario = streams(12, 40).on_lanes(2);
+    drain(&mut scenario, 0, 0, 0, 100_000);
+    drain(&mut scenario, 1, 10, 0, 20_000);
+    let report = run_named(&scenario, Options::default());
+    all_end_well(&report, 12);
+    assert!(report.lane_stats[1].steps > 0);
 }
 
 fn all_end_well(report: &Report, num_streams: usize) {

@@ -193,6 +193,7 @@ pub fn crowded() -> Scenario {
         faults: ShardFaults::default(),
         arrivals: (0..6).map(arrival).collect(),
         outages: Vec::new(),
+        drains: Vec::new(),
         poison: None,
         max_delay_ms: 2,
         twice: 0,

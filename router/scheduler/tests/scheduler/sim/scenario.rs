@@ -52,6 +52,17 @@ impl Outage {
     }
 }
 
+/// A drain of a lane. Its shard stops once it is empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain {
+    pub lane: LaneId,
+    pub at: Millis,
+    /// Milliseconds until its sequences leave.
+    pub patience_ms: u64,
+    /// The lane serves again, with another shard if its own has stopped.
+    pub until: Millis,
+}
+
 /// What crashes the shard, each time that a step computes it.
 #[derive(Clone, Copy, Debug)]
 pub enum Poison {
@@ -83,6 +94,7 @@ pub struct Scenario {
     pub faults: ShardFaults,
     pub arrivals: Vec<Arrival>,
     pub outages: Vec<Outage>,
+    pub drains: Vec<Drain>,
     pub poison: Option<Poison>,
     /// The most extra milliseconds until a result arrives.
     pub max_delay_ms: u64,
@@ -215,6 +227,7 @@ impl Scenario {
             faults,
             arrivals,
             outages,
+            drains: Vec::new(),
             poison,
             max_delay_ms,
             twice,
@@ -244,7 +257,21 @@ impl Scenario {
         if rng.once_in(3) {
             scenario.config.num_prefill_lanes = rng.range(1, num_lanes - 1) as u32;
         }
+        if rng.once_in(2) {
+            scenario.add_drains(seed);
+        }
         scenario
+    }
+
+    /// Drains random lanes. All of them come back.
+    pub fn add_drains(&mut self, seed: u64) {
+        let mut rng = Rng::new(seed ^ 0x6472_6169);
+        for _ in 0..rng.range(1, 6) {
+            let lane = LaneId(rng.range(0, u64::from(self.config.num_lanes) - 1) as u32);
+            let (at, patience_ms) = (Millis(rng.range(0, 200)), rng.range(0, 40));
+            let until = at.plus(rng.range(0, 100));
+            self.drains.push(Drain { lane, at, patience_ms, until });
+        }
     }
 
     /// The same with this many lanes that are like the first one.

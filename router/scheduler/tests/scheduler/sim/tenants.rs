@@ -68,6 +68,7 @@ impl Scenario {
             faults: ShardFaults::default(),
             arrivals,
             outages: Vec::new(),
+            drains: Vec::new(),
             poison: None,
             max_delay_ms: 0,
             twice: 0,

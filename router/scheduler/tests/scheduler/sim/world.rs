@@ -12,7 +12,7 @@ use trunkline_scheduler::{
 
 use super::model::{Known, Model};
 use super::rng::{Rng, mix};
-use super::scenario::{Arrival, Client, Outage, Poison, Scenario};
+use super::scenario::{Arrival, Client, Drain, Outage, Poison, Scenario};
 use super::shard::FakeShard;
 use super::store::{FakeStore, Record, Write};
 use super::{Blow, Options, Report};
@@ -29,6 +29,9 @@ enum Happening {
     /// A request crashes a shard.
     Crash(ShardName),
     ShardBack(LaneId, ShardLimits),
+    Drain(Drain),
+    /// A lane that drained serves again.
+    Return(LaneId),
     /// A shard answers a step.
     Result(ShardName, StepResult),
     /// A shard has written blocks to the store.
@@ -126,6 +129,7 @@ impl<'a> World<'a> {
                 trace_hash: 0,
                 num_events: 0,
                 num_losses: 0,
+                num_stops: 0,
                 crashed_lanes: BTreeSet::new(),
                 longest_idle_ms: 0,
                 lane_stats: Vec::new(),
@@ -152,6 +156,10 @@ impl<'a> World<'a> {
         for outage in &scenario.outages {
             world.at(outage.at, Happening::ShardLost(*outage));
         }
+        for drain in &scenario.drains {
+            world.at(drain.at, Happening::Drain(*drain));
+            world.at(drain.until, Happening::Return(drain.lane));
+        }
         if let Some(plan) = scenario.store.filter(|plan| plan.visit_ms > 0) {
             let last = scenario.arrivals.iter().map(|arrival| arrival.at.0).max().unwrap_or(0);
             let times = (0..last + MORE_VISITS_MS).step_by(plan.visit_ms as usize);
@@ -170,7 +178,8 @@ impl<'a> World<'a> {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_crashes =
             self.scenario.poison.map_or(0, Poison::max_losses) + u64::from(self.options.blow.is_some());
-        let num_shards = (self.lanes.len() + self.scenario.outages.len()) as u64 + num_crashes;
+        let num_shards = (self.lanes.len() + self.scenario.outages.len() + self.scenario.drains.len()) as u64
+            + num_crashes;
         while let Some(((time, _), happening)) = self.happenings.pop_first() {
             self.now = time;
             if let Some((at, blow)) = self.options.blow
@@ -181,6 +190,7 @@ impl<'a> World<'a> {
             self.report.num_events += 1;
             self.happen(happening);
             self.plan();
+            self.stop_drained();
             self.note_idle_lanes();
             if self.report.num_events.is_multiple_of(7) {
                 self.take_consumption();
@@ -239,6 +249,17 @@ impl<'a> World<'a> {
             }
             Happening::Leave(id) => self.tell(Event::Abort(id)),
             Happening::ShardLost(outage) => self.lose_shard(outage),
+            Happening::Drain(Drain { lane, patience_ms, .. }) => {
+                self.tell(Event::Drain { lane, patience_ms: Some(patience_ms) });
+            }
+            Happening::Return(lane) => {
+                self.tell(Event::Drain { lane, patience_ms: None });
+                let is_back =
+                    |happening: &Happening| matches!(happening, Happening::ShardBack(of, _) if *of == lane);
+                if self.lane(lane).shard.is_none() && !self.happenings.values().any(is_back) {
+                    self.happen(Happening::ShardBack(lane, self.scenario.limits_of(lane)));
+                }
+            }
             Happening::Crash(shard) => {
                 if let Some(limits) = self.shard(shard).map(|shard| shard.limits) {
                     self.report.crashed_lanes.insert(shard.lane);
@@ -322,14 +343,20 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Stops the shards of lanes that are drained, as the launcher does.
+    fn stop_drained(&mut self) {
+        for lane in self.scheduler.lane_ids() {
+            if self.scheduler.lane_stats(lane).is_drained && self.end_shard(lane) {
+                self.report.num_stops += 1;
+                self.tell(Event::ShardLost { lane, may_return: true });
+            }
+        }
+    }
+
     fn lose_shard(&mut self, Outage { lane, for_ms, limits, .. }: Outage) {
-        if self.lane(lane).shard.take().is_none() {
+        if !self.end_shard(lane) {
             return;
         }
-        self.kill_transfers(lane);
-        let of_lane = self.lane(lane);
-        of_lane.blocked = None;
-        of_lane.in_flight.clear();
         let may_return = for_ms < u64::MAX;
         if may_return {
             self.at(self.now.plus(for_ms), Happening::ShardBack(lane, limits));
@@ -339,11 +366,24 @@ impl<'a> World<'a> {
         self.tell(Event::ShardLost { lane, may_return });
     }
 
+    /// Ends a lane's shard. Returns false if it has none.
+    fn end_shard(&mut self, lane: LaneId) -> bool {
+        if self.lane(lane).shard.take().is_none() {
+            return false;
+        }
+        self.kill_transfers(lane);
+        let of_lane = self.lane(lane);
+        of_lane.blocked = None;
+        of_lane.in_flight.clear();
+        true
+    }
+
     /// Notes for how long connected lanes have nothing to do beside a waiting sequence.
     fn note_idle_lanes(&mut self) {
         let is_waiting = self.scheduler.stats().num_waiting > 0;
         for (lane, id) in self.lanes.iter_mut().zip(self.scheduler.lane_ids()) {
-            let is_idle = lane.shard.is_some() && self.scheduler.lane_stats(id).num_running == 0;
+            let stats = self.scheduler.lane_stats(id);
+            let is_idle = lane.shard.is_some() && !stats.is_draining && stats.num_running == 0;
             let since = lane.idle_since.filter(|_| is_idle).unwrap_or(self.now);
             self.report.longest_idle_ms = self.report.longest_idle_ms.max(self.now.since(since));
             lane.idle_since = (is_idle && is_waiting).then_some(since);
