@@ -6,7 +6,7 @@
 //! long prompts.
 //!
 //! Roles are a preference. A sequence is handed over at most once, and what another lane cannot read it computes itself.
-//! While no lane of one role is connected, the lanes of the other one do everything.
+//! While no lane of one role serves, the lanes of the other one do everything.
 
 use crate::config::SchedulerConfig;
 use crate::event::LaneId;
@@ -15,7 +15,7 @@ use crate::lifecycle::Lifecycle;
 use crate::sequence::{Phase, Sequence, SequenceKey};
 use trunkline_kv::CachePriority;
 
-/// The division of work between the connected lanes.
+/// The division of work between the lanes that serve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Roles {
     /// Lanes with a lower number compute prompts for the others; 0 if all lanes do everything.
@@ -29,17 +29,17 @@ impl Roles {
         let num_prefill_lanes = parts.config.num_prefill_lanes;
         let shards = parts.lanes().filter_map(|lane| lane.shard.as_ref());
         let block_size = shards.map(|shard| shard.limits.block_size).max().unwrap_or(1);
-        let mut connected = parts.lanes().filter(|lane| lane.shard.is_some());
+        let serving = || parts.lanes().filter(|lane| lane.serves());
         let is_divided = num_prefill_lanes > 0
-            && parts.lanes().any(|lane| is_prefill(parts.config, lane.id) && lane.has_shared_store())
-            && connected.any(|lane| !is_prefill(parts.config, lane.id) && lane.shared.reads_others());
+            && serving().any(|lane| is_prefill(parts.config, lane.id) && lane.has_shared_store())
+            && serving().any(|lane| !is_prefill(parts.config, lane.id) && lane.shared.reads_others());
         Self { num_prefill_lanes: if is_divided { num_prefill_lanes } else { 0 }, block_size }
     }
 
     /// Returns true if a waiting sequence may run on a lane: it is of the lane's kind, or fits no lane of its own kind.
     pub(crate) fn let_take(self, parts: &Lifecycle<'_>, lane: LaneId, sequence: &Sequence) -> bool {
         let is_for = |lane: LaneId| self.is_long(sequence) == (lane.0 < self.num_prefill_lanes);
-        let takes = |other: &Lane| other.shard.as_ref().is_some_and(|shard| shard.takes(sequence));
+        let takes = |other: &Lane| other.serves() && other.shard().takes(sequence);
         self.num_prefill_lanes == 0
             || is_for(lane)
             || !parts.lanes().any(|other| is_for(other.id) && takes(other))
