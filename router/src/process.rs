@@ -234,10 +234,16 @@ fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
             "`--kv-object-store` works with one shard; hint: leave out `--replicas`, or start a server for each shard"
         ),
         num_shards if settings.limits.prefill_replicas as usize >= num_shards => anyhow::bail!(
-            "`--prefill-replicas` is {}, but there {}; hint: leave at least one for the streams",
-            settings.limits.prefill_replicas,
-            if num_shards == 1 { "is 1 shard".to_owned() } else { format!("are {num_shards} shards") }
+            "`--prefill-replicas` is {}, but the number of shards is {num_shards}; hint: leave at least one for the \
+             streams",
+            settings.limits.prefill_replicas
         ),
+        _ if settings.limits.prefill_replicas > 0 && settings.shard_cache.kv_disk_path.is_none() => {
+            anyhow::bail!(
+                "`--prefill-replicas` needs `--kv-disk-path`, through which replicas exchange what they computed; hint: a \
+             folder in /dev/shm keeps it in memory"
+            )
+        }
         _ => Ok(()),
     }
 }

@@ -115,8 +115,8 @@ settings! {
         /// uses them where they are predicted to pay, a number uses up to as many wherever there are any. The text
         /// is the same in any case.
         speculate: Speculate = Speculate::Auto, Form::OffAutoOrCount(MAX_SPECULATE);
-        /// The number of `--replicas` that compute prompts for the others, which only continue streams and read what was
-        /// computed from `--kv-disk-path`; a folder in /dev/shm keeps it in memory.
+        /// The number of `--replicas` that compute prompts for the others, which only continue streams and read what
+        /// was computed from `--kv-disk-path`; a folder in /dev/shm keeps it in memory.
         prefill_replicas: u32 = 0, Form::count(0, MAX_REPLICAS as u64 - 1);
         /// Time after which a step still running makes `/readyz` answer 503.
         #[serde(with = "crate::value::seconds")]

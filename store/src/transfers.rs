@@ -219,8 +219,8 @@ impl Transfers {
         Ok(())
     }
 
-    /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged. `folder` is that
-    /// of another store, if it has the blocks.
+    /// Queues blocks for reading. They are read in order up to the first one that is missing or damaged. `folder` is
+    /// that of another store, if it has the blocks.
     ///
     /// # Safety
     /// The bytes at each piece's `destination` are initialised. They stay valid, and no other code reads or writes

@@ -128,8 +128,8 @@ impl Executor {
         store.transfers.begin_store(block, pieces).map_err(|error| fail(error.to_string()))
     }
 
-    /// Begins to read blocks from the store, or from another one in `folder`, each (slot, block id, key, whether to leave
-    /// out the window part). The blocks may not be used until the outcome is reported.
+    /// Begins to read blocks from the store, or from another one in `folder`, each (slot, block id, key, whether to
+    /// leave out the window part). The blocks may not be used until the outcome is reported.
     pub fn begin_restore(
         &mut self,
         restore_id: u64,

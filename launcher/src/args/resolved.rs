@@ -122,19 +122,6 @@ impl ServeConfig {
         {
             return Err(LauncherError::usage(format!("`--shard-socket` names `{}` twice", twice.display())));
         }
-        let prefill_replicas = self.limits.prefill_replicas;
-        if prefill_replicas > 0 && sockets.is_empty() && prefill_replicas >= replicas {
-            return Err(LauncherError::usage(format!(
-                "`--prefill-replicas` is {prefill_replicas}, but `--replicas` is {replicas}; hint: leave at least one \
-                 for the streams"
-            )));
-        }
-        if prefill_replicas > 0 && sockets.is_empty() && self.shard_cache.kv_disk_path.is_none() {
-            return Err(LauncherError::usage(
-                "`--prefill-replicas` needs `--kv-disk-path`, through which replicas exchange what they computed; hint: \
-                 a folder in /dev/shm keeps it in memory",
-            ));
-        }
         if self.compute.backend == Backend::Cuda { devices::check(replicas) } else { Ok(()) }
     }
 

@@ -7,10 +7,11 @@ use crate::event::Restored;
 use crate::fairness::TenantKey;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
-use crate::neighbours::{self, StoreSource};
+use crate::neighbours;
 use crate::roles::Roles;
 use crate::sequence::{PartialCopy, Phase, Run, SequenceKey};
 use crate::sequences::Sequences;
+use crate::shared_store::StoreSource;
 use crate::windows::lacks_parts;
 use crate::yielding::{Lack, Yielding};
 
@@ -132,7 +133,7 @@ fn try_admit(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Admission {
     if sequence.wait.needed_blocks_on(parts.lane.id).saturating_add(reserve) > available {
         return Admission::NoRoom;
     }
-    let (mut hit, source) = neighbours::lookup(parts, key);
+    let (mut hit, source) = neighbours::lookup(parts.lane, &parts.others, sequence);
     if let Some(shared) = shared_prefix(parts.sequences, parts.lane, key, hit.num_blocks()) {
         parts.sequences.park(key, shared.computed_by, shared.num_blocks);
         parts.counters.prefix_waits += 1;
@@ -251,7 +252,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
     shard.kv.device_mut().set_group(&mut table, retention.group.clone());
     let num_new = hit.stored().len() as u32 + u32::from(hit.partial().is_some());
     assert!(shard.kv.device_mut().grow(&mut table, num_new), "room was counted");
-    let other = source.map(|source| (source, parts.others.get_mut(source.lane)));
+    let other = source.and_then(|source| neighbours::open(&mut parts.others, source));
     let restore = shard.begin_restore(key, &mut table, hit, other);
     let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
     sequence.run = Some(Run {

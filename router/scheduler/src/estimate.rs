@@ -108,8 +108,8 @@ impl Throughput {
         is_tried
     }
 
-    /// Returns how many of `num_tokens` need not be computed if they are read instead: all of them, less those that could
-    /// be computed in the time of reading. Before both were measured, half of them.
+    /// Returns how many of `num_tokens` need not be computed if they are read instead: all of them, less those that
+    /// could be computed in the time of reading. Before both were measured, half of them.
     pub fn spared_by_reading(&self, num_tokens: u32, block_size: u32) -> u32 {
         let (Some(block_ms), Some(token_ms)) = (self.restored_block_ms.0, self.prefill_token_ms.0) else {
             return num_tokens / 2;

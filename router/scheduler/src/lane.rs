@@ -1,16 +1,16 @@
 //! One lane: a place for one shard, with the sequences that run on it.
 
-use trunkline_kv::{KvCache, StorePins};
+use trunkline_kv::{KvCache, StoreIndex, StorePins};
 
 use crate::cells::Turns;
 use crate::config::SchedulerConfig;
 use crate::estimate::Throughput;
 use crate::event::{LaneId, Millis, StoreContents};
 use crate::loss_log::LossLog;
-use crate::neighbours::SharedStore;
 use crate::running::Running;
 use crate::sequence::{Loss, Sequence, SequenceKey};
 use crate::shard::Shard;
+use crate::shared_store::{SharedStore, StoreSource};
 use crate::stats::Stats;
 
 /// The drain of a lane.
@@ -137,6 +137,35 @@ impl Lane {
     /// Takes a loss of a sequence on this lane for explained.
     pub(crate) fn explain(&mut self, loss: Loss, now: Millis) {
         self.num_excused_losses += u64::from(self.losses.explain(loss, now));
+    }
+
+    /// Returns true if the lane computes prompts for others, while there are others.
+    pub(crate) fn is_prefill(&self, config: &SchedulerConfig) -> bool {
+        self.id.0 < config.num_prefill_lanes
+    }
+
+    /// Names the store as it is now.
+    pub(crate) fn source(&self) -> StoreSource {
+        StoreSource { lane: self.id, opening: self.shared.opening }
+    }
+
+    /// Returns true if a shard is connected whose store other lanes can read.
+    pub(crate) fn has_shared_store(&self) -> bool {
+        self.shard.is_some() && self.shared_index().is_some()
+    }
+
+    /// Returns the index of the store, if other lanes can read it.
+    pub(crate) fn shared_index(&self) -> Option<&StoreIndex> {
+        self.shared.folder.as_ref()?;
+        self.shard.as_ref().map_or(self.shared.lost.as_ref(), |shard| shard.kv.store())
+    }
+
+    /// Returns the index of the store, of the connected shard or the lost one.
+    pub(crate) fn shared_index_mut(&mut self) -> Option<&mut StoreIndex> {
+        match &mut self.shard {
+            Some(shard) => shard.kv.store_mut(),
+            None => self.shared.lost.as_mut(),
+        }
     }
 
     pub(crate) fn new_wire_id(&mut self) -> u64 {

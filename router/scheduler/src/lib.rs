@@ -72,6 +72,7 @@ pub mod sequence;
 pub mod sequence_map;
 mod sequences;
 mod shard;
+mod shared_store;
 pub mod starts;
 mod stats;
 pub mod step_cost;

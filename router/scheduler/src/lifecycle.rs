@@ -53,7 +53,10 @@ impl Lifecycle<'_> {
 
     /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
     pub(crate) fn enter_queue(&mut self, key: SequenceKey) {
-        let (cached_tokens, num_readable) = neighbours::cached_tokens(self, &self.sequences[key]);
+        let (cached_tokens, num_readable) = {
+            let lanes: Vec<&Lane> = self.lanes().collect();
+            neighbours::cached_tokens(self.config, &lanes, &self.sequences[key])
+        };
         self.sequences.enter_queue(key, cached_tokens, self.config.cached_first_window_ms);
         self.sequences[key].wait.num_readable_tokens = num_readable;
     }

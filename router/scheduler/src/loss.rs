@@ -39,7 +39,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
     for chunk in lost.steps.iter().flat_map(|step| &step.chunks) {
         parts.sequences.release_cost(chunk.key, chunk.cost);
     }
-    neighbours::end_lost_reads(parts, lost);
+    neighbours::end_lost_reads(&mut parts.others, parts.sequences, lost);
     let in_flight = in_flight(lost);
     let loss = parts.lane.losses.begin(parts.lane.id, parts.now, !in_flight.is_empty());
     for &key in &in_flight {

@@ -16,8 +16,8 @@ use trunkline_kv::{BlockHold, RestoredBlock};
 
 use crate::estimate::Throughput;
 use crate::event::Millis;
-use crate::neighbours::StoreSource;
 use crate::sequence::SequenceKey;
+use crate::shared_store::StoreSource;
 
 /// All restores of a shard whose outcomes have not arrived.
 #[derive(Debug, Default)]

@@ -1,14 +1,13 @@
 //! Lanes that compute prompts for the others (`SchedulerConfig::num_prefill_lanes`).
 //!
 //! A prompt of which more than one block has to be computed runs on a prefill lane, up to the end of its last whole
-//! block. Once its blocks are in the lane's store, the sequence goes back to the queue, and one of the other lanes takes
-//! it: it reads the blocks from there (`neighbours.rs`) and computes the rest. So the steps of the other lanes have no
-//! long prompts.
+//! block. Once its blocks are in the lane's store, the sequence goes back to the queue, and one of the other lanes
+//! takes it: it reads the blocks from there (`neighbours.rs`) and computes the rest. So the steps of the other lanes
+//! have no long prompts.
 //!
-//! Roles are a preference. A sequence is handed over at most once, and what another lane cannot read it computes itself.
-//! While no lane of one role serves, the lanes of the other one do everything.
+//! Roles are a preference. A sequence is handed over at most once, and what another lane cannot read it computes
+//! itself. While no lane of one role serves, the lanes of the other one do everything.
 
-use crate::config::SchedulerConfig;
 use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
@@ -31,8 +30,8 @@ impl Roles {
         let block_size = shards.map(|shard| shard.limits.block_size).max().unwrap_or(1);
         let serving = || parts.lanes().filter(|lane| lane.serves());
         let is_divided = num_prefill_lanes > 0
-            && serving().any(|lane| is_prefill(parts.config, lane.id) && lane.has_shared_store())
-            && serving().any(|lane| !is_prefill(parts.config, lane.id) && lane.shared.reads_others());
+            && serving().any(|lane| lane.is_prefill(parts.config) && lane.has_shared_store())
+            && serving().any(|lane| !lane.is_prefill(parts.config) && lane.shared.reads_others());
         Self { num_prefill_lanes: if is_divided { num_prefill_lanes } else { 0 }, block_size }
     }
 
@@ -51,8 +50,8 @@ impl Roles {
         !sequence.was_handed_over && num_missing > self.block_size
     }
 
-    /// Returns the position at which a lane hands a waiting sequence over that it is about to take. None if it keeps the
-    /// sequence: it is short, its blocks are not stored, or its prompt is all that is asked for.
+    /// Returns the position at which a lane hands a waiting sequence over that it is about to take. None if it keeps
+    /// the sequence: it is short, its blocks are not stored, or its prompt is all that is asked for.
     pub(crate) fn hand_over_at(self, lane: &Lane, sequence: &Sequence) -> Option<u32> {
         let is_kept = lane.id.0 >= self.num_prefill_lanes
             || !self.is_long(sequence)
@@ -66,14 +65,9 @@ impl Roles {
     }
 }
 
-/// Returns true if a lane computes prompts for others, while there are others.
-pub(crate) fn is_prefill(config: &SchedulerConfig, lane: LaneId) -> bool {
-    lane.0 < config.num_prefill_lanes
-}
-
 /// Returns the sequences to the queue whose prompts are computed and stored for another lane.
 pub(crate) fn hand_over(parts: &mut Lifecycle<'_>) {
-    if !is_prefill(parts.config, parts.lane.id) {
+    if !parts.lane.is_prefill(parts.config) {
         return;
     }
     let shard = parts.lane.shard();

@@ -15,7 +15,7 @@ use crate::constraint::Constraint;
 use crate::estimate::OwnAcceptance;
 use crate::event::{LaneId, Millis, Pinned, Pooling, Priority, Restored, SequenceRequest, Usage};
 use crate::fairness::TenantKey;
-use crate::neighbours::StoreSource;
+use crate::shared_store::StoreSource;
 
 /// Names a sequence in a [`SequenceMap`](crate::sequence_map::SequenceMap). A key is reused after its sequence is
 /// removed.

@@ -1,17 +1,18 @@
 //! The scheduler's view of one connected shard: its limits, its KV index, and the plans and restores in flight.
 
+use std::sync::Arc;
+
 use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
 
 use crate::config::SchedulerConfig;
 use crate::event::{RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
-use crate::lane::Lane;
 use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
-use crate::neighbours::{self, StoreSource};
 use crate::outbox::Outbox;
 use crate::plan::{BlockRestore, BlockStore, Restore};
 use crate::restores::Restores;
 use crate::sequence::{Run, RunRestore, Sequence, SequenceKey};
+use crate::shared_store::StoreSource;
 use crate::stats::Stats;
 
 /// The most blocks of one sequence that one step stores; with more, the step would wait for the disk.
@@ -120,24 +121,20 @@ impl Shard {
     }
 
     /// Begins to read the stored blocks of a hit into a table that has already grown by as many. The restore goes with
-    /// the plan that is being made. `other` is the lane whose store has the blocks, if it is not the own one.
+    /// the plan that is being made. `other` is the store that has the blocks, if it is not the own one.
     pub(crate) fn begin_restore(
         &mut self,
         key: SequenceKey,
         table: &mut BlockTable,
         hit: &PrefixHit,
-        other: Option<(StoreSource, &mut Lane)>,
+        other: Option<(StoreSource, Arc<str>, &mut StoreIndex)>,
     ) -> Option<RunRestore> {
         if hit.stored().is_empty() {
             return None;
         }
-        let source = other.as_ref().map(|(source, _)| *source);
-        let (index, store_folder) = match other {
-            Some((_, lane)) => {
-                let (index, folder) = neighbours::index_of(lane).expect("the lookup found the store");
-                (Some(index), folder.to_string())
-            }
-            None => (None, String::new()),
+        let (source, store_folder, index) = match other {
+            Some((source, folder, index)) => (Some(source), folder.to_string(), Some(index)),
+            None => (None, String::new(), None),
         };
         let blocks = self.kv.begin_restore(table, hit, index);
         let restore_id = self.restores.begin(key, blocks.len() as u32, self.steps.next_step_id());

@@ -5,10 +5,11 @@ use trunkline_kv::RestoredBlock;
 
 use crate::event::Restored;
 use crate::lifecycle::Lifecycle;
-use crate::neighbours::{self, StoreSource};
+use crate::neighbours;
 use crate::plan::{RestoreOutcome, Transfers};
 use crate::restores::{AbandonedRestore, num_windowed};
 use crate::sequence::{Phase, SequenceKey};
+use crate::shared_store::StoreSource;
 
 /// Takes the outcomes of transfers.
 pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
@@ -56,7 +57,7 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     run.restored =
         Restored { num_tokens: num_good as u32 * shard.limits.block_size, time_us: outcome.time_us };
     if let Some(source) = restore.source {
-        neighbours::end_reads(parts, source, &restore.blocks, num_good);
+        neighbours::end_reads(parts.lane, &mut parts.others, source, &restore.blocks, num_good);
         parts.counters.moved_blocks += num_good as u64;
     }
     parts.lane.throughput.add_restore(num_good as u32, outcome.time_us);
@@ -79,7 +80,7 @@ fn end_reads(
     num_good: usize,
 ) {
     match source {
-        Some(source) => neighbours::end_reads(parts, source, restored, num_good),
+        Some(source) => neighbours::end_reads(parts.lane, &mut parts.others, source, restored, num_good),
         None => parts.lane.shard_mut().kv.end_reads(restored, num_good),
     }
 }

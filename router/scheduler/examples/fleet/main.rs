@@ -4,8 +4,8 @@
 //! the lanes complete the same requests if all of them wait from the beginning.
 //!
 //! `--lose N` loses N shards after a third of the requests' time, and gives them back, empty, after `--away` seconds.
-//! `--join N` adds N shards after half of it. `--need-p99-ms N` prints instead how many lanes the trace needs at its own
-//! pace, so that the first token comes within this time at the 99th percentile.
+//! `--join N` adds N shards after half of it. `--need-p99-ms N` prints instead how many lanes the trace needs at its
+//! own pace, so that the first token comes within this time at the 99th percentile.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
 mod limits;

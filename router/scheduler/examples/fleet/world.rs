@@ -245,8 +245,8 @@ impl World<'_> {
         self.plan(scheduler);
     }
 
-    /// Loses a shard. With lanes, the others take its sequences. A server of its own is lost with its scheduler, and its
-    /// clients send their requests again at once.
+    /// Loses a shard. With lanes, the others take its sequences. A server of its own is lost with its scheduler, and
+    /// its clients send their requests again at once.
     fn leave(&mut self, shard: usize) {
         let (scheduler, lane) = self.place(shard);
         *self.num_losses.entry((scheduler, lane)).or_default() += 1;
