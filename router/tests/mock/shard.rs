@@ -212,6 +212,7 @@ impl ShardService for Service {
             kv_dtype: "none".into(),
             weight_bytes: 1,
             num_store_slots: self.plan.store.as_ref().map_or(0, |(_, slots)| *slots),
+            reads_other_stores: false,
             store_folder: self
                 .plan
                 .store

@@ -137,6 +137,9 @@ impl FakeStore {
             let is_busy = self.is_busy[block.slot as usize];
             assert!(!is_own || !is_busy, "a slot that is read is not written");
             if rng.once_in(self.plan.broken_block) {
+                if !is_own {
+                    break; // The store's own shard finds the damage later.
+                }
                 self.slots[block.slot as usize] = None;
             }
             // Another read may have found the damage before.
