@@ -138,7 +138,7 @@ message! { BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
 allowed_tokens, awaits_mask, score, draft_token_ids, draft_masks, num_own_drafts }
 message! { BlockStore: block_index, slot }
-message! { Restore: restore_id, blocks }
+message! { Restore: restore_id, blocks, store_folder }
 message! { BlockRestore: slot, block_id, key, base_only }
 message! { SamplingParams: temperature, top_p, top_k, min_p, seed, choice, presence_penalty, frequency_penalty,
 repetition_penalty, min_tokens, end_token_ids, num_top_logprobs, logprobs, logit_bias, allowed_tokens, mask_id,
@@ -154,7 +154,7 @@ message! { DescribeResponse: contract_version, architecture, vocab_size, num_lay
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
 bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts, pooling, vector_size,
-labels, whole_prompts, only_pools, recurrent, asks_about_pairs }
+labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {

@@ -89,6 +89,7 @@ fn shard() -> ShardInfo {
         bytes_per_window_part: 0,
         num_store_slots: 0,
         store_folder: None,
+        reads_other_stores: false,
         vectors: None,
         generates: true,
     }
