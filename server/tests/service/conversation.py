@@ -30,7 +30,7 @@ _INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescript
 
 def backend() -> FakeBackend:
     """Returns the backend with which the conversation was recorded."""
-    return FakeBackend(has_store=True)
+    return FakeBackend(has_store=True, reads_other_stores=True)
 
 
 def windowed_backend() -> FakeBackend:

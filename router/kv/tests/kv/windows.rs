@@ -193,7 +193,8 @@ fn an_abandoned_restore_keeps_its_parts_until_it_is_over() {
     let holds = kv.detach_restored(&mut table, &restored);
     kv.close(table, &[]);
     assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
-    kv.end_detached_restore(&restored, 20);
+    kv.end_detached_restore(&restored);
+    kv.end_reads(&restored, 20);
     drop(holds);
     kv.device_mut().settle();
     kv.check_invariants();
