@@ -124,8 +124,9 @@ def test_long_chats_move_with_their_blocks(tmp_path: Path) -> None:
             stream.thread.join()
         expected = [stream.text() for stream in streams]
         moved = server.metrics()["trunkline_moved_blocks_total"]
-        pid = server.pids("trunkline_server")[0]
-        os.kill(pid, signal.SIGKILL)
+        losses = total_losses(server)
+        os.kill(server.pids("trunkline_server")[0], signal.SIGKILL)
+        wait_for(lambda: total_losses(server) > losses, "the loss of the shard", 60)
         again = [Stream(server, body, path="/v1/completions") for body in bodies]
         for stream in again:
             stream.thread.join()
