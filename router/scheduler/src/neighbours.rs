@@ -53,13 +53,16 @@ pub(crate) fn cached_tokens(
         let cached = &mut cached_tokens[lane.id.0 as usize];
         let num_read = num_tokens.saturating_sub(*cached);
         *cached += lane.throughput.spared_by_reading(num_read, shard.limits.block_size);
+        if !lane.is_prefill(config) {
+            num_readable = num_readable.max(num_tokens);
+        }
     }
-    (cached_tokens, num_readable.max(num_tokens))
+    (cached_tokens, num_readable)
 }
 
 /// Returns the store that has the longest prefix of a sequence, and its tokens.
 fn longest(lanes: &[&Lane], sequence: &Sequence) -> Option<(StoreSource, u32)> {
-    if lanes.len() == 1 {
+    if lanes.len() == 1 || !lanes.iter().any(|lane| lane.shared.reads_others()) {
         return None;
     }
     let block_size = lanes.iter().find_map(|lane| lane.shard.as_ref())?.limits.block_size;
@@ -98,12 +101,11 @@ pub(crate) fn end_reads(
 /// Ends the reads of a lost shard from other lanes' stores.
 pub(crate) fn end_lost_reads(others: &mut OtherLanes<'_>, sequences: &Sequences, lost: &Shard) {
     let awaited = lost.restores.awaiting().filter_map(|key| sequences[key].run().restore.as_ref());
-    let awaited = awaited.map(|restore| (restore.source, restore.blocks.clone()));
-    let abandoned = lost.restores.abandoned().map(|restore| (restore.source, restore.blocks.clone()));
-    let reads: Vec<_> = awaited.chain(abandoned).collect();
-    for (source, blocks) in reads {
+    let awaited = awaited.map(|restore| (restore.source, &restore.blocks));
+    let abandoned = lost.restores.abandoned().map(|restore| (restore.source, &restore.blocks));
+    for (source, blocks) in awaited.chain(abandoned) {
         if let Some(source) = source {
-            release(others, source, &blocks);
+            release(others, source, blocks);
         }
     }
 }

@@ -123,7 +123,7 @@ impl Restores {
         self.abandoned.values().map(|restore| num_windowed(&restore.blocks)).sum()
     }
 
-    /// The abandoned restores.
+    /// The restores that may still write their blocks, although no sequence waits for them.
     pub(crate) fn abandoned(&self) -> impl Iterator<Item = &AbandonedRestore> {
         self.abandoned.values()
     }

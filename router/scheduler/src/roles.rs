@@ -24,13 +24,16 @@ pub(crate) struct Roles {
 }
 
 impl Roles {
+    /// Returns the roles of the lanes as they serve now.
     pub(crate) fn of(parts: &Lifecycle<'_>) -> Self {
         let num_prefill_lanes = parts.config.num_prefill_lanes;
+        if num_prefill_lanes == 0 {
+            return Self { num_prefill_lanes, block_size: 1 };
+        }
         let shards = parts.lanes().filter_map(|lane| lane.shard.as_ref());
         let block_size = shards.map(|shard| shard.limits.block_size).max().unwrap_or(1);
         let serving = || parts.lanes().filter(|lane| lane.serves());
-        let is_divided = num_prefill_lanes > 0
-            && serving().any(|lane| lane.is_prefill(parts.config) && lane.has_shared_store())
+        let is_divided = serving().any(|lane| lane.is_prefill(parts.config) && lane.has_shared_store())
             && serving().any(|lane| !lane.is_prefill(parts.config) && lane.shared.reads_others());
         Self { num_prefill_lanes: if is_divided { num_prefill_lanes } else { 0 }, block_size }
     }

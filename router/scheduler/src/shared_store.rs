@@ -1,4 +1,4 @@
-//! What lanes know of each other's stores.
+//! A lane's view of its own store and of those of the other lanes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

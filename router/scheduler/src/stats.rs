@@ -79,9 +79,9 @@ pub struct Stats {
     pub store_failures: u64,
     /// Counter: blocks read back from the store.
     pub restored_blocks: u64,
-    /// Those of them that came from the store of another lane.
+    /// Counter: blocks that were read from the store of another lane. `restored_blocks` contains them.
     pub moved_blocks: u64,
-    /// Sequences whose prompts one lane computed for another.
+    /// Counter: sequences whose prompts one lane computed for another.
     pub hand_overs: u64,
     /// Counter: restores that found a block missing or damaged.
     pub restore_failures: u64,

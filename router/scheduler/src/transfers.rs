@@ -47,7 +47,7 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     run.steps_in_flight -= 1;
     let num_good = (outcome.num_blocks as usize).min(restore.blocks.len());
     if restore.source.is_none() {
-        shard.kv.end_restore(&mut run.table, &restore.blocks, num_good);
+        shard.kv.fail_restored(&mut run.table, restore.blocks.len() - num_good);
         shard.num_store_failures = if num_good > 0 { 0 } else { shard.num_store_failures + 1 };
     }
     let num_bad = (restore.blocks.len() - num_good) as u32;
@@ -56,8 +56,8 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     let is_running = run.phase == Phase::Running;
     run.restored =
         Restored { num_tokens: num_good as u32 * shard.limits.block_size, time_us: outcome.time_us };
-    if let Some(source) = restore.source {
-        neighbours::end_reads(parts.lane, &mut parts.others, source, &restore.blocks, num_good);
+    end_reads(parts, restore.source, &restore.blocks, num_good);
+    if restore.source.is_some() {
         parts.counters.moved_blocks += num_good as u64;
     }
     parts.lane.throughput.add_restore(num_good as u32, outcome.time_us);
@@ -72,7 +72,7 @@ fn take_restore(parts: &mut Lifecycle<'_>, outcome: &RestoreOutcome) {
     parts.release_if_idle(key);
 }
 
-/// Ends the reads of an abandoned restore, from the own store or from that of another lane.
+/// Ends the reads of a restore, from the own store or from that of another lane.
 fn end_reads(
     parts: &mut Lifecycle<'_>,
     source: Option<StoreSource>,

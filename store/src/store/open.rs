@@ -129,44 +129,25 @@ impl Store {
 
     /// Attaches to another store that has blocks of the same kind, to read them.
     pub fn attach_beside(&self, folder: &Path) -> Result<Self, OpenError> {
-        let path = folder.join(RECORDS_FILE);
-        let records = folder::open_to_read(folder, RECORDS_FILE)?;
-        let blocks = folder::open_to_read(folder, BLOCKS_FILE)?;
-        let header = read_header(&records).map_err(|source| OpenError::System {
-            what: "read",
-            path: path.clone(),
-            source,
-        })?;
-        let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
-        let there = Geometry::from_header(&header).map_err(unreadable)?;
-        if !there.holds_blocks_of(&self.geometry) {
-            return Err(unreadable(format!("is of a store of {there}, expected {}", self.geometry)));
-        }
+        let (records, blocks, there) =
+            open_attached(folder, false, &self.geometry, |there| there.holds_blocks_of(&self.geometry))?;
         Ok(Self::on(Box::new(records), Box::new(blocks), there))
     }
 
     fn attach_files(folder: &Path, geometry: Geometry, is_writable: bool) -> Result<Self, OpenError> {
         geometry.check()?;
-        let path = folder.join(RECORDS_FILE);
-        let (records, blocks) = if is_writable {
-            folder::open_there(folder)?
-        } else {
-            (folder::open_to_read(folder, RECORDS_FILE)?, folder::open_to_read(folder, BLOCKS_FILE)?)
-        };
-        let fail = |source| OpenError::System { what: "read", path: path.clone(), source };
-        let header = read_header(&records).map_err(fail)?;
-        let unreadable = |what| OpenError::Unreadable { path: path.clone(), what };
-        let there = Geometry::from_header(&header).map_err(unreadable)?;
-        if there != geometry {
-            return Err(unreadable(format!("is of a store of {there}, expected {geometry}")));
-        }
+        let (records, blocks, _) = open_attached(folder, is_writable, &geometry, |there| *there == geometry)?;
         let mut newest = 0;
         each_slot(&records, &geometry, 0..geometry.num_slots, |_, slot| {
             if let Slot::Holds(record) = slot {
                 newest = newest.max(record.block.sequence);
             }
         })
-        .map_err(fail)?;
+        .map_err(|source| OpenError::System {
+            what: "read",
+            path: folder.join(RECORDS_FILE),
+            source,
+        })?;
         let store = Self::on(Box::new(records), Box::new(blocks), geometry);
         store.next_sequence.store(newest.saturating_add(1), Ordering::Relaxed);
         Ok(store)
@@ -247,6 +228,33 @@ impl Store {
         // A record that cannot be erased will be found damaged again.
         damaged.into_iter().for_each(|slot| drop(self.erase(slot)));
         Ok(found)
+    }
+}
+
+/// Opens the files of a store that another process owns. Fails unless its geometry, which is returned, `fits`.
+fn open_attached(
+    folder: &Path,
+    is_writable: bool,
+    expected: &Geometry,
+    fits: impl FnOnce(&Geometry) -> bool,
+) -> Result<(File, File, Geometry), OpenError> {
+    let (records, blocks) = if is_writable {
+        folder::open_there(folder)?
+    } else {
+        (folder::open_to_read(folder, RECORDS_FILE)?, folder::open_to_read(folder, BLOCKS_FILE)?)
+    };
+    let path = folder.join(RECORDS_FILE);
+    let header = match read_header(&records) {
+        Ok(header) => header,
+        Err(source) => return Err(OpenError::System { what: "read", path, source }),
+    };
+    match Geometry::from_header(&header) {
+        Ok(there) if fits(&there) => Ok((records, blocks, there)),
+        Ok(there) => Err(OpenError::Unreadable {
+            path,
+            what: format!("is of a store of {there}, expected {expected}"),
+        }),
+        Err(what) => Err(OpenError::Unreadable { path, what }),
     }
 }
 

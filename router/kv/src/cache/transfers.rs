@@ -78,12 +78,9 @@ impl KvCache {
         restored
     }
 
-    /// Ends a restore from the own store of which the first `num_good` blocks succeeded.
-    ///
-    /// The next block is damaged, and those after it were not read. A restore from another store changes nothing here.
-    pub fn end_restore(&mut self, table: &mut BlockTable, restored: &[RestoredBlock], num_good: usize) {
-        self.end_reads(restored, num_good);
-        let num_failed = restored.len().saturating_sub(num_good);
+    /// Notes that `num_failed` blocks of a restore from the own store, which are the table's last, are missing there.
+    /// [`KvCache::end_reads`] follows.
+    pub fn fail_restored(&mut self, table: &mut BlockTable, num_failed: usize) {
         table.store.set_num_blocks(table.store.num_blocks() - num_failed);
     }
 

@@ -45,7 +45,7 @@ pub struct WorthPolicy {
     now: u64,
     history: History,
     times: ReuseTimes,
-    /// How much a block of each octave counts. It is asked for each block of each prompt.
+    /// The weight of a block by the octave of its age. It is kept because it is needed for each block of each prompt.
     weights: [f64; NUM_OCTAVES],
     nodes: Vec<NodeState>,
     candidates: Vec<NodeId>,

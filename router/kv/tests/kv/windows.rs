@@ -172,7 +172,7 @@ fn a_restored_prefix_has_parts_only_for_its_window() {
     assert_eq!(base_only, [vec![true; 18], vec![false; 2]].concat());
     assert_eq!(table.num_needed_parts(), 2);
     assert_eq!(kv.device().window_counts().map(|counts| (counts.free, counts.needed)), Some((3, 2)));
-    kv.end_restore(&mut table, &restored, 20);
+    kv.end_reads(&restored, 20);
     kv.close(table, &tokens);
     kv.check_invariants();
     // The whole text is found on the device. A prompt that branches off before its end is read from the store.

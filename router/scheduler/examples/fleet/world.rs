@@ -84,7 +84,7 @@ impl Outcomes {
 enum Happening {
     /// A shard is lost with its cache.
     Leave(usize),
-    /// A shard comes.
+    /// A shard joins, or comes back with an empty cache.
     Join(usize),
     Arrival(usize),
     /// A shard has finished its oldest step, unless it was lost since.
@@ -109,7 +109,7 @@ struct World<'a> {
     now_us: u64,
     /// The end of the last planned step, by scheduler and lane.
     free_us: BTreeMap<(usize, u32), u64>,
-    /// How often its shard was lost.
+    /// The number of losses of its shard.
     num_losses: BTreeMap<(usize, u32), u32>,
     /// The results of its steps in flight.
     results: BTreeMap<(usize, u32), VecDeque<StepResult>>,

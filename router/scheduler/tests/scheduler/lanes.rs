@@ -114,7 +114,7 @@ fn texts_do_not_depend_on_drains() {
     assert!(num_stops > 50, "{num_stops}");
 }
 
-/// Drains a lane.
+/// Adds a drain of a lane to a scenario.
 fn drain(scenario: &mut Scenario, lane: u32, at: u64, patience_ms: u64, until: u64) {
     scenario.drains.push(Drain { lane: LaneId(lane), at: Millis(at), patience_ms, until: Millis(until) });
 }

@@ -143,8 +143,10 @@ impl Driver {
         for mut restore in std::mem::take(&mut self.restores) {
             let whole = restore.blocks.len();
             restore.blocks.truncate(num_blocks);
-            let (read, outcome) =
-                self.store.as_mut().expect("a store").read(&restore, self.now, &mut Rng::new(0));
+            let (read, outcome) = {
+                let store = self.store.as_mut().expect("a store");
+                store.read(&restore, store.opening, self.now, &mut Rng::new(0))
+            };
             assert!(num_blocks >= whole || read.len() == num_blocks);
             for (block, hashes) in read {
                 self.shard.end_restore(block, hashes);

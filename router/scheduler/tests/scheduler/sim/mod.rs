@@ -47,6 +47,8 @@ pub struct Report {
     pub num_losses: u64,
     /// Shards that were stopped because their lanes were drained.
     pub num_stops: u64,
+    /// Reads that met other blocks, because the store was opened anew meanwhile.
+    pub num_outdated_reads: u64,
     /// The lanes whose shards a poison crashed.
     pub crashed_lanes: BTreeSet<LaneId>,
     /// The longest time that a connected lane had nothing to do while a sequence waited.

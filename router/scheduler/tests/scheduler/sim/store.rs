@@ -69,17 +69,27 @@ pub struct FakeStore {
     slots: Vec<Option<(u64, Record)>>,
     is_busy: Vec<bool>,
     sequence: u64,
+    /// Counts the shards that have opened the store.
+    pub opening: u64,
 }
 
 impl FakeStore {
     pub fn new(plan: StorePlan, block_size: u32) -> Self {
         let num_slots = plan.num_slots as usize;
-        Self { plan, block_size, slots: vec![None; num_slots], is_busy: vec![false; num_slots], sequence: 0 }
+        Self {
+            plan,
+            block_size,
+            slots: vec![None; num_slots],
+            is_busy: vec![false; num_slots],
+            sequence: 0,
+            opening: 0,
+        }
     }
 
     /// Returns the contents that a starting shard finds.
     pub fn contents(&mut self, lane: LaneId) -> StoreContents {
         self.is_busy.fill(false);
+        self.opening += 1;
         let blocks = self.slots.iter().enumerate().filter_map(|(index, slot)| {
             let (sequence, record) = slot.as_ref()?;
             Some(StoredBlock {
@@ -123,21 +133,22 @@ impl FakeStore {
         is_stored
     }
 
-    /// Reads blocks, and returns them with the outcome that the shard reports. The store of another lane may have been
-    /// opened anew since the read was planned, so its slots may hold other blocks.
+    /// Reads blocks, and returns them with the outcome that the shard reports. The read was planned in an `opening` of
+    /// the store. In a later one, the slots may be written or hold other blocks.
     pub fn read(
         &mut self,
         restore: &Restore,
+        opening: u64,
         now: Millis,
         rng: &mut Rng,
     ) -> (Vec<(u32, Vec<u64>)>, RestoreOutcome) {
         let mut read = Vec::new();
         for block in restore.blocks.iter().filter(|_| !self.plan.is_lost(now)) {
-            let is_own = restore.store_folder.is_empty();
+            let is_current = opening == self.opening;
             let is_busy = self.is_busy[block.slot as usize];
-            assert!(!is_own || !is_busy, "a slot that is read is not written");
+            assert!(!is_current || !is_busy, "a slot that is read is not written");
             if rng.once_in(self.plan.broken_block) {
-                if !is_own {
+                if !restore.store_folder.is_empty() {
                     break; // The store's own shard finds the damage later.
                 }
                 self.slots[block.slot as usize] = None;
@@ -145,7 +156,7 @@ impl FakeStore {
             // Another read may have found the damage before.
             let Some((_, record)) = &self.slots[block.slot as usize] else { break };
             let is_same = record.key.as_bytes() == &block.key[..];
-            assert!(is_same || !is_own, "a slot that is to be read keeps its block");
+            assert!(is_same || !is_current, "a slot that is to be read keeps its block");
             if !is_same || is_busy {
                 break;
             }

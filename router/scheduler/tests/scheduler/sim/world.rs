@@ -37,7 +37,7 @@ enum Happening {
     /// A shard has written blocks to the store.
     Written(ShardName, Vec<Write>),
     /// A shard has read blocks from the store.
-    Read(ShardName, Restore),
+    Read(ShardName, Restore, ReadFrom),
     /// A user removes a node, or a prompt lacks blocks that the tier below has.
     Visit,
     /// Blocks of the tier below are in the lane's store, in reserved slots.
@@ -50,6 +50,13 @@ enum Happening {
 struct ShardName {
     lane: LaneId,
     number: u64,
+}
+
+/// The store that is read, and its opening when the read was planned.
+#[derive(Clone, Copy, Debug)]
+struct ReadFrom {
+    lane: usize,
+    opening: u64,
 }
 
 /// A lane with its shard and its store.
@@ -130,6 +137,7 @@ impl<'a> World<'a> {
                 num_events: 0,
                 num_losses: 0,
                 num_stops: 0,
+                num_outdated_reads: 0,
                 crashed_lanes: BTreeSet::new(),
                 longest_idle_ms: 0,
                 lane_stats: Vec::new(),
@@ -301,7 +309,7 @@ impl<'a> World<'a> {
                     self.tell(Event::Transfers(name.lane, Transfers { stores, restores: Vec::new() }));
                 }
             }
-            Happening::Read(name, restore) => {
+            Happening::Read(name, restore, from) => {
                 let lane = &mut self.lanes[name.lane.0 as usize];
                 if name.number != lane.num_shards {
                     return;
@@ -309,9 +317,10 @@ impl<'a> World<'a> {
                 if lane.shard.is_none() {
                     return;
                 }
-                let source = restore.store_folder.parse().unwrap_or(name.lane.0 as usize);
-                let Some(store) = &mut self.lanes[source].store else { return };
-                let (read, outcome) = store.read(&restore, self.now, &mut self.rng);
+                let Some(store) = &mut self.lanes[from.lane].store else { return };
+                let (read, outcome) = store.read(&restore, from.opening, self.now, &mut self.rng);
+                let is_short = read.len() < restore.blocks.len();
+                self.report.num_outdated_reads += u64::from(is_short && from.opening != store.opening);
                 let Some(shard) = &mut self.lanes[name.lane.0 as usize].shard else { return };
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
@@ -475,7 +484,9 @@ impl<'a> World<'a> {
         let Some(plan) = self.scenario.store.filter(|plan| !plan.is_lost(self.now)) else { return };
         let store = &mut self.lane(lane).store;
         if store.as_ref().is_none_or(|store| store.block_size != block_size) {
-            *store = Some(FakeStore::new(plan, block_size));
+            let mut new = FakeStore::new(plan, block_size);
+            new.opening = store.as_ref().map_or(0, |replaced| replaced.opening);
+            *store = Some(new);
         }
         let contents = store.as_mut().expect("just opened").contents(lane);
         self.tell(Event::StoreReady(lane, contents));
@@ -598,7 +609,10 @@ impl<'a> World<'a> {
             let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block));
             let at = self.now.plus(times.read_ms(&mut self.rng));
-            self.at(at, Happening::Read(name, restore.clone()));
+            let lane = restore.store_folder.parse().unwrap_or(id.0 as usize);
+            let opening =
+                self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
+            self.at(at, Happening::Read(name, restore.clone(), ReadFrom { lane, opening }));
         }
         if !writes.is_empty() {
             let at = free_at.plus(self.rng.range(0, times.max_delay_ms));
