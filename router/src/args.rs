@@ -20,7 +20,7 @@ Options:
       --listener <FD>          Accept connections from this inherited socket instead of opening one
       --metrics-listener <FD>  The same for the connections of `--metrics-port`
       --accept-when-ready      Accept connections only once the shard is ready
-      --lifeline               Exit at once when standard input ends, and ignore SIGINT
+      --lifeline               Take orders from standard input, exit at once when it ends, and ignore SIGINT
       --version                Print the version
       --help                   Print this help
 ";

@@ -21,5 +21,6 @@
 
 pub mod args;
 pub mod exit;
+mod launcher;
 pub mod process;
 pub mod server;

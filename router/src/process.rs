@@ -4,18 +4,19 @@
 
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use crate::args::{self, Command, Start, reasoning_format, tool_format};
 use crate::exit::End;
+use crate::launcher;
 use crate::server::{Front, Server};
 use futures::future::BoxFuture;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use trunkline_api::app::App;
 use trunkline_base::limits::ServerLimits;
 use trunkline_base::log;
@@ -24,18 +25,12 @@ use trunkline_base::tenants::{Access, AccessError};
 use trunkline_base::trace::Exporter;
 use trunkline_base::watermark::{self, KeyError};
 use trunkline_engine::kv_events::{Endpoint, Publish, PublishedEvents, Topic};
-use trunkline_engine::shard::Health;
 use trunkline_generation::model::Model;
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::tls::Tls;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_scheduler::LaneStats;
-use trunkline_settings::{
-    EXIT_CUT, KEY_VARIABLE, Report, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE,
-};
+use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE};
 
-/// Exit code after the launcher has ended.
-const EXIT_LIFELINE: i32 = 1;
 /// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
 /// Connections that wait in the kernel until they are accepted, as many as tokio's own listeners have.
@@ -111,9 +106,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     // Install the handlers first, so that a signal during the start does not kill the process.
     let terminate = termination(start.lifeline).map_err(|error| End::Bug(error.into()))?;
     let mut replaced = signal(SignalKind::user_defined2()).map_err(|error| End::Bug(error.into()))?;
-    if start.lifeline {
-        watch_lifeline();
-    }
+    let orders = start.lifeline.then(launcher::read_orders);
     check_shards(&settings).map_err(End::User)?;
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let (server, replies) = (&settings.server, &settings.replies);
@@ -188,17 +181,8 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
             useless.iter().for_each(|line| tracing::warn!("{line}"));
         }
     });
-    if start.lifeline {
-        tokio::spawn(async {
-            if has_left.await.is_ok() {
-                report(&Report::Left);
-            }
-        });
-        for (lane, socket) in settings.shard_sockets.into_iter().enumerate() {
-            tokio::spawn(report_ready(server.app.clone(), lane, socket.clone()));
-            tokio::spawn(report_excuses(server.app.served.lanes.clone(), lane, socket.clone()));
-            tokio::spawn(report_hangs(server.app.served.health.clone(), lane, socket));
-        }
+    if let Some(orders) = orders {
+        launcher::attend(&server.app, &settings.shard_sockets, orders, has_left);
     }
     if let Some(publisher) = publisher {
         server.app.kv_events.publish_to(publisher);
@@ -290,46 +274,6 @@ fn adopt(inherited: RawFd) -> io::Result<TcpListener> {
     // The launcher's queue of connections is short, because the standard library offers no choice.
     SockRef::from(&listener).listen(BACKLOG)?;
     TcpListener::from_std(listener)
-}
-
-/// Writes a line for the launcher to stdout, which nothing else uses.
-fn report(report: &Report) {
-    let line = serde_json::to_string(report).map_err(io::Error::other);
-    if let Err(error) = line.and_then(|line| writeln!(io::stdout(), "{line}")) {
-        tracing::error!(%error, ?report, "cannot write to the launcher");
-    }
-}
-
-/// Tells the launcher when the shard of a lane computes for the first time.
-async fn report_ready(app: Arc<App>, lane: usize, socket: PathBuf) {
-    let answers = app.served.wait_lane_ready(lane).await.answers();
-    report(&Report::Ready { socket, answers });
-}
-
-/// Tells the launcher each time that the shard of a lane hangs.
-async fn report_hangs(mut health: watch::Receiver<Vec<Health>>, lane: usize, shard_socket: PathBuf) {
-    let mut told = 0;
-    while health.changed().await.is_ok() {
-        let now = health.borrow_and_update()[lane];
-        if now.hangs > told {
-            let seconds = now.hung_for().as_secs();
-            report(&Report::HungShard { socket: shard_socket.clone(), seconds });
-        }
-        told = now.hangs;
-    }
-}
-
-/// Tells the launcher of the losses that it should not hold against the shard of a lane.
-async fn report_excuses(mut lanes: watch::Receiver<Vec<LaneStats>>, lane: usize, shard_socket: PathBuf) {
-    let mut told = 0;
-    while let Ok(num_excused) = lanes
-        .wait_for(|lanes| lanes[lane].excused_losses > told)
-        .await
-        .map(|lanes| lanes[lane].excused_losses)
-    {
-        report(&Report::Excused { socket: shard_socket.clone(), num_losses: num_excused - told });
-        told = num_excused;
-    }
 }
 
 /// Loads the certificate and parses the origins.
@@ -459,14 +403,4 @@ fn termination(lifeline: bool) -> std::io::Result<impl Future<Output = ()>> {
             }
         }
     })
-}
-
-/// Ends the process when standard input ends, which means that the launcher has ended.
-fn watch_lifeline() {
-    std::thread::spawn(|| {
-        let mut discard = std::io::sink();
-        // An error on the pipe has the same meaning as its end.
-        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut discard);
-        std::process::exit(EXIT_LIFELINE);
-    });
 }

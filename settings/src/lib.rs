@@ -105,7 +105,7 @@ pub struct ServeSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Report {
-    /// The router accepts connections, and the shard at this socket computes for the first time.
+    /// The router accepts connections, and the shard at this socket computes since it was started.
     Ready { socket: PathBuf, answers: Answers },
     /// The router has closed the listening socket, because another one accepts its connections.
     Left,
@@ -117,8 +117,22 @@ pub enum Report {
     },
     /// Requests are to blame for the last losses of the router's shard, so they say nothing about the shard.
     Excused { socket: PathBuf, num_losses: u64 },
+    /// Nothing is left on the shard at this socket, whose lane drains.
+    Drained { socket: PathBuf },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
+}
+
+/// An order of the launcher to the router, one line of JSON on the router's standard input. The end of that input means
+/// that the launcher has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Order {
+    /// Start no sequence on the shard at this socket while another one serves. What runs there goes on with another
+    /// shard after this time.
+    Drain { socket: PathBuf, patience_ms: u64 },
+    /// End the drain of the shard at this socket.
+    Undrain { socket: PathBuf },
 }
 
 /// The kind of answer that a user of the served model wants first.

@@ -105,8 +105,9 @@ struct LaneLabels {
 /// Writes the metrics of each lane.
 fn encode_lanes(encoder: &mut DescriptorEncoder, lanes: &[LaneStats]) -> Result<(), std::fmt::Error> {
     type Value = fn(&LaneStats) -> u64;
-    let gauges: [(&str, &str, Value); 4] = [
+    let gauges: [(&str, &str, Value); 5] = [
         ("ready", "1 while the lane's shard is connected", |lane| u64::from(lane.is_connected)),
+        ("draining", "1 while the lane drains, or is drained", |lane| u64::from(lane.is_draining)),
         ("running_sequences", "Sequences that run on the lane", |lane| lane.num_running),
         ("kv_blocks_held", "Blocks of the lane held by sequences or pins", |lane| lane.blocks_held),
         ("kv_blocks_cached", "Blocks of the lane held only by its KV index", |lane| lane.blocks_cached),

@@ -90,12 +90,13 @@ impl ServedModel {
         }
     }
 
-    /// Waits until the shard of a lane computes for the first time, and returns its description.
-    pub async fn wait_lane_ready(&self, lane: usize) -> Arc<ShardInfo> {
+    /// Waits until a shard of a lane computes, other than the one with the description `last`, and returns its own.
+    pub async fn wait_lane_ready(&self, lane: usize, last: Option<&Arc<ShardInfo>>) -> Arc<ShardInfo> {
         let (mut shards, mut health) = (self.shards.clone(), self.health.clone());
         loop {
             let status = self.shards.borrow()[lane].clone();
             if let ShardStatus::Ready(info) = status
+                && last.is_none_or(|last| !Arc::ptr_eq(last, &info))
                 && self.wellness(lane).is_ok()
             {
                 return info;

@@ -179,7 +179,8 @@ impl Server {
         let links: Vec<_> = lanes()
             .map(|(lane, socket)| {
                 let (events, shards) = (ends.links.clone(), ends.shards.clone());
-                let end = LinkEnd { lane, events, shards, health: app.served.health.clone() };
+                let (health, lanes) = (app.served.health.clone(), ends.lanes.clone());
+                let end = LinkEnd { lane, events, shards, health, lanes };
                 run_link(socket, end, store_gate.clone())
             })
             .collect();

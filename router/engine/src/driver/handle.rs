@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use trunkline_grammar::Constraint;
 use trunkline_scheduler::{
-    EndReason, Event, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId, SequenceRequest,
-    TenantShare, TenantWeight, TokenScore,
+    EndReason, Event, LaneId, Millis, Pinned, RejectReason, SampledToken, Scheduler, SequenceId,
+    SequenceRequest, TenantShare, TenantWeight, TokenScore,
 };
 
 use trunkline_base::limits::MAX_WAITING_TOKENS;
@@ -55,6 +55,7 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     Finish(SequenceId),
     Abort(SequenceId),
+    Drain { lane: LaneId, patience_ms: Option<u64> },
     Ask(Question),
 }
 
@@ -139,6 +140,12 @@ impl DriverHandle {
         });
         self.commands.send(Command::Ask(question)).await.map_err(|_| DriverGone)?;
         answered.await.map_err(|_| DriverGone)
+    }
+
+    /// Begins to drain a lane, or ends its drain; see [`Event::Drain`].
+    pub async fn set_drain(&self, lane: LaneId, patience_ms: Option<u64>) {
+        // If this fails, the driver has ended, and nothing runs on any lane.
+        let _ = self.commands.send(Command::Drain { lane, patience_ms }).await;
     }
 
     /// Changes the tenants' shares of the KV cache and their weights in the queue.

@@ -354,6 +354,7 @@ impl Driver {
                     self.handle(Event::Abort(id));
                 }
             }
+            Command::Drain { lane, patience_ms } => self.handle(Event::Drain { lane, patience_ms }),
             Command::Ask(question) if self.has_answered => self.next_question = Some(question),
             Command::Ask(question) => {
                 self.has_answered = true;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use trunkline_scheduler::{LaneId, StepResult, StoreContents, Transfers};
+use trunkline_scheduler::{LaneId, LaneStats, StepResult, StoreContents, Transfers};
 
 use super::client::{client, connect, failed, within};
 use super::info::ShardInfo;
@@ -44,12 +44,17 @@ pub struct LinkEnd {
     /// The shards of all lanes, which must compute the same.
     pub shards: watch::Receiver<Vec<ShardStatus>>,
     pub health: watch::Receiver<Vec<Health>>,
+    pub lanes: watch::Receiver<Vec<LaneStats>>,
 }
 
 impl LinkEnd {
     /// Reports an event. Returns false if the driver is gone.
     async fn tell(&self, event: LinkEvent) -> bool {
         self.events.send((self.lane, event)).await.is_ok()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.lanes.borrow()[self.lane.0 as usize].is_drained
     }
 
     /// Returns true if the shard does not answer, or its step does not end, while the shard of another lane is well.
@@ -104,7 +109,9 @@ pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGa
         }
         if let Err(error) = outcome {
             let text = error.to_string();
-            if was_ready {
+            if was_ready && driver.is_drained() {
+                tracing::info!(lane = driver.lane.0, "the shard of a drained lane has ended");
+            } else if was_ready {
                 tracing::error!(lane = driver.lane.0, %error, "shard lost");
             } else if matches!(error, ShardError::Unreachable { .. }) {
                 tracing::debug!(lane = driver.lane.0, %error, "shard is not listening yet");
