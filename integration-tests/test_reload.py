@@ -22,10 +22,14 @@ WHOLE_BLOCKS = 256
 PAUSE_S = 0.05
 
 
-def reload(server: Trunkline) -> subprocess.CompletedProcess[str]:
+def ask(server: Trunkline, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command that finds the server by its private folder."""
     environment = os.environ | {"TMPDIR": server.runtime.name, "XDG_RUNTIME_DIR": server.runtime.name}
-    command = [str(TRUNKLINE), "reload", str(server.process.pid)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run([str(TRUNKLINE), *command], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def reload(server: Trunkline) -> subprocess.CompletedProcess[str]:
+    return ask(server, "reload", str(server.process.pid))
 
 
 def children(server: Trunkline) -> set[int]:
@@ -103,6 +107,32 @@ def test_no_request_fails_while_settings_change(tmp_path: Path) -> None:
         assert len(children(server)) == 2
         assert "exited unexpectedly" not in server.log()
         assert "Traceback" not in server.log()
+
+
+def test_no_request_fails_while_lanes_come_and_go(tmp_path: Path) -> None:
+    def shards() -> int:
+        return len(server.pids("trunkline_server serve"))
+
+    def progress() -> None:
+        done = list(counts)
+        wait_for(lambda: all(n > d for n, d in zip(counts, done, strict=True)), "requests")
+
+    with serving("--replicas", "2", "--kv-disk-path", str(tmp_path), "--kv-disk-size", "1GiB") as server:
+        with clients(server, whole, streamed, streamed, one_connection_each, probe) as counts:
+            for lane in ("1", "0"):
+                progress()
+                outcome = ask(server, "lanes", "drain", lane)
+                assert (outcome.stdout, shards()) == (f"lane {lane} is drained\n", 1), outcome.stderr
+                progress()
+                outcome = ask(server, "lanes", "add", lane)
+                assert (outcome.stdout, shards()) == (f"lane {lane} serves\n", 2), outcome.stderr
+            old = children(server)
+            assert reload(server).returncode == 0
+            wait_for(lambda: not any(map(alive, old)), "the old processes to end")
+            wait_for(lambda: ask(server, "lanes").stdout.count("serves") == 2, "both lanes")
+            progress()
+        assert shards() == 2
+        assert all(word not in server.log() for word in ("WARN", "ERROR", "exited unexpectedly", "Traceback"))
 
 
 def test_a_stream_is_finished_by_the_old_pair() -> None:

@@ -1,13 +1,14 @@
 //! A process that asked over the socket in the private folder and waits for the answer.
 
+use std::fmt;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The answer after a reload; any other line is the reason why there was none.
-pub(crate) const RELOADED: &str = "reloaded\n";
+/// The answer after what a caller asked for was done; any other line is the reason why it was not.
+pub(crate) const DONE: &str = "done\n";
 /// Longest time for one line, which either side writes at once.
 pub(crate) const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -22,6 +23,49 @@ pub(crate) struct Status {
     #[serde(default)]
     pub(crate) shards: Option<(usize, usize)>,
     pub(crate) uptime_s: u64,
+    /// The lanes, in order.
+    #[serde(default)]
+    pub(crate) lanes: Vec<Lane>,
+}
+
+/// A lane in the answer to `trunkline status`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Lane {
+    pub(crate) state: LaneState,
+    /// The process id of the shard, if it runs and the launcher has started it.
+    pub(crate) pid: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LaneState {
+    Serves,
+    Starts,
+    /// The shard has crashed and is started again.
+    Restarts,
+    /// A shard of the old settings still has the lane's place.
+    Waits,
+    Drains,
+    Drained,
+    /// The shard crashed too often.
+    GivenUp,
+    /// Others start the shard, of which the launcher knows nothing.
+    Elsewhere,
+}
+
+impl fmt::Display for LaneState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Serves => "serves",
+            Self::Starts => "starts",
+            Self::Restarts => "restarts",
+            Self::Waits => "waits for the old shard",
+            Self::Drains => "drains",
+            Self::Drained => "drained",
+            Self::GivenUp => "given up",
+            Self::Elsewhere => "started by others",
+        })
+    }
 }
 
 impl Status {
@@ -31,7 +75,7 @@ impl Status {
     }
 }
 
-/// A process that waits for the outcome of a reload, or for the server's status.
+/// A process that waits for the outcome of what it asked for, or for the server's status.
 #[derive(Debug)]
 pub struct Caller(UnixStream);
 
@@ -40,10 +84,10 @@ impl Caller {
         Self(stream)
     }
 
-    /// Sends the outcome of a reload.
+    /// Sends the outcome.
     pub(crate) fn answer(self, outcome: Result<(), &str>) {
         match outcome {
-            Ok(()) => self.send(RELOADED),
+            Ok(()) => self.send(DONE),
             Err(reason) => self.send(&format!("{reason}\n")),
         }
     }

@@ -6,9 +6,9 @@ use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+use crate::args::parsed::LanesCommand;
 use crate::args::resolved::{ModelRef, Request, ServeConfig};
 use crate::args::{self, ParseError};
-use crate::caller::RELOADED;
 use crate::error::LauncherError;
 use crate::listen::Listener;
 use crate::pace::Pace;
@@ -40,7 +40,16 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Reload(pid) => {
             control::reload(pid)?;
-            print(RELOADED)
+            print("reloaded\n")
+        }
+        Request::Lanes(pid, LanesCommand::List) => print(&status::lanes(&control::status_of(pid)?)),
+        Request::Lanes(pid, LanesCommand::Drain { lane }) => {
+            control::drain_lane(pid, lane)?;
+            print(&format!("lane {lane} is drained\n"))
+        }
+        Request::Lanes(pid, LanesCommand::Add { lane }) => {
+            control::add_lane(pid, lane)?;
+            print(&format!("lane {lane} serves\n"))
         }
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {

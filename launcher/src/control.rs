@@ -1,4 +1,4 @@
-//! The socket in a launcher's private folder, over which `trunkline reload` and `trunkline status` ask.
+//! The socket in a launcher's private folder, over which `trunkline reload`, `lanes` and `status` ask.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,13 +7,16 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-use crate::caller::{Caller, LINE_TIMEOUT, RELOADED, Status};
+use crate::caller::{Caller, DONE, LINE_TIMEOUT, Status};
 use crate::error::LauncherError;
 use crate::process::Event;
 use crate::runtime_dir::{self, RuntimeDir};
 
 const RELOAD: &str = "reload\n";
 const STATUS: &str = "status\n";
+/// Both are followed by a space and the number of the lane.
+const DRAIN: &str = "drain";
+const ADD: &str = "add";
 /// Longest wait for a status, which takes a launcher some milliseconds.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_LINE_BYTES: u64 = 64;
@@ -21,15 +24,19 @@ const MAX_LINE_BYTES: u64 = 64;
 /// Turns each request on the private folder's socket into an event.
 pub(crate) fn listen(folder: &RuntimeDir, events: SyncSender<Event>) -> Result<(), LauncherError> {
     let listener = UnixListener::bind(folder.control_socket()).map_err(|source| LauncherError::System {
-        what: "listen on the socket for `trunkline reload` and `trunkline status`",
+        what: "listen on the socket for `trunkline reload`, `lanes` and `status`",
         source,
     })?;
     thread::spawn(move || {
         // Only this user can connect. A caller that asks for something else is disconnected.
         for stream in listener.incoming().map_while(Result::ok) {
-            let event = match question(&stream).as_deref() {
-                Some(RELOAD) => Event::Reload(Some(Caller::new(stream))),
-                Some(STATUS) => Event::Status(Caller::new(stream)),
+            let Some(line) = question(&stream) else { continue };
+            let caller = Caller::new(stream);
+            let event = match (line.as_str(), lane(&line)) {
+                (RELOAD, _) => Event::Reload(Some(caller)),
+                (STATUS, _) => Event::Status(caller),
+                (_, Some((DRAIN, lane))) => Event::DrainLane(lane, caller),
+                (_, Some((ADD, lane))) => Event::AddLane(lane, caller),
                 _ => continue,
             };
             if events.send(event).is_err() {
@@ -63,39 +70,77 @@ pub(crate) fn status(folder: &Path) -> io::Result<Option<Status>> {
     if answer.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&answer)?)) }
 }
 
+/// Returns the word and the number of a line that asks for something of a lane.
+fn lane(line: &str) -> Option<(&str, u32)> {
+    let (word, number) = line.trim_end().split_once(' ')?;
+    Some((word, number.parse().ok()?))
+}
+
 /// Asks the launcher with this process id, or else the only one of this user, to reload. Returns when it has.
 pub(crate) fn reload(pid: Option<i32>) -> Result<(), LauncherError> {
-    let socket = find(pid)?;
-    let fail = |reason: String| LauncherError::Reload { reason };
-    match ask(&socket, RELOAD, None)
-        .map_err(|error| fail(format!("cannot ask `{}`: {error}", socket.display())))?
-        .as_str()
-    {
-        RELOADED => Ok(()),
-        "" => Err(fail("the server stopped".into())),
-        reason => Err(fail(reason.trim_end().to_owned())),
+    let fail = |reason| LauncherError::Refused { what: "reload".to_owned(), reason };
+    find(pid, "trunkline reload ").and_then(|folder| do_it(&folder, RELOAD)).map_err(fail)
+}
+
+/// Asks a launcher to empty a lane and to stop its shard. Returns when it has.
+pub(crate) fn drain_lane(pid: Option<i32>, lane: u32) -> Result<(), LauncherError> {
+    ask_lane(pid, DRAIN, lane)
+}
+
+/// Asks a launcher to start the shard of a lane again. Returns when it serves.
+pub(crate) fn add_lane(pid: Option<i32>, lane: u32) -> Result<(), LauncherError> {
+    ask_lane(pid, ADD, lane)
+}
+
+fn ask_lane(pid: Option<i32>, word: &str, lane: u32) -> Result<(), LauncherError> {
+    let fail = |reason| LauncherError::Refused { what: format!("{word} lane {lane}"), reason };
+    let command = format!("trunkline lanes {word} {lane} --pid ");
+    find(pid, &command).and_then(|folder| do_it(&folder, &format!("{word} {lane}\n"))).map_err(fail)
+}
+
+/// Returns what the launcher with this process id, or else the only one of this user, says about itself.
+pub(crate) fn status_of(pid: Option<i32>) -> Result<Status, LauncherError> {
+    let fail = |reason| LauncherError::Refused { what: "list the lanes".to_owned(), reason };
+    let folder = find(pid, "trunkline lanes --pid ").map_err(fail)?;
+    match status(&folder) {
+        Ok(Some(status)) => Ok(status),
+        Ok(None) => Err(fail("the server stops".to_owned())),
+        Err(error) => Err(fail(format!("cannot ask `{}`: {error}", folder.display()))),
     }
 }
 
-fn find(pid: Option<i32>) -> Result<PathBuf, LauncherError> {
+/// Asks a launcher for something that it does or refuses. The error is the reason.
+fn do_it(folder: &Path, line: &str) -> Result<(), String> {
+    let socket = runtime_dir::control_socket_in(folder);
+    match ask(&socket, line, None)
+        .map_err(|error| format!("cannot ask `{}`: {error}", socket.display()))?
+        .as_str()
+    {
+        DONE => Ok(()),
+        "" => Err("the server stopped".to_owned()),
+        reason => Err(reason.trim_end().to_owned()),
+    }
+}
+
+/// Returns the private folder of the launcher with this process id, or else of the only one. `command` is what the user
+/// may write before a process id.
+fn find(pid: Option<i32>, command: &str) -> Result<PathBuf, String> {
     let bases = runtime_dir::bases();
     let mut running: Vec<(i32, PathBuf)> = bases.iter().flat_map(|base| runtime_dir::running(base)).collect();
     running.retain(|(owner, _)| pid.is_none_or(|pid| pid == *owner));
     match running.as_slice() {
-        [(_, folder)] => Ok(runtime_dir::control_socket_in(folder)),
+        [(_, folder)] => Ok(folder.clone()),
         [] => {
             let of = pid.map(|pid| format!(" with process id {pid}")).unwrap_or_default();
-            Err(LauncherError::Reload { reason: LauncherError::no_server(&of, &bases).to_string() })
+            Err(LauncherError::no_server(&of, &bases).to_string())
         }
         several => {
             let pids: Vec<String> = several.iter().map(|(pid, _)| pid.to_string()).collect();
-            Err(LauncherError::Reload {
-                reason: format!(
-                    "several servers run, with the process ids {}; hint: name one, as in `trunkline reload {}`",
-                    pids.join(", "),
-                    pids[0]
-                ),
-            })
+            Err(format!(
+                "several servers run, with the process ids {}; hint: name one, as in `{command}{}`",
+                pids.join(", "),
+                pids[0]
+            ))
         }
     }
 }

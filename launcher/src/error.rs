@@ -27,8 +27,12 @@ pub enum LauncherError {
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
     /// A running server was not found, or goes on as before.
-    #[error("cannot reload: {reason}")]
-    Reload { reason: String },
+    #[error("cannot {what}: {reason}")]
+    Refused {
+        /// What was asked for, to follow "cannot".
+        what: String,
+        reason: String,
+    },
     #[error(
         "no server of this user{of} in {places}; hint: set `XDG_RUNTIME_DIR` and `TMPDIR` as the server has them"
     )]
@@ -129,7 +133,7 @@ impl LauncherError {
             | Self::CrashLoop { .. }
             | Self::ResolverOutput { .. }
             | Self::RuntimeDir { .. }
-            | Self::Reload { .. }
+            | Self::Refused { .. }
             | Self::NoServer { .. }
             | Self::System { .. } => EXIT_FAILURE,
         }

@@ -13,11 +13,12 @@
 //! output       a child's output lines
 //! pace         time limits for the children
 //! pair         a router with its shards
-//! supervise    restarts, replaces and stops them
+//! supervise/   restarts, drains, replaces and stops them
+//! lanes        the lanes of a pair that are drained
 //! reload       a reload under way
 //! retired      pairs that were replaced
-//! control      `trunkline reload`, and its socket, which also serves `status`; `caller` waits for the answer
-//! status       `trunkline status`
+//! control      the socket for `trunkline reload`, `lanes` and `status`; `caller` waits for the answer
+//! status       `trunkline status`, and the list of `trunkline lanes`
 //! report       `trunkline env`
 //! table        tables for a terminal
 //! cache/       `trunkline cache`
@@ -36,6 +37,7 @@ mod devices;
 pub mod drain;
 pub mod error;
 pub mod exit;
+mod lanes;
 pub mod listen;
 pub mod log;
 pub mod model;

@@ -11,6 +11,8 @@ const SECOND_VERDICT_TIMEOUT: Duration = Duration::from_millis(600);
 const ROUTER_GRACE: Duration = Duration::from_secs(2);
 /// Time that the shard has to finish the running step.
 const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that streams on a lane that drains have to finish before they go on with another one.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Time that a child has to exit after another child failed; the launcher then exits within a second.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 
@@ -21,6 +23,7 @@ pub struct Pace {
     pub second_verdict_timeout: Duration,
     pub router_grace: Duration,
     pub shard_timeout: Duration,
+    pub drain_patience: Duration,
     pub abandon_timeout: Duration,
 }
 
@@ -31,6 +34,7 @@ impl Default for Pace {
             second_verdict_timeout: SECOND_VERDICT_TIMEOUT,
             router_grace: ROUTER_GRACE,
             shard_timeout: SHARD_TIMEOUT,
+            drain_patience: DRAIN_PATIENCE,
             abandon_timeout: ABANDON_TIMEOUT,
         }
     }

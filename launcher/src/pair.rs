@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use trunkline_settings::{Backend, KEY_VARIABLE, ServeSettings};
 
 use crate::args::resolved::ServeConfig;
+use crate::caller::{Lane, LaneState};
 use crate::child::{ChildId, ShardId};
 use crate::devices;
 use crate::error::LauncherError;
+use crate::lanes::Drains;
 use crate::listen::Listener;
 use crate::log::{Field, Log};
 use crate::model::ResolvedModel;
@@ -68,15 +70,33 @@ impl Plan {
         self.base.runtime_dir.socket(shard, self.generation)
     }
 
+    /// Returns the sockets of all lanes' shards, in order.
+    fn sockets(&self) -> impl Iterator<Item = PathBuf> {
+        let own_shards = self.config.shards().into_iter().map(|shard| self.socket(shard));
+        self.config.foreign_shards.iter().cloned().chain(own_shards)
+    }
+
+    pub(crate) fn num_lanes(&self) -> usize {
+        self.sockets().count()
+    }
+
+    /// Returns the socket of the shard of a lane, or an empty path if there is no such lane.
+    pub(crate) fn lane_socket(&self, lane: u32) -> PathBuf {
+        self.sockets().nth(lane as usize).unwrap_or_default()
+    }
+
+    /// Returns the lane whose shard has this socket.
+    pub(crate) fn lane_at(&self, socket: &Path) -> Option<u32> {
+        (0..).zip(self.sockets()).find(|(_, own)| own == socket).map(|(lane, _)| lane)
+    }
+
     /// Returns the settings of router and shards, with the port on which the launcher listens.
     pub fn settings(&self) -> ServeSettings {
-        let foreign_shards = self.config.foreign_shards.iter().cloned();
-        let own_shards = self.config.shards().into_iter().map(|shard| self.socket(shard));
         let mut server = self.config.server.clone();
         server.hostname.clone_from(&self.base.listener.hostname);
         server.port = self.base.listener.port;
         ServeSettings {
-            shard_sockets: foreign_shards.chain(own_shards).collect(),
+            shard_sockets: self.sockets().collect(),
             model_path: self.model.path.clone(),
             served_model_name: self.served_model_name().to_owned(),
             server,
@@ -141,6 +161,9 @@ pub enum Other {
 pub(crate) struct Pair {
     pub(crate) plan: Plan,
     pub(crate) children: Vec<Supervised>,
+    pub(crate) drains: Drains,
+    /// True if the router has reported that a shard computes.
+    has_ready_shard: bool,
 }
 
 /// A child that should be running, and its current state.
@@ -149,8 +172,8 @@ pub(crate) struct Supervised {
     pub(crate) id: ChildId,
     pub(crate) state: State,
     pub(crate) restarts: RestartPolicy,
-    /// True if the router has reported that this shard computes.
-    was_ready: bool,
+    /// True if the router has reported that this shard computes since it was started.
+    is_ready: bool,
     /// Set when the running process is killed because it has hung for this long.
     pub(crate) hung: Option<Duration>,
 }
@@ -162,12 +185,15 @@ pub(crate) enum State {
     Crashed {
         restart_at: Instant,
     },
+    /// The shard is started once no shard of another pair has its lane's place.
+    Waiting,
     /// The child has ended, or is somebody else's to stop, and is not started again.
     Gone,
 }
 
 impl Pair {
-    /// Starts all children; the router itself waits for the shards' sockets. After an error none is left.
+    /// Starts all children, or the router alone if another pair serves; the shards then wait. The router itself waits
+    /// for the shards' sockets. After an error none is left.
     pub(crate) fn start(
         plan: Plan,
         other: Other,
@@ -183,14 +209,34 @@ impl Pair {
                 ("port", &plan.base.listener.port),
             ],
         );
-        let mut pair = Self { plan, children: Vec::new() };
+        let mut pair = Self { plan, children: Vec::new(), drains: Drains::default(), has_ready_shard: false };
         let ids: Vec<ChildId> = pair.plan.children().collect();
         for id in ids {
-            let state = State::Running(pair.spawn(id, other, log, events)?);
+            let state = match other {
+                Other::Serves if id.is_shard() => State::Waiting,
+                _ => State::Running(pair.spawn(id, other, log, events)?),
+            };
             let restarts = RestartPolicy::new(pair.plan.base.pace.base_pause);
-            pair.children.push(Supervised { id, state, restarts, was_ready: false, hung: None });
+            pair.children.push(Supervised { id, state, restarts, is_ready: false, hung: None });
         }
         Ok(pair)
+    }
+
+    /// Starts the shards that wait and whose lanes `may_start` selects, beside those of `other`.
+    pub(crate) fn start_waiting(
+        &mut self,
+        may_start: impl Fn(u32) -> bool,
+        other: Other,
+        log: &Log,
+        events: &SyncSender<Event>,
+    ) -> Result<(), LauncherError> {
+        for index in 0..self.children.len() {
+            if self.children[index].waits().is_some_and(&may_start) {
+                let process = self.spawn(self.children[index].id, other, log, events)?;
+                self.children[index].state = State::Running(process);
+            }
+        }
+        Ok(())
     }
 
     fn spawn(
@@ -216,7 +262,7 @@ impl Pair {
     pub(crate) fn running(&self) -> impl Iterator<Item = &Process> {
         self.children.iter().filter_map(|child| match &child.state {
             State::Running(process) => Some(process),
-            State::Crashed { .. } | State::Gone => None,
+            State::Crashed { .. } | State::Waiting | State::Gone => None,
         })
     }
 
@@ -232,13 +278,74 @@ impl Pair {
         self.children.iter_mut().find(|child| is_it(child.id))
     }
 
-    /// Notes that the shard at this socket computes. Returns true if all do that this launcher has started, so with
-    /// shards that others start, the first one is enough.
-    pub(crate) fn shard_is_ready(&mut self, socket: &Path) -> bool {
+    /// Returns the children that are shards.
+    pub(crate) fn shards(&self) -> impl Iterator<Item = &Supervised> {
+        self.children.iter().filter(|child| child.id.is_shard())
+    }
+
+    fn shard_mut(&mut self, lane: u32) -> Option<&mut Supervised> {
+        self.children.iter_mut().find(|child| child.lane() == Some(lane))
+    }
+
+    /// Notes that the shard at this socket computes.
+    pub(crate) fn shard_is_ready(&mut self, socket: &Path) {
+        self.has_ready_shard = true;
         if let Some(child) = self.shard_at(socket) {
-            child.was_ready = true;
+            child.is_ready = true;
         }
-        self.children.iter().all(|child| child.was_ready || !child.id.is_shard())
+    }
+
+    /// Returns true if a shard computes, and all do that this launcher has started.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.has_ready_shard && self.shards().all(|child| child.is_ready || !child.is_expected())
+    }
+
+    /// Begins to empty a lane, whose shard then stops and is not started again.
+    pub(crate) fn drain(&mut self, lane: u32, log: &Log) {
+        let router = router(&self.children);
+        let (socket, patience) = (self.plan.lane_socket(lane), self.plan.base.pace.drain_patience);
+        self.drains.begin(lane, socket, patience, router, log);
+        if let Some(child) = self.shard_mut(lane)
+            && let State::Crashed { .. } | State::Waiting = child.state
+        {
+            child.state = State::Gone;
+        }
+    }
+
+    /// Uses a lane again whose shard was drained or given up.
+    pub(crate) fn add(&mut self, lane: u32, log: &Log) {
+        let router = router(&self.children);
+        let may_start = self.drains.end(lane, router, log);
+        let base_pause = self.plan.base.pace.base_pause;
+        if let Some(child) = self.shard_mut(lane)
+            && may_start
+            && let State::Gone = child.state
+        {
+            (child.state, child.restarts) = (State::Waiting, RestartPolicy::new(base_pause));
+        }
+    }
+
+    /// Handles the end of the shard of a lane that drains.
+    pub(crate) fn stopped(&mut self, lane: u32, log: &Log) {
+        if self.drains.ended(lane) {
+            self.add(lane, log);
+        }
+    }
+
+    /// Returns the state of each lane.
+    pub(crate) fn lanes(&self) -> Vec<Lane> {
+        let lane = |number| {
+            let shard = self.shards().find(|child| child.lane() == Some(number));
+            let process = shard.and_then(Supervised::process);
+            let state = match (shard, self.drains.has(number)) {
+                (_, true) if process.is_none() && self.drains.is_empty(number) => LaneState::Drained,
+                (_, true) => LaneState::Drains,
+                (None, false) => LaneState::Elsewhere,
+                (Some(child), false) => child.lane_state(),
+            };
+            Lane { state, pid: process.map(Process::pid) }
+        };
+        (0..).take(self.plan.num_lanes()).map(lane).collect()
     }
 
     /// Returns true if the server goes on without a child that has crashed too often and is gone, which it does without
@@ -259,27 +366,40 @@ impl Pair {
     pub(crate) fn next_restart(&self) -> Option<Instant> {
         let times = self.children.iter().filter_map(|child| match child.state {
             State::Crashed { restart_at } => Some(restart_at),
-            State::Running(_) | State::Gone => None,
+            State::Running(_) | State::Waiting | State::Gone => None,
         });
         times.min()
     }
 
-    /// Restarts the children whose time has come. A start that fails is a crash: memory, processes or room for the
-    /// settings may be short for a moment.
-    pub(crate) fn restart_due(&mut self, log: &Log, events: &SyncSender<Event>) -> Result<(), LauncherError> {
+    /// Starts the children whose time has come: those that crashed, and the shards that wait and whose lanes
+    /// `may_start` selects. A start that fails is a crash: memory, processes or room for the settings may be short for
+    /// a moment.
+    pub(crate) fn start_due(
+        &mut self,
+        may_start: impl Fn(u32) -> bool,
+        log: &Log,
+        events: &SyncSender<Event>,
+    ) -> Result<(), LauncherError> {
         let now = Instant::now();
         for index in 0..self.children.len() {
-            let id = self.children[index].id;
-            if !matches!(self.children[index].state, State::Crashed { restart_at } if restart_at <= now) {
-                continue;
-            }
+            let child = &mut self.children[index];
+            let id = child.id;
+            let done = match child.state {
+                State::Crashed { restart_at } if restart_at <= now => "restarted",
+                State::Waiting if child.lane().is_some_and(&may_start) => "started",
+                _ => continue,
+            };
+            child.is_ready = false;
             // A disk that broke after the start must not end the server.
             self.plan.config.shard_cache.kv_disk_optional = true;
             let started = self.spawn(id, Other::None, log, events);
             let child = &mut self.children[index];
             match started {
                 Ok(process) => {
-                    log.info("restarted", &[("process", &id), ("pid", &process.pid())]);
+                    log.info(done, &[("process", &id), ("pid", &process.pid())]);
+                    if !id.is_shard() {
+                        self.drains.repeat(&process, log);
+                    }
                     child.state = State::Running(process);
                 }
                 Err(error) => match child.restarts.crashed(now) {
@@ -314,6 +434,46 @@ impl Pair {
         }
         taken
     }
+}
+
+impl Supervised {
+    /// Returns the lane of a shard.
+    pub(crate) fn lane(&self) -> Option<u32> {
+        match self.id {
+            ChildId::Shard(shard) => Some(shard.lane),
+            ChildId::Resolver | ChildId::Router => None,
+        }
+    }
+
+    pub(crate) fn process(&self) -> Option<&Process> {
+        if let State::Running(process) = &self.state { Some(process) } else { None }
+    }
+
+    /// Returns the lane of a shard that waits.
+    pub(crate) fn waits(&self) -> Option<u32> {
+        self.lane().filter(|_| matches!(self.state, State::Waiting))
+    }
+
+    /// Returns true if the child was started and is not given up.
+    pub(crate) fn is_expected(&self) -> bool {
+        !matches!(self.state, State::Waiting | State::Gone)
+    }
+
+    /// Returns the state of the lane of a shard, which does not drain.
+    fn lane_state(&self) -> LaneState {
+        match self.state {
+            State::Running(_) if self.is_ready => LaneState::Serves,
+            State::Running(_) => LaneState::Starts,
+            State::Crashed { .. } => LaneState::Restarts,
+            State::Waiting => LaneState::Waits,
+            State::Gone => LaneState::GivenUp,
+        }
+    }
+}
+
+/// Returns the process of the router, if it runs.
+fn router(children: &[Supervised]) -> Option<&Process> {
+    children.iter().filter_map(Supervised::process).find(|process| !process.id().is_shard())
 }
 
 /// Removes the socket that a killed shard left behind, so that the router does not try to connect to it.

@@ -1,13 +1,13 @@
 //! A child process with its process group, lifeline and output.
 
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use trunkline_settings::Report;
+use trunkline_settings::{Order, Report};
 
 use crate::caller::Caller;
 use crate::child::ChildId;
@@ -37,6 +37,10 @@ pub enum Event {
     Reload(Option<Caller>),
     /// This caller asks for the server's status.
     Status(Caller),
+    /// This caller asks to empty this lane and to stop its shard.
+    DrainLane(u32, Caller),
+    /// This caller asks to start the shard of this lane again.
+    AddLane(u32, Caller),
     /// The model of the reload with this number is resolved.
     Resolved { generation: u32, model: Result<ResolvedModel, LauncherError> },
 }
@@ -68,6 +72,14 @@ impl Process {
     ) -> Result<Self, LauncherError> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = spawn_in_own_group(id, &mut command)?;
+        if let Some(lifeline) = &child.stdin {
+            // The supervisor must not wait for a child that does not read.
+            rustix::io::ioctl_fionbio(lifeline, true).map_err(|error| LauncherError::Spawn {
+                child: id,
+                program: command.get_program().into(),
+                source: error.into(),
+            })?;
+        }
         Ok(Self::watch(id, child, events))
     }
 
@@ -121,6 +133,15 @@ impl Process {
             // This fails only if no member is left, since the leader is our own child and not yet reaped.
             let _ = kill_process_group(group, signal);
         }
+    }
+
+    /// Writes an order to the child's standard input. An error means that the child has ended, or has not read earlier
+    /// orders for so long that the pipe is full.
+    pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
+        let Some(mut lifeline) = self.lifeline.as_ref() else { return Ok(()) };
+        let line = serde_json::to_string(order)? + "\n";
+        // Shorter than `PIPE_BUF`, so it is written completely or not at all.
+        lifeline.write_all(line.as_bytes())
     }
 
     /// Returns true if the child has ended, reaped or not.

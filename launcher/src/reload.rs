@@ -1,4 +1,4 @@
-//! A reload under way: the model is resolved again, then a new pair starts beside the old one.
+//! A reload under way: the model is resolved again, then a new pair starts and takes over lane by lane.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -19,12 +19,14 @@ pub(crate) struct Reload {
     pub(crate) stage: Stage,
     /// `None` if a signal asked.
     pub(crate) caller: Option<Caller>,
-    /// The moment at which it fails.
+    /// The moment at which it fails, unless another shard is ready before.
     pub(crate) deadline: Instant,
     /// `--reload-timeout`
     pub(crate) timeout: Duration,
     /// Process ids of serving shards that were told to give their store up.
     pub(crate) gave_store: Vec<u32>,
+    /// Lanes of the serving pair that were drained for the new one.
+    pub(crate) drained: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,7 @@ pub(crate) enum ReloadError {
     )]
     ModelLate { limit_s: u64 },
     #[error(
-        "the new router and shard were not ready within {limit_s} s; hint: see the log of the shard, or raise \
+        "no new shard was ready within {limit_s} s; hint: see the log of the shard, or raise \
          `--reload-timeout`"
     )]
     PairLate { limit_s: u64 },
@@ -134,7 +136,16 @@ impl Reload {
         let timeout = config.server.reload_timeout;
         let resolver = Resolver(cancel);
         let stage = Stage::Resolving(Resolving { config, python, router, generation, _resolver: resolver });
-        Ok(Self { stage, caller: None, deadline: Instant::now() + timeout, timeout, gave_store: Vec::new() })
+        let deadline = Instant::now() + timeout;
+        Ok(Self { stage, caller: None, deadline, timeout, gave_store: Vec::new(), drained: Vec::new() })
+    }
+
+    /// Returns the new pair once it starts.
+    pub(crate) fn pair(&self) -> Option<&Pair> {
+        match &self.stage {
+            Stage::Starting(pair) => Some(pair),
+            Stage::Resolving(_) => None,
+        }
     }
 
     /// Returns the error of a reload that has reached its deadline.

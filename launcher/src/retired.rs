@@ -58,7 +58,7 @@ impl Retired {
     }
 
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.pair.drains.deadline().map_or(self.deadline, |at| at.min(self.deadline))
     }
 
     pub(crate) fn has(&self, pid: u32) -> bool {
@@ -80,6 +80,9 @@ impl Retired {
         let process = self.processes.remove(at);
         let id = process.id();
         let (exit, mut tail) = process.reap();
+        if let ChildId::Shard(shard) = id {
+            self.pair.drains.ended(shard.lane);
+        }
         if self.is_stopping && id.is_shard() || exit.is_success() {
             log.debug("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
         } else {
@@ -102,6 +105,42 @@ impl Retired {
                 .runtime_dir
                 .remove_files_of(self.pair.plan.generation, &self.pair.plan.config.shards());
         }
+    }
+
+    /// Begins to empty a lane for a shard of the pair that serves. One that is the last stays as it is, because this
+    /// router still answers its open connections; so does any other while one is emptied.
+    pub(crate) fn drain_one_of(&mut self, wanted: &[u32], log: &Log) {
+        let lanes: Vec<u32> = self.lanes().collect();
+        if lanes.len() < 2 || lanes.iter().any(|lane| self.pair.drains.has(*lane)) {
+            return;
+        }
+        let router = self.processes.iter().find(|process| !process.id().is_shard());
+        if let Some(lane) = lanes.into_iter().find(|lane| wanted.contains(lane)) {
+            let plan = &self.pair.plan;
+            let (socket, patience) = (plan.lane_socket(lane), plan.base.pace.drain_patience);
+            self.pair.drains.begin(lane, socket, patience, router, log);
+        }
+    }
+
+    /// Notes that nothing is left on the shard with this socket.
+    pub(crate) fn emptied(&mut self, socket: &Path) {
+        if let Some(lane) = self.pair.plan.lane_at(socket) {
+            self.pair.drains.emptied(lane);
+        }
+    }
+
+    /// Stops the shards whose lanes are empty.
+    pub(crate) fn stop_drained(&mut self, log: &Log) {
+        let Pair { drains, plan, .. } = &mut self.pair;
+        drains.stop(self.processes.iter(), plan.base.pace.shard_timeout, log);
+    }
+
+    /// Returns the lanes whose shards run.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = u32> {
+        self.processes.iter().filter_map(|process| match process.id() {
+            ChildId::Shard(shard) => Some(shard.lane),
+            ChildId::Resolver | ChildId::Router => None,
+        })
     }
 
     /// Kills what has not ended by the deadline.

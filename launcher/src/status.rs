@@ -1,4 +1,4 @@
-//! `trunkline status`: the servers of this user on this machine, or one at a URL.
+//! `trunkline status`: the servers of this user on this machine, or one at a URL; and the list of `trunkline lanes`.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use crate::cache::ServerArgs;
 use crate::cache::render::duration;
 use crate::cache::server::{Server, ServerError};
 use crate::cache::trust::Trust;
-use crate::caller::Status;
+use crate::caller::{Lane, Status};
 use crate::error::{EXIT_FAILURE, LauncherError};
 use crate::{control, runtime_dir, table};
 
@@ -102,6 +102,22 @@ fn elsewhere(server: &Server) -> Result<Row, LauncherError> {
         uptime: UNKNOWN.to_owned(),
         state,
     })
+}
+
+/// Returns the table of a server's lanes.
+pub(crate) fn lanes(status: &Status) -> String {
+    let url = status.metrics_url.as_ref().unwrap_or(&status.url);
+    // Without the metrics, only the numbers are missing.
+    let metrics = Server::new(url, None, Trust::Anybody).and_then(|server| server.probe("/metrics"));
+    let metrics = metrics.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
+    let row = |(number, lane): (usize, &Lane)| {
+        let running = format!("trunkline_lane_running_sequences{{lane=\"{number}\"}} ");
+        let running = metrics.lines().find_map(|line| line.strip_prefix(&running)?.parse().ok());
+        let pid = lane.pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string());
+        [number.to_string(), pid, lane.state.to_string(), shown(running)]
+    };
+    let head = ["LANE", "PID", "STATE", "RUNNING"].map(str::to_owned);
+    table::render(&[head].into_iter().chain(status.lanes.iter().enumerate().map(row)).collect::<Vec<_>>())
 }
 
 /// Returns `ready`, or the code and the message with which the server says why it is not.

@@ -1,9 +1,11 @@
 //! Supervises the pair of router and shards that serves, restarts its children after a crash, replaces it by another
 //! pair at a reload, and stops everything.
 
+mod lanes;
+mod reload;
+
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -11,13 +13,13 @@ use rustix::process::Signal;
 use trunkline_settings::{Answers, Report};
 
 use crate::caller::{Caller, Status};
-use crate::child::{ChildId, ShardId};
+use crate::child::ChildId;
 use crate::control;
 use crate::drain;
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
+use crate::lanes::Goal;
 use crate::log::{Field, Log};
-use crate::model::ResolvedModel;
 use crate::output::Tail;
 use crate::pair::{Other, Pair, Plan, Reread, State};
 use crate::process::{Event, Process};
@@ -41,6 +43,8 @@ pub struct Supervisor<'a> {
     /// Number of reloads that were begun.
     generation: u32,
     retired: Vec<Retired>,
+    /// Who waits until a lane is drained or serves.
+    callers: Vec<(Goal, Caller)>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -67,6 +71,7 @@ impl<'a> Supervisor<'a> {
             reload: None,
             generation: 0,
             retired: Vec::new(),
+            callers: Vec::new(),
         })
     }
 
@@ -91,22 +96,21 @@ impl<'a> Supervisor<'a> {
                     caller.send(&self.status().line());
                     Ok(())
                 }
+                Some(Event::DrainLane(lane, caller)) => {
+                    self.ask_lane(Goal::Drained(lane), caller);
+                    Ok(())
+                }
+                Some(Event::AddLane(lane, caller)) => {
+                    self.ask_lane(Goal::Serving(lane), caller);
+                    Ok(())
+                }
                 Some(Event::Resolved { generation, model }) => {
                     self.resolved(generation, model);
                     Ok(())
                 }
-                None => {
-                    let now = Instant::now();
-                    if let Some(reload) = self.reload.as_ref().filter(|reload| reload.deadline <= now) {
-                        self.fail_reload(&reload.late());
-                    }
-                    for retired in &mut self.retired {
-                        retired.kill_late(now, &self.serving.plan.base.pace, &self.log);
-                    }
-                    self.serving.restart_due(&self.log, &self.sender)
-                }
+                None => Ok(()),
             };
-            if let Err(error) = handled {
+            if let Err(error) = handled.and_then(|()| self.go_on()) {
                 let rest = self.take_all();
                 drain::abandon(rest, &self.serving.plan.base.pace, self.events);
                 return Err(error);
@@ -114,10 +118,29 @@ impl<'a> Supervisor<'a> {
         }
     }
 
+    /// Does what its time has come for, and what the last event has made possible.
+    fn go_on(&mut self) -> Result<(), LauncherError> {
+        let now = Instant::now();
+        if let Some(reload) = self.reload.as_ref().filter(|reload| reload.deadline <= now) {
+            self.fail_reload(&reload.late());
+        }
+        for retired in &mut self.retired {
+            retired.kill_late(now, &self.serving.plan.base.pace, &self.log);
+            retired.stop_drained(&self.log);
+        }
+        self.stop_drained();
+        self.go_on_with_reload();
+        let in_use = self.lanes_in_use();
+        self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)?;
+        self.answer_callers();
+        Ok(())
+    }
+
     /// Waits for the next event; returns `None` when it is time to restart or to kill a child.
     fn next_event(&self) -> Option<Event> {
         let times = self.retired.iter().map(Retired::deadline).chain(self.serving.next_restart());
         let times = times.chain(self.reload.as_ref().map(|reload| reload.deadline));
+        let times = times.chain(self.serving.drains.deadline());
         let event = match times.min() {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -163,6 +186,16 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         };
         let (exit, mut tail) = process.reap();
+        if let ChildId::Shard(shard) = id
+            && self.serving.drains.has(shard.lane)
+        {
+            if !exit.is_success() {
+                tail.release();
+            }
+            self.log.info("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
+            self.serving.stopped(shard.lane, &self.log);
+            return Ok(());
+        }
         let Some(child) = self.serving.children.iter_mut().find(|child| child.id == id) else {
             return Ok(());
         };
@@ -231,7 +264,8 @@ impl<'a> Supervisor<'a> {
         let starting = self.starting().and_then(|pair| pair.id_of(pid));
         match (report, serving, starting) {
             (Report::Ready { socket, answers }, Some(_), _) => self.ready(socket, *answers, announce),
-            (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.switch(socket),
+            (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.new_shard_is_ready(socket),
+            (Report::Drained { socket }, ..) => self.lane_is_empty(pid, socket),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -289,9 +323,10 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Announces that the server is ready, once the shard at this socket is and the others are.
+    /// Notes that the shard at this socket is ready, and announces once that the server is.
     fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
-        if !self.serving.shard_is_ready(socket) || self.was_ready {
+        self.serving.shard_is_ready(socket);
+        if self.was_ready || !self.serving.is_ready() {
             return;
         }
         self.was_ready = true;
@@ -313,100 +348,7 @@ impl<'a> Supervisor<'a> {
             metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
             shards: (num_shards > 0).then_some((num_running, num_shards)),
             uptime_s: self.started.elapsed().as_secs(),
-        }
-    }
-
-    /// Begins to replace the serving pair, by resolving the model again.
-    fn begin_reload(&mut self, caller: Option<Caller>) {
-        let begun = match (&self.reload, self.was_ready) {
-            (Some(_), _) => Err(ReloadError::UnderWay),
-            (None, false) => Err(ReloadError::NotReady),
-            (None, true) => {
-                self.generation += 1;
-                Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
-            }
-        };
-        match begun {
-            Ok(reload) => {
-                self.log.info("reloading", &[]);
-                self.reload = Some(Reload { caller, ..reload });
-            }
-            Err(error) => self.refuse_reload(caller, &error),
-        }
-    }
-
-    /// Starts the new pair beside the serving one.
-    fn resolved(&mut self, generation: u32, model: Result<ResolvedModel, LauncherError>) {
-        // A reload that has failed meanwhile wants no model any more.
-        let is_wanted = |reload: &mut Reload| matches!(&reload.stage, Stage::Resolving(resolving) if resolving.generation == generation);
-        let Some(reload) = self.reload.take_if(is_wanted) else { return };
-        let Reload { stage: Stage::Resolving(resolving), caller, deadline, timeout, gave_store } = reload
-        else {
-            return;
-        };
-        let old = &self.serving.plan;
-        let started = model.and_then(|model| {
-            let plan = Plan {
-                config: resolving.config,
-                python: resolving.python,
-                router: resolving.router,
-                model,
-                generation: resolving.generation,
-                base: Arc::clone(&old.base),
-            };
-            Pair::start(plan, Other::Serves, &self.log, &self.sender)
-        });
-        match started {
-            Ok(pair) => {
-                let stage = Stage::Starting(pair);
-                self.reload = Some(Reload { stage, caller, deadline, timeout, gave_store });
-            }
-            Err(error) => self.refuse_reload(caller, &ReloadError::Failed(error)),
-        }
-    }
-
-    /// Tells the old shard to give its store up, which the new one has found locked.
-    fn hand_over_store(&mut self, shard: ShardId) {
-        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard))
-            && let Some(reload) = &mut self.reload
-        {
-            self.log.info("hands over its store on disk", &[("process", &old.id()), ("pid", &old.pid())]);
-            old.signal(Signal::USR2);
-            reload.gave_store.push(old.pid());
-        }
-    }
-
-    /// Lets the new pair take the old one's place, once its shard at this socket is ready and the others are.
-    fn switch(&mut self, socket: &Path) {
-        if !self.starting().is_some_and(|pair| pair.shard_is_ready(socket)) {
-            return;
-        }
-        let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
-        self.log = pair.plan.config.log();
-        let old = std::mem::replace(&mut self.serving, pair);
-        self.log.info(
-            "reloaded; the old router finishes its open connections",
-            &[("model", &self.serving.plan.model.path.display())],
-        );
-        self.retired.push(Retired::replaced(old, caller));
-        self.forget_ended();
-    }
-
-    /// Ends the new pair; the old one serves on.
-    fn fail_reload(&mut self, error: &ReloadError) {
-        let Some(Reload { stage, caller, gave_store, .. }) = self.reload.take() else { return };
-        if let Stage::Starting(pair) = stage {
-            self.retired.push(Retired::failed(pair, gave_store));
-            self.forget_ended();
-        }
-        self.refuse_reload(caller, error);
-    }
-
-    fn refuse_reload(&self, caller: Option<Caller>, error: &ReloadError) {
-        let reason = error.to_string();
-        self.log.warn("cannot reload; the server goes on as before", &[("reason", &reason)]);
-        if let Some(caller) = caller {
-            caller.answer(Err(&reason));
+            lanes: self.serving.lanes(),
         }
     }
 

@@ -13,7 +13,9 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use self::file::File;
-use self::parsed::{CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, ParsedArgs, ParsedCommand};
+use self::parsed::{
+    CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, LanesCommand, ParsedArgs, ParsedCommand,
+};
 use self::resolved::{Request, ServeConfig};
 use crate::error::LauncherError;
 
@@ -69,6 +71,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             Request::CheckConfig(settings)
         }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
+        ParsedCommand::Lanes { command, pid } => Request::Lanes(pid, command.unwrap_or(LanesCommand::List)),
         ParsedCommand::Status { server } => Request::Status(server),
         ParsedCommand::Completions { shell } => {
             let mut script = Vec::new();

@@ -83,11 +83,25 @@ pub(crate) enum ParsedCommand {
     ///
     /// The server reads the configuration file again, resolves the model, and starts a new router and shard beside the
     /// old ones. When they are ready, they take over the port, and the old ones finish their open connections. The
-    /// machine needs memory for both. The host name and the port cannot change. Exit codes: 0 once the new settings
-    /// are in use, 1 if the server goes on with the old ones, for the reason that is printed.
+    /// machine needs memory for both shards; with several replicas, new shards take the places of old ones, one after
+    /// the other. The host name and the port cannot change. Exit codes: 0 once the new settings are in use, 1 if the
+    /// server goes on with the old ones, for the reason that is printed.
     Reload {
         /// Process id of the `trunkline serve` to reload, if this user runs several
         #[arg(value_parser = value_parser!(i32).range(1..))]
+        pid: Option<i32>,
+    },
+    /// List the replicas of a running server, stop one of them, or start it again
+    ///
+    /// Each replica of the model is a lane of the server, with a number from 0. The list has the process id of its
+    /// shard, its state, and the number of sequences that run on it; `-` stands for what is unknown. Exit codes: 0 once
+    /// it is done, 1 if not, for the reason that is printed.
+    Lanes {
+        /// The command to run.
+        #[command(subcommand)]
+        command: Option<LanesCommand>,
+        /// Process id of the `trunkline serve`, if this user runs several
+        #[arg(long, global = true, value_parser = value_parser!(i32).range(1..))]
         pid: Option<i32>,
     },
     /// Show the servers that run on this machine
@@ -113,6 +127,26 @@ pub(crate) enum ParsedCommand {
     },
     /// Print the versions, hardware and paths that a bug report needs
     Env,
+}
+
+/// The commands of `trunkline lanes`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub enum LanesCommand {
+    /// List the lanes, as without a command
+    List,
+    /// Stop the shard of a lane once it is empty, without failing a request
+    ///
+    /// The lane gets no new requests. Those that run on it have 10 s to finish; then they go on with another lane. A
+    /// shard that others have started is not stopped; its lane is left empty.
+    Drain {
+        /// Number of the lane
+        lane: u32,
+    },
+    /// Start the shard of a lane again that was drained or given up, and wait until it serves
+    Add {
+        /// Number of the lane
+        lane: u32,
+    },
 }
 
 /// The commands of `trunkline config`.

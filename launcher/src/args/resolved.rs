@@ -8,7 +8,7 @@ use trunkline_settings::{
     Server, ShardCache, StepLimits,
 };
 
-use super::parsed::{Given, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
+use super::parsed::{Given, LanesCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::child::ShardId;
 use crate::devices;
@@ -30,6 +30,8 @@ pub enum Request {
     CheckConfig(String),
     /// Reload the server of the launcher with this process id, or the only one.
     Reload(Option<i32>),
+    /// Ask the launcher with this process id, or the only one, about its lanes.
+    Lanes(Option<i32>, LanesCommand),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
     /// Print this script for a shell.

@@ -60,6 +60,13 @@ fn help_of_reload() {
 }
 
 #[test]
+fn help_of_lanes() {
+    let texts =
+        [&["lanes", "--help"][..], &["lanes", "drain", "--help"], &["lanes", "add", "--help"]].map(help);
+    insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
 fn version_is_the_crate_version() {
     let (code, stdout, _) = Bench::new().run(&["--version"]);
     assert_eq!((code, stdout), (0, format!("trunkline {}\n", env!("CARGO_PKG_VERSION"))));

@@ -6,6 +6,7 @@ mod cache_server;
 mod cli;
 mod failures;
 mod flags;
+mod lanes;
 mod lifecycle;
 mod parts;
 mod reload;

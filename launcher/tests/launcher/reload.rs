@@ -174,8 +174,8 @@ fn another_port_changes_nothing() {
 fn a_new_shard_that_hangs_is_ended_after_the_time_limit() {
     let server = serve(Bench::new().with("FAKE_SHARD", "hang-later"), "reload-timeout = 2\n");
     let bench = &server.bench;
-    let reason = "the new router and shard were not ready within 2 s; hint: see the log of the shard, or raise \
-                  `--reload-timeout`";
+    let reason =
+        "no new shard was ready within 2 s; hint: see the log of the shard, or raise `--reload-timeout`";
     for run in 2..=3 {
         let (code, _, stderr) = bench.run(&["reload", &server.pid().to_string()]);
         assert_eq!(code, 1);

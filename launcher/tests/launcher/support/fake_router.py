@@ -4,6 +4,7 @@ ends.
 Its FAKE_ variables are in the file `environment` beside it.
 
 FAKE_ROUTER=hold: a stream is open, so a signal ends the router only once the file FAKE_RELEASE exists.
+FAKE_ROUTER=busy: a lane that drains is empty only once the file FAKE_RELEASE exists.
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that a shard has hung: the file holds the seconds and the socket's name, and
 is for the router that has this socket.
@@ -44,16 +45,39 @@ def answers(path):
         return shard.connect_ex(path) == 0
 
 
-def report_ready(path):
-    print(json.dumps({"ready": {"socket": path, "answers": "text"}}), flush=True)
-    note("ready", socket=path)
+def identity(path):
+    """Tells the socket of a shard from that of the one before; None if there is none."""
+    try:
+        status = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def report_ready():
+    for path in SETTINGS["shard_sockets"]:
+        now = identity(path)
+        # A shard accepts no connection, so it can be asked only a few times.
+        if now != ready.get(path):
+            ready[path] = now if now and answers(path) else None
+            if ready[path]:
+                print(json.dumps({"ready": {"socket": path, "answers": "text"}}), flush=True)
+                note("ready", socket=path)
 
 
 def lifeline():
-    while os.read(0, 64):
-        pass
+    for line in sys.stdin:
+        [(name, order)] = json.loads(line).items()
+        note(name, socket=order["socket"])
+        if name == "drain":
+            draining.add(order["socket"])
     note("lifeline")
     os._exit(1)
+
+
+def report_drained():
+    while draining and (behaviour != "busy" or Path(os.environ["FAKE_RELEASE"]).exists()):
+        print(json.dumps({"drained": {"socket": draining.pop()}}), flush=True)
 
 
 def exit_if_told():
@@ -110,6 +134,9 @@ if behaviour == "refuse-and-linger":
     note("refused")
     signal.pause()
 terminated = threading.Event()
+# The shards that compute, and the sockets of lanes that drain and are not reported as empty.
+ready = {}
+draining = set()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -133,16 +160,14 @@ listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--listener") + 1]))
 assert listener.getsockname()[1] == SETTINGS["server"]["port"]
 listener.settimeout(0.02)
 note("listen")
-ready = set()
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()
         report_if_told()
-        for path in SETTINGS["shard_sockets"]:
-            if path not in ready and behaviour != "never-ready" and answers(path):
-                ready.add(path)
-                report_ready(path)
-        if not ready and "--accept-when-ready" in sys.argv:
+        report_drained()
+        if behaviour != "never-ready":
+            report_ready()
+        if not any(ready.values()) and "--accept-when-ready" in sys.argv:
             time.sleep(0.005)
             continue
         connection, _ = listener.accept()
@@ -152,10 +177,11 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
         connection.settimeout(1)
         path = connection.recv(4096).split(b" ")[1]
         status, body = b"200 OK", str(os.getpid()).encode()
-        if path == b"/readyz" and not ready:
+        if path == b"/readyz" and not any(ready.values()):
             status, body = b"503 Unavailable", b'{"error": "no shard yet", "code": "model_loading"}'
         elif path == b"/metrics":
             body = b'trunkline_running_sequences{lane="0"} 2.0\n' + b'trunkline_running_sequences{lane="1"} 1.0\n'
+            body += b'trunkline_lane_running_sequences{lane="0"} 3.0\n'
             body += b"trunkline_queued_sequences 1.0\n"
         elif path == b"/v1/models":
             body = b'{"data": [{"id": "fake/model"}]}'

@@ -1,0 +1,195 @@
+//! Replaces the serving pair by a new one, lane by lane: no more shards run at a time than one of both pairs has,
+//! unless there is only one lane.
+//!
+//! The old router empties a lane, the old shard stops, and the new one starts in its place. Once half of the new shards
+//! are ready, new connections get to the new router. The lanes of the old one follow, except the last, which it keeps
+//! as long as its connections are open.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::process::Signal;
+
+use super::Supervisor;
+use crate::caller::Caller;
+use crate::child::{ChildId, ShardId};
+use crate::error::LauncherError;
+use crate::model::ResolvedModel;
+use crate::pair::{Other, Pair, Plan, Supervised};
+use crate::reload::{Reload, ReloadError, Stage};
+use crate::retired::Retired;
+
+/// What a reload needs next.
+enum Next {
+    /// New connections get to the new pair.
+    Switch,
+    /// A lane of the serving pair is emptied for a shard of the new one.
+    Drain(u32),
+    /// All new shards start beside the old ones.
+    StartAll,
+    Wait,
+}
+
+impl Supervisor<'_> {
+    /// Returns true until all shards of the last reload have been started, or it has failed.
+    pub(super) fn reloads(&self) -> bool {
+        self.reload.is_some() || self.serving.shards().any(|shard| shard.waits().is_some())
+    }
+
+    /// Begins to replace the serving pair, by resolving the model again.
+    pub(super) fn begin_reload(&mut self, caller: Option<Caller>) {
+        let begun = match (self.reloads(), self.was_ready) {
+            (true, _) => Err(ReloadError::UnderWay),
+            (false, false) => Err(ReloadError::NotReady),
+            (false, true) => {
+                self.generation += 1;
+                Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
+            }
+        };
+        match begun {
+            Ok(reload) => {
+                self.log.info("reloading", &[]);
+                self.reload = Some(Reload { caller, ..reload });
+            }
+            Err(error) => self.refuse_reload(caller, &error),
+        }
+    }
+
+    /// Starts the new router beside the serving pair.
+    pub(super) fn resolved(&mut self, generation: u32, model: Result<ResolvedModel, LauncherError>) {
+        // A reload that has failed meanwhile wants no model any more.
+        let is_wanted = |reload: &mut Reload| matches!(&reload.stage, Stage::Resolving(resolving) if resolving.generation == generation);
+        let Some(reload) = self.reload.take_if(is_wanted) else { return };
+        let Reload { stage: Stage::Resolving(resolving), caller, .. } = reload else { return };
+        let old = &self.serving.plan;
+        let started = model.and_then(|model| {
+            let plan = Plan {
+                config: resolving.config,
+                python: resolving.python,
+                router: resolving.router,
+                model,
+                generation: resolving.generation,
+                base: Arc::clone(&old.base),
+            };
+            Pair::start(plan, Other::Serves, &self.log, &self.sender)
+        });
+        match started {
+            Ok(pair) => self.reload = Some(Reload { stage: Stage::Starting(pair), caller, ..reload }),
+            Err(error) => self.refuse_reload(caller, &ReloadError::Failed(error)),
+        }
+    }
+
+    /// Notes that the shard of the new pair at this socket is ready.
+    pub(super) fn new_shard_is_ready(&mut self, socket: &Path) {
+        if let Some(pair) = self.starting() {
+            pair.shard_is_ready(socket);
+        }
+        if let Some(reload) = &mut self.reload {
+            reload.deadline = Instant::now() + reload.timeout;
+        }
+    }
+
+    /// Starts new shards in the places that are free, and makes others free.
+    pub(super) fn go_on_with_reload(&mut self) {
+        let mut in_use: Vec<u32> = self.retired.iter().flat_map(Retired::lanes).collect();
+        in_use.extend(
+            self.serving.shards().filter(|shard| shard.process().is_some()).filter_map(Supervised::lane),
+        );
+        self.start_new(|lane| !in_use.contains(&lane), Other::None);
+        match self.next() {
+            Next::Switch => self.switch(),
+            Next::Drain(lane) => {
+                self.serving.drain(lane, &self.log);
+                if let Some(reload) = &mut self.reload {
+                    reload.drained.push(lane);
+                }
+            }
+            Next::StartAll => self.start_new(|_| true, Other::Serves),
+            Next::Wait => {}
+        }
+        if self.serving.is_ready() {
+            let waiting: Vec<u32> = self.serving.shards().filter_map(Supervised::waits).collect();
+            self.retired.iter_mut().for_each(|retired| retired.drain_one_of(&waiting, &self.log));
+        }
+    }
+
+    fn start_new(&mut self, may_start: impl Fn(u32) -> bool, other: Other) {
+        let Some(Reload { stage: Stage::Starting(pair), .. }) = &mut self.reload else { return };
+        if let Err(error) = pair.start_waiting(may_start, other, &self.log, &self.sender) {
+            self.fail_reload(&ReloadError::Failed(error));
+        }
+    }
+
+    fn next(&self) -> Next {
+        let Some(new) = self.reload.as_ref().and_then(Reload::pair) else { return Next::Wait };
+        let waiting: Vec<u32> = new.shards().filter_map(Supervised::waits).collect();
+        let (num_shards, num_started) = (new.shards().count(), new.shards().count() - waiting.len());
+        if num_started > 0 && !new.is_ready() {
+            return Next::Wait;
+        }
+        let old = &self.serving;
+        let runs = |shard: &&Supervised| shard.process().is_some();
+        let (drained, kept): (Vec<u32>, Vec<u32>) =
+            old.shards().filter(runs).filter_map(Supervised::lane).partition(|lane| old.drains.has(*lane));
+        let is_wanted = |lane: &&u32| waiting.contains(lane);
+        let place = kept.iter().find(is_wanted).filter(|_| kept.len() > 1);
+        match place {
+            _ if num_shards == 0 => {
+                if new.is_ready() {
+                    Next::Switch
+                } else {
+                    Next::Wait
+                }
+            }
+            _ if 2 * num_started >= num_shards => Next::Switch,
+            _ if drained.iter().any(|lane| waiting.contains(lane)) => Next::Wait,
+            Some(lane) => Next::Drain(*lane),
+            None if num_started > 0 => Next::Switch,
+            None => Next::StartAll,
+        }
+    }
+
+    /// Tells the old shard to give its store up, which the new one has found locked.
+    pub(super) fn hand_over_store(&mut self, shard: ShardId) {
+        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard))
+            && let Some(reload) = &mut self.reload
+        {
+            self.log.info("hands over its store on disk", &[("process", &old.id()), ("pid", &old.pid())]);
+            old.signal(Signal::USR2);
+            reload.gave_store.push(old.pid());
+        }
+    }
+
+    /// Lets the new pair take the old one's place.
+    fn switch(&mut self) {
+        let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
+        self.log = pair.plan.config.log();
+        let old = std::mem::replace(&mut self.serving, pair);
+        self.log.info(
+            "reloaded; the old router finishes its open connections",
+            &[("model", &self.serving.plan.model.path.display())],
+        );
+        self.retired.push(Retired::replaced(old, caller));
+        self.forget_ended();
+    }
+
+    /// Ends the new pair; the old one serves on, with the lanes that were drained.
+    pub(super) fn fail_reload(&mut self, error: &ReloadError) {
+        let Some(Reload { stage, caller, gave_store, drained, .. }) = self.reload.take() else { return };
+        if let Stage::Starting(pair) = stage {
+            self.retired.push(Retired::failed(pair, gave_store));
+            self.forget_ended();
+        }
+        drained.into_iter().for_each(|lane| self.serving.add(lane, &self.log));
+        self.refuse_reload(caller, error);
+    }
+
+    fn refuse_reload(&self, caller: Option<Caller>, error: &ReloadError) {
+        let reason = error.to_string();
+        self.log.warn("cannot reload; the server goes on as before", &[("reason", &reason)]);
+        if let Some(caller) = caller {
+            caller.answer(Err(&reason));
+        }
+    }
+}
