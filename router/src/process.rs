@@ -214,9 +214,6 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
 fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
     match settings.shard_sockets.len() {
         0 => anyhow::bail!("the settings name no socket in `shard_sockets`"),
-        2.. if settings.cache.kv_object_store.is_some() => anyhow::bail!(
-            "`--kv-object-store` works with one shard; hint: leave out `--replicas`, or start a server for each shard"
-        ),
         num_shards if settings.limits.prefill_replicas as usize >= num_shards => anyhow::bail!(
             "`--prefill-replicas` is {}, but the number of shards is {num_shards}; hint: leave at least one for the \
              streams",

@@ -92,7 +92,7 @@ impl Server {
         Self::start_with_objects(model, limits, access, shard_sockets, None)
     }
 
-    /// Does the same with an object tier below the store of the only shard.
+    /// Does the same with an object tier below the stores of the shards.
     pub fn start_with_objects(
         model: Model,
         limits: ServerLimits,
@@ -134,9 +134,9 @@ impl Server {
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
         let num_working = parallel.saturating_sub(1).max(1);
-        let objects = remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone())));
+        let objects =
+            remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone(), shard_sockets.len())));
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
-        let store_gate = objects.as_ref().map(|objects| objects.store_gate());
         let mut registry = metrics.registry();
         ends.register(&mut registry, objects.as_ref().map(|objects| objects.counts()));
         let (model, limits) = (Arc::new(model), Arc::new(limits));
@@ -181,7 +181,8 @@ impl Server {
                 let (events, shards) = (ends.links.clone(), ends.shards.clone());
                 let (health, lanes) = (app.served.health.clone(), ends.lanes.clone());
                 let end = LinkEnd { lane, events, shards, health, lanes };
-                run_link(socket, end, store_gate.clone())
+                let gate = app.served.objects.as_ref().map(|objects| objects.store_gate(lane));
+                run_link(socket, end, gate)
             })
             .collect();
         drop(ends.links);

@@ -502,9 +502,6 @@ fn unusable_settings_are_one_line_and_exit_code_2() {
     out_of_range.limits.max_tools = 70_000;
     let mut without_shards = settings(folder.path());
     without_shards.shard_sockets.clear();
-    let mut with_objects = settings(folder.path());
-    with_objects.shard_sockets.push("other.sock".into());
-    with_objects.cache.kv_object_store = Some("file:///objects".to_owned());
     let mut only_prefill = settings(folder.path());
     only_prefill.limits.prefill_replicas = 1;
     let mut without_disk = settings(folder.path());
@@ -516,7 +513,6 @@ fn unusable_settings_are_one_line_and_exit_code_2() {
     for (line, wanted) in [
         (with_settings(out_of_range), "`--max-tools` is `70000`; expected a whole number from 0 to 4096"),
         (with_settings(without_shards), "the settings name no socket in `shard_sockets`"),
-        (with_settings(with_objects), "`--kv-object-store` works with one shard; hint: "),
         (with_settings(only_prefill), "`--prefill-replicas` is 1, but the number of shards is 1; hint: "),
         (with_settings(without_disk), "`--prefill-replicas` needs `--kv-disk-path`, through which "),
         (with_settings(ServeSettings { model_path, ..settings(folder.path()) }), "model.gguf"),

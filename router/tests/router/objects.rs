@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use trunkline_engine::object::ObjectCounts;
 use trunkline_engine::object::download::MAX_BUDGET;
 use trunkline_object::{Location, Remote};
+use trunkline_scheduler::LaneId;
 
 use crate::faulty::{Fault, FaultyStore, Operation};
 use crate::support::process::{PROGRAM, WithSettings, settings};
@@ -91,6 +92,29 @@ async fn another_replica_continues_a_conversation() {
     assert_eq!(other.counts().known_blocks, 0);
     assert_eq!(other.router.metric("trunkline_object_downloaded_blocks_total").await, NUM_BLOCKS as f64);
     other.router.wait_idle().await;
+}
+
+#[tokio::test]
+async fn each_lane_shares_its_blocks() {
+    let store = FaultyStore::default();
+    let folder = tempfile::tempdir().unwrap();
+    // Whichever lane computed a prompt and whichever is free in another server, the blocks are found.
+    for (server, busy) in [("first", 0), ("second", 0), ("third", 1)] {
+        let plan = |lane: u32| {
+            let place = (folder.path().join(format!("{server}-{lane}")), 64);
+            ShardPlan { store: Some(place), device_time_us: 1_000_000, ..ShardPlan::saying("!") }
+        };
+        let remote = Remote::new(Arc::new(store.clone()), "kv/");
+        let router = Router::start_lanes_with_objects(vec![plan(0), plan(1)], remote).await;
+        router.app.served.driver.set_drain(LaneId(busy), Some(0)).await;
+        let body = json!({"prompt": prompt(0), "max_tokens": 1});
+        let cached = router.post("/v1/completions", &body).await.cached_tokens();
+        assert_eq!(cached, if server == "first" { 0 } else { 8 * NUM_BLOCKS }, "{server}");
+        let mut counts = router.app.served.objects.as_ref().unwrap().counts();
+        let is_done = |counts: &ObjectCounts| counts.uploaded_blocks + counts.downloaded_blocks == NUM_BLOCKS;
+        assert!(tokio::time::timeout(DEADLINE, counts.wait_for(is_done)).await.is_ok(), "{server}");
+        router.wait_idle().await;
+    }
 }
 
 #[tokio::test]

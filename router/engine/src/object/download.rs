@@ -1,6 +1,7 @@
-//! Downloads the blocks of a prompt that neither device nor disk has, and that another replica may have computed. This
+//! Downloads the blocks of a prompt that neither device nor disk has, and that another server may have computed. This
 //! happens before the request is submitted.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,11 +33,12 @@ enum Plan {
 }
 
 impl ObjectTier {
-    /// Downloads the prompt's missing blocks to the store on disk if that is predicted to be quicker than computing
+    /// Downloads the prompt's missing blocks to the store of a lane if that is predicted to be quicker than computing
     /// them. Returns when they have arrived, are unavailable, or would take too long, at the latest at `latest`.
     pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32], latest: Option<Instant>) {
-        let Some(local) = self.gate.store() else { return };
-        let block_size = local.shape.block_size as usize;
+        let stores = || self.lanes().filter_map(|lane| Some((lane, self.gate(lane).store()?)));
+        let Some((_, first)) = stores().next() else { return };
+        let block_size = first.shape.block_size as usize;
         // The last token must be computed so that the next one can be sampled.
         let num_blocks = token_ids.len().saturating_sub(1) / block_size;
         if num_blocks < MIN_BLOCKS || self.paused_until().is_some() {
@@ -53,12 +55,13 @@ impl ObjectTier {
             .collect();
         let mut deadline = None;
         for _ in 0..MAX_ROUNDS {
-            let Some(coverage) = self.coverage(salt, token_ids, &keys).await else { return };
+            let Some((lane, coverage)) = self.coverage(salt, token_ids, &keys).await else { return };
+            let Some(local) = self.gate(lane).store() else { return };
             let deadline = *deadline.get_or_insert_with(|| {
                 let end = Instant::now() + budget(&coverage);
                 latest.map_or(end, |latest| end.min(latest))
             });
-            match self.plan(&local, salt, &keys, &coverage, deadline) {
+            match self.plan((lane, &local), salt, &keys, &coverage, deadline) {
                 Plan::GoOn => return,
                 Plan::Follow(mut progress, num_blocks) => {
                     let is_enough = |now: &Progress| now.is_over || now.num_blocks >= num_blocks;
@@ -80,18 +83,35 @@ impl ObjectTier {
         }
     }
 
-    async fn coverage(&self, salt: &Salt, token_ids: &[u32], keys: &Arc<[BlockKey]>) -> Option<Coverage> {
+    /// Returns the lane that has most of a prompt, and what it has. Among equal ones it is the one with the least to do.
+    async fn coverage(
+        &self,
+        salt: &Salt,
+        token_ids: &[u32],
+        keys: &Arc<[BlockKey]>,
+    ) -> Option<(LaneId, Coverage)> {
         let (salt, token_ids, keys) = (salt.clone(), token_ids.to_vec(), keys.clone());
-        let ask = self
-            .driver
-            .ask(move |scheduler, _| scheduler.lower_tier(LaneId::FIRST).coverage(&salt, &token_ids, &keys));
+        let lanes: Vec<LaneId> = self.lanes().filter(|lane| self.gate(*lane).store().is_some()).collect();
+        let ask = self.driver.ask(move |scheduler, _| {
+            let mut covered = Vec::new();
+            for lane in lanes {
+                let stats = scheduler.lane_stats(lane);
+                let coverage = scheduler.lower_tier(lane).coverage(&salt, &token_ids, &keys);
+                covered
+                    .extend(coverage.filter(|_| !stats.is_draining).map(|it| (it, stats.num_running, lane)));
+            }
+            let (coverage, _, lane) = covered
+                .into_iter()
+                .min_by_key(|(it, num_running, _)| (Reverse(it.num_blocks), *num_running))?;
+            Some((lane, coverage))
+        });
         ask.await.ok()?
     }
 
     /// Joins the flight that downloads the next block, or begins one.
     fn plan(
         self: &Arc<Self>,
-        local: &Arc<LocalStore>,
+        (lane, local): (LaneId, &Arc<LocalStore>),
         salt: &Salt,
         keys: &[BlockKey],
         coverage: &Coverage,
@@ -119,6 +139,7 @@ impl ObjectTier {
         }
         let (progress, receiver) = watch::channel(Progress::default());
         let flight = Arc::new(Flight {
+            lane,
             salt: salt.clone(),
             root: salt.root_key(),
             before: first_block.checked_sub(1).map(|last| keys[last]),

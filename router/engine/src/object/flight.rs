@@ -27,6 +27,8 @@ pub(super) struct Progress {
 /// A download in progress.
 #[derive(Debug)]
 pub(super) struct Flight {
+    /// The lane whose store gets the blocks.
+    pub(super) lane: LaneId,
     /// The namespace of the blocks.
     pub(super) salt: Salt,
     /// The root key of the namespace.
@@ -141,11 +143,11 @@ impl ObjectTier {
         if missing.is_empty() {
             return;
         }
-        let salt = flight.salt.clone();
+        let (lane, salt) = (flight.lane, flight.salt.clone());
         let tell = self.driver.ask(move |scheduler, _| {
-            missing.into_iter().for_each(|key| {
-                scheduler.lower_tier(LaneId::FIRST).note_object((key, None), Some(&salt), false)
-            });
+            missing
+                .into_iter()
+                .for_each(|key| scheduler.lower_tier(lane).note_object((key, None), Some(&salt), false));
         });
         // It fails only if the driver is gone, and then there are no listeners.
         drop(tell.await);
@@ -182,7 +184,8 @@ impl ObjectTier {
         measured: &Measured,
         blocks: Vec<Block>,
     ) -> usize {
-        let gate = self.gate.enter().await;
+        let lane = flight.lane;
+        let gate = self.gate(lane).enter().await;
         let removals = self.removals.read().await;
         let is_same = gate.as_ref().is_some_and(|now| Arc::ptr_eq(now, local));
         if !is_same || *removals != measured.removals || blocks.is_empty() {
@@ -195,7 +198,7 @@ impl ObjectTier {
         let reserve = {
             let salt = salt.clone();
             self.driver.ask(move |scheduler, _| {
-                scheduler.lower_tier(LaneId::FIRST).reserve_adopted(&salt, before, num_blocks)
+                scheduler.lower_tier(lane).reserve_adopted(&salt, before, num_blocks)
             })
         };
         let Ok(slots) = reserve.await else { return 0 };
@@ -210,8 +213,8 @@ impl ObjectTier {
             let mut parent = before;
             let kept = slots.into_iter().zip(keys).enumerate().map(|(index, (slot, key))| {
                 let parent = parent.replace(key);
-                scheduler.lower_tier(LaneId::FIRST).note_object((key, parent), Some(&salt), true);
-                scheduler.lower_tier(LaneId::FIRST).adopt(slot, key, parent, index < num_written)
+                scheduler.lower_tier(lane).note_object((key, parent), Some(&salt), true);
+                scheduler.lower_tier(lane).adopt(slot, key, parent, index < num_written)
             });
             // Collecting first gives every slot back to the scheduler, even after a block that was not adopted.
             let kept: Vec<bool> = kept.collect();

@@ -1,4 +1,4 @@
-//! The object tier: a store of KV blocks that replicas share, below the store on disk.
+//! The object tier: a store of KV blocks that servers share, below the stores on disk of their lanes.
 //!
 //! ```text
 //! download  fetches the missing blocks of a prompt before its request is submitted
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{RwLock, Semaphore, watch};
 use trunkline_object::{Breaker, KeyMemory, Rates, Remote, RemoteError};
-use trunkline_scheduler::BlockKey;
+use trunkline_scheduler::{BlockKey, LaneId};
 
 use crate::driver::DriverHandle;
 use crate::shard::StoreGate;
@@ -49,8 +49,8 @@ const MAX_BROKEN: usize = 4096;
 pub struct ObjectTier {
     remote: Remote,
     driver: DriverHandle,
-    /// Gives access to the shard's store on disk.
-    gate: Arc<StoreGate>,
+    /// Give access to the stores on disk of the lanes' shards.
+    gates: Vec<Arc<StoreGate>>,
     state: Mutex<State>,
     counts: watch::Sender<ObjectCounts>,
     gets: Semaphore,
@@ -69,8 +69,8 @@ struct State {
 }
 
 impl ObjectTier {
-    /// Creates a tier over `remote`.
-    pub fn new(remote: Remote, driver: DriverHandle) -> Self {
+    /// Creates a tier over `remote`, below the stores of this many lanes.
+    pub fn new(remote: Remote, driver: DriverHandle, num_lanes: usize) -> Self {
         let state = State {
             breaker: Breaker::default(),
             rates: Rates::default(),
@@ -81,7 +81,7 @@ impl ObjectTier {
         Self {
             remote,
             driver,
-            gate: Arc::default(),
+            gates: (0..num_lanes).map(|_| Arc::default()).collect(),
             state: Mutex::new(state),
             counts: watch::Sender::default(),
             gets: Semaphore::new(MAX_GETS),
@@ -94,9 +94,17 @@ impl ObjectTier {
         self.counts.subscribe()
     }
 
-    /// Returns the gate that the link closes while a shard opens its store.
-    pub fn store_gate(&self) -> Arc<StoreGate> {
-        self.gate.clone()
+    /// Returns the gate that a lane's link closes while a shard opens its store.
+    pub fn store_gate(&self, lane: LaneId) -> Arc<StoreGate> {
+        self.gate(lane).clone()
+    }
+
+    fn gate(&self, lane: LaneId) -> &Arc<StoreGate> {
+        &self.gates[lane.0 as usize]
+    }
+
+    fn lanes(&self) -> impl Iterator<Item = LaneId> {
+        (0..self.gates.len() as u32).map(LaneId)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -241,6 +241,18 @@ impl Router {
         Setup { remote: Some(remote), ..Setup::new(ServerLimits::default()) }.start(plan).await
     }
 
+    /// Starts a router with an object tier, and a lane for each of these shards.
+    pub async fn start_lanes_with_objects(plans: Vec<ShardPlan>, remote: Remote) -> Self {
+        let num_lanes = plans.len();
+        let mut plans = plans.into_iter();
+        let setup = Setup { remote: Some(remote), num_lanes, ..Setup::new(ServerLimits::default()) };
+        let mut router = setup.start(plans.next().unwrap()).await;
+        for plan in plans {
+            router.start_other(plan).await;
+        }
+        router
+    }
+
     /// Starts a router with a key file of this text.
     pub async fn start_with_keys(keys: &str, plan: ShardPlan, limits: impl Into<ServerLimits>) -> Self {
         let mut setup = Setup::new(limits);
