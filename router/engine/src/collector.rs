@@ -180,7 +180,7 @@ fn gauges(stats: &Stats) -> [Sample; 16] {
     ]
 }
 
-fn counters(stats: &Stats) -> [Sample; 29] {
+fn counters(stats: &Stats) -> [Sample; 30] {
     [
         ("steps", "Steps planned", stats.steps),
         ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -204,6 +204,7 @@ fn counters(stats: &Stats) -> [Sample; 29] {
         ("store_evicted_blocks", "Blocks dropped from the store", stats.store_evicted_blocks),
         ("restored_blocks", "Blocks read back from the store", stats.restored_blocks),
         ("moved_blocks", "Blocks read from the store of another replica", stats.moved_blocks),
+        ("moves", "Running sequences that a replica with less to do took over", stats.moves),
         ("hand_overs", "Prompts that one replica computed for another", stats.hand_overs),
         ("restore_failures", "Restores that ended at a missing or damaged block", stats.restore_failures),
         (

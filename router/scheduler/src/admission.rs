@@ -242,6 +242,7 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
     let hand_over_at = Roles::of(parts).hand_over_at(parts.lane, &parts.sequences[key]);
     parts.sequences.leave_queue(key);
     parts.sequences[key].wait.passed_at = None;
+    parts.sequences[key].moves_to = None;
     let wire_id = parts.lane.new_wire_id();
     let shard = parts.lane.shard_mut();
     let sequence = &mut parts.sequences[key];

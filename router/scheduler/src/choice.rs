@@ -107,7 +107,7 @@ impl Choice {
         let sequence = &parts.sequences[key];
         let window_ms = parts.config.cached_first_window_ms;
         let passed_at = sequence.wait.passed_at.unwrap_or(parts.now);
-        if parts.now.since(passed_at) >= window_ms {
+        if parts.now.since(passed_at) >= window_ms || sequence.moves_to == Some(here.lane) {
             return false;
         }
         let here_ms = cost_ms(here, sequence);
@@ -119,7 +119,7 @@ impl Choice {
             let lane = parts.others.get(other.lane);
             lane.shard().takes(sequence)
                 && (sequence.suspect_until.is_some() || roles.let_take(parts, other.lane, sequence))
-                && cost_ms(*other, sequence) < here_ms
+                && (sequence.moves_to == Some(other.lane) || cost_ms(*other, sequence) < here_ms)
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };
         let passes = self.others(parts).iter().any(is_better);
@@ -179,7 +179,7 @@ fn prefill_ahead(sequences: &Sequences, lane: &Lane) -> u64 {
 }
 
 /// Milliseconds of prefill for a token on a lane, or on the others before it was measured there.
-fn token_ms(parts: &Lifecycle<'_>, lane: &Lane) -> f64 {
+pub(crate) fn token_ms(parts: &Lifecycle<'_>, lane: &Lane) -> f64 {
     let of_lane = |lane: &Lane| lane.throughput.step_cost.row_us().map(|us| us / 1e3);
     of_lane(lane).or_else(|| parts.lanes().find_map(of_lane)).unwrap_or(UNMEASURED_TOKEN_MS)
 }

@@ -38,6 +38,8 @@ pub(crate) struct Lane {
     pub(crate) others_are_next: bool,
     /// The moment at which the lane takes a sequence that it passes over, though it has room for it.
     pub(crate) passes_until: Option<Millis>,
+    /// The moment at which the lane last looked for a sequence to take over (`balance.rs`).
+    pub(crate) balanced_at: Option<Millis>,
     pub(crate) losses: LossLog,
     /// The turns of the cells, while sequences are separated.
     pub(crate) turns: Turns,
@@ -75,6 +77,7 @@ impl Lane {
             drain: None,
             others_are_next: false,
             passes_until: None,
+            balanced_at: None,
             losses: LossLog::default(),
             turns: Turns::default(),
             lost_at: None,

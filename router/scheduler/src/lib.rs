@@ -24,13 +24,14 @@
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
 //! drafts, prefill                          drafts of a plan, and its room for prompts
 //! refusal, loss, drain                     requests that are not taken, and sequences whose shard is lost or leaves
-//! choice                                   the lane on which a waiting sequence runs
+//! choice, balance                          the lane on which a sequence runs
 //! admission, planner, results, transfers   how a plan is made, and what its answers change
 //! pins, lower_tier                         the other requests
 //! scheduler, invariants                    the whole
 //! ```
 
 mod admission;
+mod balance;
 pub mod budget;
 mod cells;
 mod choice;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
+use crate::balance::take_over;
 use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::consumption::Consumption;
@@ -129,6 +130,11 @@ impl Scheduler {
         // Before any lane plans, so that it finds what leaves the others.
         for id in self.lane_ids() {
             preempt_overdue(&mut self.parts(id, now, updates));
+        }
+        if self.lanes.len() > 1
+            && let Some((from, key)) = take_over(&mut self.parts(lane, now, updates))
+        {
+            self.parts(from, now, updates).stop(key);
         }
         let parts = &mut self.parts(lane, now, updates);
         parts.lane.passes_until = None;

@@ -65,6 +65,8 @@ pub struct Sequence {
     pub is_answered: bool,
     /// True once a lane has computed its prompt for another one.
     pub was_handed_over: bool,
+    /// The lane that takes the sequence over from another one (`balance.rs`), until it runs again.
+    pub moves_to: Option<LaneId>,
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
@@ -265,6 +267,7 @@ impl Sequence {
             num_separations: 0,
             is_answered: false,
             was_handed_over: false,
+            moves_to: None,
             wait: Wait::default(),
             run: None,
         }

@@ -81,6 +81,8 @@ pub struct Stats {
     pub restored_blocks: u64,
     /// Counter: blocks that were read from the store of another lane. `restored_blocks` contains them.
     pub moved_blocks: u64,
+    /// Counter: running sequences that a lane with less to do took over.
+    pub moves: u64,
     /// Counter: sequences whose prompts one lane computed for another.
     pub hand_overs: u64,
     /// Counter: restores that found a block missing or damaged.

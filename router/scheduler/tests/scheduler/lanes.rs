@@ -17,7 +17,7 @@ const KIND: &str = "--kind lanes ";
 
 #[test]
 fn every_request_ends_once_with_its_own_text_on_several_lanes() {
-    let counts: [Count; 14] = [
+    let counts: [Count; 15] = [
         |stats| stats.preemptions,
         |stats| stats.evicted_blocks,
         |stats| stats.prefix_waits,
@@ -29,6 +29,7 @@ fn every_request_ends_once_with_its_own_text_on_several_lanes() {
         |stats| stats.stored_blocks,
         |stats| stats.restored_blocks,
         |stats| stats.moved_blocks,
+        |stats| stats.moves,
         |stats| stats.hand_overs,
         |stats| stats.accepted_draft_tokens,
         |stats| stats.unexpected_results,
@@ -138,6 +139,27 @@ fn a_lane_that_drains_takes_nothing_and_what_runs_too_long_goes_on_elsewhere() {
         assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
         assert_eq!(report.stats.preemptions > calm.stats.preemptions, is_cut);
         assert_eq!((report.num_stops, report.num_losses, report.stats.replays), (1, 0, 0));
+    }
+}
+
+#[test]
+fn a_lane_that_returns_takes_running_streams_over() {
+    let mut scenario = streams(12, 400);
+    (scenario.limits.num_blocks, scenario.limits.max_step_sequences) = (2_000, 16);
+    scenario = scenario.on_lanes(2);
+    let calm = run_named(&scenario, Options::default());
+    for store in [None, Some(StorePlan { num_slots: 400, ..StorePlan::default() })] {
+        scenario.store = store;
+        scenario.outages.clear();
+        outage(&mut scenario, 1, 0, 100);
+        let report = run_named(&scenario, Options::default());
+        assert_eq!((&report.outputs, &report.ends), (&calm.outputs, &calm.ends));
+        // Until one lane runs about twice as many as the other; none goes back.
+        assert!((3..=5).contains(&report.stats.moves), "{:?}", report.stats);
+        assert_eq!(report.stats.preemptions, 0, "a move is none");
+        assert_eq!(report.stats.moved_blocks > 0, scenario.store.is_some());
+        let tokens = report.lane_stats.iter().map(|lane| lane.scheduled_tokens).collect::<Vec<_>>();
+        assert!(tokens[1] > tokens[0] / 4, "{tokens:?}");
     }
 }
 
