@@ -83,7 +83,7 @@ impl ObjectTier {
         }
     }
 
-    /// Returns the lane that has most of a prompt, and what it has. Among equal ones it is the one with the least to do.
+    /// Returns the lane that has most of a prompt, and what it has; among equal ones the lane with the least to do.
     async fn coverage(
         &self,
         salt: &Salt,
