@@ -93,17 +93,26 @@ class Stream:
         return joined
 
 
-def run(server: Trunkline, fault: signal.Signals | None) -> list[Stream]:
-    """Runs all streams at once, and harms one of the shards in the middle of them."""
+def run(server: Trunkline, *faults: signal.Signals) -> list[Stream]:
+    """Runs all streams at once, and harms one of the shards in the middle of them.
+
+    A shard that is stopped loses its streams to the other one long before a health check finds it unwell.
+    """
     streams = [Stream(server, body) for body in bodies()]
-    if fault is not None:
+    if faults:
         wait_for(lambda: all(stream.num_events >= NUM_TOKENS_BEFORE_FAULT for stream in streams), "streams", 120)
         running = [server.metrics()[f'trunkline_lane_running_sequences{{lane="{lane}"}}'] for lane in (0, 1)]
         # The other one may be done already: other tests can take the time of one lane's cores.
         busiest = running.index(max(running))
         assert running[busiest] > 0, f"all streams have ended: {running}"
+        losses, escapes = total(server, "losses"), total(server, "escapes")
         (shard,) = server.pids(f"--lane {busiest}")
-        os.kill(shard, fault)
+        os.kill(shard, faults[0])
+        if faults[0] == signal.SIGSTOP:
+            wait_for(lambda: total(server, "escapes") > escapes, "escapes", 10)
+            assert total(server, "losses") == losses
+        for fault in faults[1:]:
+            os.kill(shard, fault)
     for stream in streams:
         stream.thread.join()
     return streams
@@ -127,9 +136,9 @@ def test_long_chats_move_with_their_blocks(tmp_path: Path) -> None:
             stream.thread.join()
         expected = [stream.text() for stream in streams]
         moved = server.metrics()["trunkline_moved_blocks_total"]
-        losses = total_losses(server)
+        losses = total(server, "losses")
         os.kill(server.pids("trunkline_server")[0], signal.SIGKILL)
-        wait_for(lambda: total_losses(server) > losses, "the loss of the shard", 60)
+        wait_for(lambda: total(server, "losses") > losses, "the loss of the shard", 60)
         again = [Stream(server, body, path="/v1/completions") for body in bodies]
         for stream in again:
             stream.thread.join()
@@ -143,26 +152,29 @@ def test_long_chats_move_with_their_blocks(tmp_path: Path) -> None:
 
 def test_streams_go_on_with_the_other_replica(replicas: Trunkline) -> None:
     assert len(replicas.pids("trunkline_server")) == 2
-    expected = [stream.text() for stream in run(replicas, None)]
-    for fault in (signal.SIGKILL, signal.SIGSTOP):
-        losses = total_losses(replicas)
-        streams = run(replicas, fault)
+    expected = [stream.text() for stream in run(replicas)]
+    for faults in ((signal.SIGKILL,), (signal.SIGSTOP, signal.SIGCONT), (signal.SIGSTOP,)):
+        losses = total(replicas, "losses")
+        streams = run(replicas, *faults)
         assert [stream.error for stream in streams] == [None] * len(streams)
-        assert [stream.text() for stream in streams] == expected, fault
-        assert total_losses(replicas) > losses
+        assert [stream.text() for stream in streams] == expected, faults
         assert replicas.is_ready()
+        names = " and ".join(fault.name for fault in faults)
         pauses = sorted(stream.longest_pause_s for stream in streams)
-        print(f"{fault.name}: longest pauses of the streams, in seconds: {[round(pause, 2) for pause in pauses]}")
-        wait_for(lambda: lanes_ready(replicas) == 2, "the return of the shard", START_DEADLINE_S)
+        print(f"{names}: longest pauses of the streams, in seconds: {[round(pause, 2) for pause in pauses]}")
+        if signal.SIGCONT in faults:
+            assert (total(replicas, "losses"), total(replicas, "ready")) == (losses, 2), "the lane keeps its pool"
+            continue
+        wait_for(lambda before=losses: total(replicas, "losses") > before, "the loss", START_DEADLINE_S)
+        wait_for(lambda: total(replicas, "ready") == 2, "the return of the shard", START_DEADLINE_S)
     assert replicas.process.poll() is None
 
 
-def total_losses(server: Trunkline) -> float:
-    return sum(server.metrics()[f'trunkline_lane_losses_total{{lane="{lane}"}}'] for lane in (0, 1))
-
-
-def lanes_ready(server: Trunkline) -> float:
-    return sum(server.metrics()[f'trunkline_lane_ready{{lane="{lane}"}}'] for lane in (0, 1))
+def total(server: Trunkline, name: str) -> float:
+    """The sum of a metric over both lanes."""
+    metrics = server.metrics()
+    suffix = "" if name == "ready" else "_total"
+    return sum(metrics[f'trunkline_lane_{name}{suffix}{{lane="{lane}"}}'] for lane in (0, 1))
 
 
 def test_conversations_return_to_the_replica_that_has_them(replicas: Trunkline) -> None:

@@ -119,10 +119,11 @@ fn encode_lanes(encoder: &mut DescriptorEncoder, lanes: &[LaneStats]) -> Result<
             ConstGauge::new(value(stats) as f64).encode(family.encode_family(&LaneLabels { lane })?)?;
         }
     }
-    let counters: [(&str, &str, Value); 4] = [
+    let counters: [(&str, &str, Value); 5] = [
         ("steps", "Steps planned for the lane", |lane| lane.steps),
         ("scheduled_tokens", "Tokens that the lane was asked to compute", |lane| lane.scheduled_tokens),
         ("prefix_hit_tokens", "Prompt tokens found in the lane's KV index", |lane| lane.prefix_hit_tokens),
+        ("escapes", "Sequences that left the lane because a step was late", |lane| lane.escapes),
         ("losses", "Losses of the lane's shard", |lane| lane.losses),
     ];
     for (name, help, value) in counters {

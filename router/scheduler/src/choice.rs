@@ -41,7 +41,8 @@ struct Outlook {
 pub(crate) struct Choice {
     /// The sequences that the lane left to others.
     passed: Vec<SequenceKey>,
-    /// The other lanes that serve, which do not change while the plan is made; none before they were looked at.
+    /// The other lanes that serve and are not late, which do not change while the plan is made; none before they were
+    /// looked at.
     others: Option<Vec<Outlook>>,
     /// The division of work, which does not change either; none before it was looked at.
     roles: Option<Roles>,
@@ -94,10 +95,10 @@ impl Choice {
         suspects.into_iter().find(|&key| !choice.passes(parts, here, key))
     }
 
-    /// Returns the other lanes that serve.
+    /// Returns the other lanes that serve and are not late.
     fn others(&mut self, parts: &Lifecycle<'_>) -> &[Outlook] {
         self.others.get_or_insert_with(|| {
-            let others = parts.others.iter().filter(|lane| lane.serves());
+            let others = parts.others.iter().filter(|lane| lane.serves() && lane.is_well(parts.now));
             others.map(|lane| outlook(parts, lane)).collect()
         })
     }

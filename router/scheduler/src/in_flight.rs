@@ -16,6 +16,12 @@ pub const RUN_AHEAD: usize = 2;
 const LEAD_MS: u64 = 8;
 /// For long steps, whose predictions err by more, it is this part of the predicted time.
 const LEAD_DIVISOR: u64 = 4;
+/// A step is late after so many times its predicted time. Predictions seldom err by more than the half; a step that
+/// compiles a kernel or shares its device with others takes a few times as long.
+const LATE_FACTOR: f64 = 8.0;
+/// No step is late before this time, because a busy machine holds any process up for some tens of milliseconds. Streams
+/// should pause for at most 300 ms, and the other lane needs a part of that for its next steps.
+pub const LEAST_LATE_MS: u64 = 150;
 
 /// The steps in flight of one shard. It also reuses the memory of finished steps.
 #[derive(Debug, Default)]
@@ -28,6 +34,12 @@ pub(crate) struct StepsInFlight {
     /// The moment before which no further step is planned, because the only one in flight takes long. A request that
     /// arrives until then is in the next step instead of the one after it.
     waits_until: Option<Millis>,
+    /// The moment at which the shard could begin with the oldest step, or go on with it after its last mask.
+    oldest_since: Millis,
+    /// True if the last answer was late.
+    was_late: bool,
+    /// True once it was noticed that the oldest step is late.
+    is_noticed: bool,
 }
 
 /// A plan whose result has not arrived.
@@ -39,6 +51,10 @@ pub(crate) struct StepInFlight {
     pub(crate) work: StepWork,
     /// The predicted time of the device; 0 before any was measured.
     pub(crate) predicted_ms: u64,
+    /// The time after which it is late; none before any was measured.
+    pub(crate) late_after_ms: Option<u64>,
+    /// Masks that the shard waits for in this step.
+    pub(crate) num_awaited_masks: u32,
     /// Slots of the store that the shard empties before it computes.
     pub(crate) discards: Vec<SlotId>,
 }
@@ -64,6 +80,11 @@ impl PlannedChunk {
     pub(crate) fn num_rows(&self) -> u32 {
         self.end + self.num_drafts - self.first
     }
+}
+
+/// The milliseconds after which a step is late that is predicted to take so many microseconds.
+pub(crate) fn late_after_ms(predicted_us: f64) -> u64 {
+    ((LATE_FACTOR * predicted_us / 1e3) as u64).max(LEAST_LATE_MS)
 }
 
 /// Returns the work of these chunks together.
@@ -103,6 +124,9 @@ impl StepsInFlight {
     pub(crate) fn push(&mut self, step: StepInFlight, now: Millis) {
         self.last_step_id = step.step_id;
         self.steps.push_back(step);
+        if self.steps.len() == 1 {
+            self.restart_clock(now);
+        }
         self.wait_for_only_step(now);
     }
 
@@ -111,9 +135,55 @@ impl StepsInFlight {
         if self.oldest_step_id() != Some(step_id) {
             return None;
         }
+        self.was_late = self.are_late(now);
         let step = self.steps.pop_front();
         self.wait_for_only_step(now);
+        self.restart_clock(now);
         step
+    }
+
+    fn restart_clock(&mut self, now: Millis) {
+        (self.oldest_since, self.is_noticed) = (now, false);
+    }
+
+    /// Notes that the shard has a mask, or the notice that there is none, for which a chunk of this step waited.
+    pub(crate) fn end_awaiting_mask(&mut self, step_id: u64, now: Millis) {
+        if let Some(step) = self.steps.iter_mut().find(|step| step.step_id == step_id) {
+            step.num_awaited_masks -= 1;
+        }
+        if self.oldest_step_id() == Some(step_id) {
+            self.oldest_since = now;
+        }
+    }
+
+    /// The moment from which the oldest step is late; none if there is no such moment. A shard that waits for masks is
+    /// not late.
+    fn late_at(&self) -> Option<Millis> {
+        let oldest = self.steps.front().filter(|step| step.num_awaited_masks == 0)?;
+        oldest.late_after_ms.map(|ms| self.oldest_since.plus(ms))
+    }
+
+    /// Returns true while the oldest step takes much longer than predicted.
+    pub(crate) fn are_late(&self, now: Millis) -> bool {
+        self.late_at().is_some_and(|at| at <= now)
+    }
+
+    /// Returns true if nothing speaks for it that the whole machine is held up: the last answer was not late, and the
+    /// oldest step has not taken half of the time after which it is.
+    pub(crate) fn are_timely(&self, now: Millis) -> bool {
+        let Some(at) = self.late_at() else { return true };
+        !self.was_late && 2 * now.since(self.oldest_since) < at.since(self.oldest_since)
+    }
+
+    /// Like [`StepsInFlight::are_late`]. After that [`StepsInFlight::next_lateness`] does not name the moment any more.
+    pub(crate) fn notice_lateness(&mut self, now: Millis) -> bool {
+        self.is_noticed |= self.are_late(now);
+        self.are_late(now)
+    }
+
+    /// The moment from which the oldest step is late, until that was noticed.
+    pub(crate) fn next_lateness(&self) -> Option<Millis> {
+        self.late_at().filter(|_| !self.is_noticed)
     }
 
     /// Sets the moment of the next plan, if the only step in flight begins now.

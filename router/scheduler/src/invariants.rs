@@ -41,19 +41,21 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[La
     }));
     check_queue(sequences);
     lanes.iter().for_each(|lane| check_lane(config, sequences, lane, cells));
-    let num_running = sequences.iter().filter(|(_, sequence)| sequence.run.is_some()).count();
+    let runs =
+        sequences.iter().flat_map(|(_, sequence)| sequence.run.iter().chain(sequence.escaped.as_deref()));
     let num_found: usize = lanes.iter().map(|lane| of_lane(sequences, lane).count()).sum();
-    assert_eq!(num_running, num_found, "a sequence with blocks is on one lane");
+    assert_eq!(runs.count(), num_found, "a run is on one lane");
 }
 
-/// Sequences with blocks on this lane.
+/// The runs on this lane, with their sequences.
 fn of_lane<'a>(
     sequences: &'a Sequences,
     lane: &Lane,
 ) -> impl Iterator<Item = (SequenceKey, &'a Sequence, &'a Run)> + use<'a> {
     let id = lane.id;
+    let runs = |sequence: &'a Sequence| sequence.run.iter().chain(sequence.escaped.as_deref());
     let with_run =
-        sequences.iter().filter_map(|(key, sequence)| Some((key, sequence, sequence.run.as_ref()?)));
+        sequences.iter().flat_map(move |(key, sequence)| runs(sequence).map(move |run| (key, sequence, run)));
     with_run.filter(move |(_, _, run)| run.lane == id)
 }
 
@@ -89,7 +91,13 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cell
     shard.kv.check_invariants();
     assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
     for step in shard.steps.iter().filter(|_| cells.are_apart()) {
-        let cells: BTreeSet<_> = step.chunks.iter().map(|chunk| sequences[chunk.key].cell).collect();
+        let chunks = step.chunks.iter().filter(|chunk| {
+            sequences[chunk.key]
+                .run
+                .as_ref()
+                .is_some_and(|run| run.lane == lane.id && run.wire_id == chunk.wire_id)
+        });
+        let cells: BTreeSet<_> = chunks.map(|chunk| sequences[chunk.key].cell).collect();
         assert!(cells.len() <= 1, "a step has sequences of one cell only");
     }
     let abandoned: BTreeSet<_> = shard.restores.abandoned_blocks().map(|hold| hold.id()).collect();
@@ -100,12 +108,17 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cell
     let mut counts = Counts::default();
     for (key, sequence, run) in of_lane(sequences, lane) {
         counts.leaving += usize::from(run.phase != Phase::Running);
-        counts.running += usize::from(run.phase != Phase::Ending);
+        counts.running += usize::from(is_listed(run));
         counts.restoring += usize::from(run.restore.is_some());
         counts.needed_parts += run.table.num_needed_parts() as u64;
-        let is_listed = running.keys().contains(&key);
-        assert_eq!(run.phase != Phase::Ending, is_listed, "`running` lists the running sequences");
-        check_constraint(shard, sequence, run);
+        if run.phase != Phase::Escaped {
+            assert_eq!(
+                is_listed(run),
+                running.keys().contains(&key),
+                "`running` lists the running sequences"
+            );
+            check_constraint(shard, sequence, run);
+        }
         check_steps(shard, key, run);
         check_positions(shard, sequence, run, &abandoned);
     }
@@ -121,6 +134,11 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cell
     assert!(is_ordered, "`running` is in running order");
     let num_occupied = num_occupied_places(config, sequences, lane);
     assert!(num_occupied <= lane.max_running(config), "the places suffice");
+}
+
+/// Returns true if the lane's list has the sequence for this run.
+fn is_listed(run: &Run) -> bool {
+    matches!(run.phase, Phase::Running | Phase::Preempting)
 }
 
 fn check_waiting(sequences: &Sequences, key: SequenceKey, sequence: &Sequence) {
@@ -158,7 +176,8 @@ fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
 }
 
 fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
-    let chunks = shard.steps.iter().flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
+    let chunks = shard.steps.iter().flat_map(|step| &step.chunks);
+    let chunks = chunks.filter(|chunk| chunk.key == key && chunk.wire_id == run.wire_id);
     let (num_steps, num_samples) =
         chunks.fold((0, 0), |(steps, samples), chunk| (steps + 1, samples + u32::from(chunk.rows.sample)));
     if let Some(restore) = &run.restore {
@@ -168,7 +187,7 @@ fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
     let num_awaited = num_steps + u32::from(run.restore.is_some());
     assert_eq!(run.steps_in_flight, num_awaited, "steps in flight");
     assert!(run.phase == Phase::Running || num_awaited > 0, "a leaving sequence waits for a step");
-    if run.phase != Phase::Ending {
+    if is_listed(run) {
         assert_eq!(run.pending_samples, num_samples, "samples in flight");
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Lane {
     pub(crate) num_steps: u64,
     /// Tokens that plans asked to compute.
     pub(crate) num_scheduled_tokens: u64,
+    /// Sequences that escaped from late steps.
+    pub(crate) num_escapes: u64,
     /// Prompt tokens of sequences that first started here, and that a prefix hit spared.
     pub(crate) num_hit_tokens: u64,
     /// A shard was lost with its KV index, which the events do not report yet.
@@ -86,6 +88,7 @@ impl Lane {
             num_stops: 0,
             num_steps: 0,
             num_scheduled_tokens: 0,
+            num_escapes: 0,
             num_hit_tokens: 0,
             was_cleared: false,
             store_pins: StorePins::default(),
@@ -169,6 +172,11 @@ impl Lane {
             Some(shard) => shard.kv.store_mut(),
             None => self.shared.lost.as_mut(),
         }
+    }
+
+    /// Returns true if a shard is connected and none of its steps is late.
+    pub(crate) fn is_well(&self, now: Millis) -> bool {
+        self.shard.as_ref().is_some_and(|shard| !shard.steps.are_late(now))
     }
 
     pub(crate) fn new_wire_id(&mut self) -> u64 {

@@ -10,14 +10,16 @@
 
 use trunkline_contract::TokenMask;
 
+use crate::event::Millis;
 use crate::plan::LateMask;
 use crate::sequence::{Run, SequenceKey};
 use crate::shard::Shard;
 
 impl Shard {
     /// Sends the mask for which a sequence's chunk in flight waits. The chunk samples under it.
-    pub(crate) fn send_late_mask(&mut self, run: &mut Run, mask: TokenMask) {
-        if run.mask_step_id.take().is_some() {
+    pub(crate) fn send_late_mask(&mut self, run: &mut Run, mask: TokenMask, now: Millis) {
+        if let Some(step_id) = run.mask_step_id.take() {
+            self.steps.end_awaiting_mask(step_id, now);
             run.sent_mask = Some(mask.clone());
             let late = LateMask { sequence_id: run.wire_id, allowed_tokens: mask.into(), mask_id: 0 };
             self.outbox.send_late_mask(late);
@@ -25,8 +27,9 @@ impl Shard {
     }
 
     /// Tells a sequence's chunk in flight that awaits a mask, if there is one, to sample nothing.
-    pub(crate) fn cancel_late_mask(&mut self, key: SequenceKey, run: &mut Run) {
+    pub(crate) fn cancel_late_mask(&mut self, key: SequenceKey, run: &mut Run, now: Millis) {
         if let Some(step_id) = run.mask_step_id.take() {
+            self.steps.end_awaiting_mask(step_id, now);
             let late = LateMask { sequence_id: run.wire_id, ..LateMask::default() };
             self.outbox.send_late_mask(late);
             run.pending_samples -= 1;

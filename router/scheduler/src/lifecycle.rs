@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 
 use crate::cells::Cells;
 use crate::config::{SchedulerConfig, Speculation};
-use crate::event::{EndReason, Millis, Priority, SequenceId, Update};
+use crate::constraint::Constraint;
+use crate::event::{EndReason, LaneId, Millis, Priority, SequenceId, Update};
 use crate::lane::{Lane, OtherLanes};
 use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::Poisons;
-use crate::sequence::{Loss, Phase, SequenceKey, Waiter};
+use crate::sequence::{Loss, Phase, Run, SequenceKey, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 
@@ -45,10 +46,13 @@ impl Lifecycle<'_> {
     /// Takes the losses of a sequence for explained.
     pub(crate) fn explain_losses(&mut self, losses: &VecDeque<Loss>) {
         for &loss in losses {
-            let lane =
-                if loss.lane == self.lane.id { &mut *self.lane } else { self.others.get_mut(loss.lane) };
-            lane.explain(loss, self.now);
+            let now = self.now;
+            self.lane_mut(loss.lane).explain(loss, now);
         }
+    }
+
+    fn lane_mut(&mut self, id: LaneId) -> &mut Lane {
+        if id == self.lane.id { self.lane } else { self.others.get_mut(id) }
     }
 
     /// Puts a sequence that has no run in the queue, at a place that depends on its prefix hit.
@@ -101,7 +105,7 @@ impl Lifecycle<'_> {
             EndReason::ShardLost => {}
         }
         if let Some(run) = &mut self.sequences[key].run {
-            self.lane.shard_mut().cancel_late_mask(key, run);
+            self.lane.shard_mut().cancel_late_mask(key, run, self.now);
         }
         if self.config.speculation != Speculation::Off {
             self.sequences.keep_output(key);
@@ -111,7 +115,7 @@ impl Lifecycle<'_> {
         self.sequences.clear_deadline(key);
         let Some(run) = &mut self.sequences[key].run else {
             self.sequences.leave_queue(key);
-            self.sequences.remove(key);
+            self.remove(key);
             return;
         };
         let was_leaving = run.phase == Phase::Preempting;
@@ -127,7 +131,7 @@ impl Lifecycle<'_> {
 
     /// Takes the losses of a suspect for explained that leaves, because it can no longer be cleared or convicted.
     pub(crate) fn leave(&mut self, key: SequenceKey) {
-        if self.sequences[key].suspect_until.is_none() {
+        if self.sequences[key].suspect_until.is_none() || self.sequences[key].is_only_late {
             return;
         }
         let losses = self.sequences[key].losses.clone();
@@ -176,22 +180,91 @@ impl Lifecycle<'_> {
         else {
             return;
         };
-        self.lane.running.end_leaving();
+        let phase = run.phase;
         self.lane.suspect = self.lane.suspect.filter(|&suspect| suspect != key);
-        let shard = self.lane.shard_mut();
-        shard.kv.close(run.table, &sequence.tokens[..run.acknowledged as usize]);
-        if run.phase == Phase::Ending {
-            shard.renew_pin(sequence);
+        self.close(key, run);
+        if phase == Phase::Ending {
+            self.lane.shard_mut().renew_pin(&self.sequences[key]);
+            self.remove(key);
+        } else {
+            self.sequences[key].waiting_since = self.now;
+            self.lane.running.remove(key);
+            self.enter_queue(key);
         }
+    }
+
+    /// Gives up the blocks of a leaving run. The computed ones enter the KV index.
+    fn close(&mut self, key: SequenceKey, run: Run) {
+        self.lane.running.end_leaving();
+        let shard = self.lane.shard_mut();
+        shard.kv.close(run.table, &self.sequences[key].tokens[..run.acknowledged as usize]);
         if run.is_on_shard {
             shard.outbox.end_sequence(run.wire_id);
         }
-        if run.phase == Phase::Ending {
-            self.sequences.remove(key);
+    }
+
+    /// Removes a sequence that neither waits nor runs, and to which the final update was sent, or lets the run that it
+    /// escaped from end first.
+    pub(crate) fn remove(&mut self, key: SequenceKey) {
+        let sequence = &mut self.sequences[key];
+        match sequence.escaped.take() {
+            None => drop(self.sequences.remove(key)),
+            Some(run) => {
+                sequence.constraint.as_mut().and_then(Constraint::take_mask);
+                sequence.run = Some(Run { phase: Phase::Ending, ..*run });
+            }
+        }
+    }
+
+    /// Takes a sequence off the lane at once, so that another one can go on with it. Its blocks stay held until its
+    /// steps in flight are acknowledged, whose results count for nothing. It is a suspect until it is past the
+    /// positions that the lane may still compute.
+    pub(crate) fn escape(&mut self, key: SequenceKey) {
+        self.wake_waiters(key, None);
+        if self.sequences[key].is_running() {
+            self.sequences.end_running(key);
+            self.lane.running.begin_leaving();
+        }
+        let sequence = &mut self.sequences[key];
+        let Some(mut run) = sequence.run.take() else { return };
+        self.lane.running.remove(key);
+        self.lane.suspect = self.lane.suspect.filter(|&suspect| suspect != key);
+        self.lane.shard_mut().cancel_late_mask(key, &mut run, self.now);
+        if let (Some(constraint), Some(mask)) = (&mut sequence.constraint, run.sent_mask.take()) {
+            constraint.set_mask(mask);
+        }
+        if run.steps_in_flight == 0 {
+            self.close(key, run);
         } else {
-            sequence.waiting_since = self.now;
-            self.lane.running.remove(key);
-            self.enter_queue(key);
+            (run.phase, run.has_failed) = (Phase::Escaped, true);
+            (sequence.suspect_until, sequence.is_only_late) = (Some(run.planned), true);
+            sequence.escaped = Some(Box::new(run));
+        }
+        self.sequences[key].waiting_since = self.now;
+        self.enter_queue(key);
+        self.lane.num_escapes += 1;
+    }
+
+    /// Gives up the blocks of the run that a sequence escaped from, once no step in flight can write them. The shard
+    /// answered, so the sequence is no suspect for being late.
+    pub(crate) fn release_escaped(&mut self, key: SequenceKey) {
+        let Some(run) = self.sequences[key].escaped.take_if(|run| run.steps_in_flight == 0) else { return };
+        self.close(key, *run);
+        let sequence = &self.sequences[key];
+        if sequence.suspect_until.is_none() || !sequence.is_only_late {
+            return;
+        }
+        match sequence.run.as_ref().map(|run| run.lane) {
+            Some(lane) => {
+                let lane = self.lane_mut(lane);
+                lane.suspect = lane.suspect.filter(|&suspect| suspect != key);
+                self.sequences[key].suspect_until = None;
+            }
+            None => {
+                self.sequences.leave_queue(key);
+                self.sequences[key].suspect_until = None;
+                self.enter_queue(key);
+            }
         }
     }
 

@@ -43,7 +43,9 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
     let in_flight = in_flight(lost);
     let loss = parts.lane.losses.begin(parts.lane.id, parts.now, !in_flight.is_empty());
     for &key in &in_flight {
-        note_loss(&mut parts.sequences[key], loss);
+        let sequence = &mut parts.sequences[key];
+        note_loss(sequence, loss);
+        sequence.escaped.take_if(|run| run.lane == loss.lane);
     }
     let convicted = find_convicted(parts, &in_flight);
     if in_flight.len() > 1 {
@@ -74,7 +76,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         if run.phase == Phase::Ending {
             // Nobody waits for it any more, so it is not computed again.
             parts.leave(key);
-            parts.sequences.remove(key);
+            parts.remove(key);
             continue;
         }
         if convicted == Some(key) {
@@ -100,6 +102,7 @@ fn note_loss(sequence: &mut Sequence, loss: Loss) {
         sequence.losses.pop_front();
     }
     sequence.losses.push_back(loss);
+    sequence.is_only_late = false;
 }
 
 /// Returns the sequence that is to blame for a loss, if it was the only one in flight. The last steps of a suspect that
@@ -134,26 +137,35 @@ fn crashed() -> EndReason {
     })
 }
 
-/// Removes and returns a sequence that has neither a run nor a place in the queue, because it crashed two shards in a
+/// A convicted request.
+struct Guilty {
+    digest: RequestDigest,
+    num_prompt_tokens: u32,
+}
+
+/// Ends a sequence that has neither a run nor a place in the queue, because it crashed two shards in a
 /// row.
-fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Sequence {
-    let sequence = parts.sequences.remove(key);
-    parts.poisons.convict(RequestDigest::of_sequence(&sequence), parts.now);
+fn convict(parts: &mut Lifecycle<'_>, key: SequenceKey) -> Guilty {
+    let sequence = &parts.sequences[key];
+    let digest = RequestDigest::of_sequence(sequence);
+    let guilty = Guilty { digest, num_prompt_tokens: sequence.num_prompt_tokens };
+    let (id, usage, losses) = (sequence.request.id, sequence.usage(), sequence.losses.clone());
+    parts.poisons.convict(digest, parts.now);
     parts.counters.convictions += 1;
-    parts.explain_losses(&sequence.losses);
-    let usage = sequence.usage();
-    parts.updates.push(Update::Ended { id: sequence.request.id, reason: crashed(), usage });
-    sequence
+    parts.explain_losses(&losses);
+    parts.updates.push(Update::Ended { id, reason: crashed(), usage });
+    parts.sequences.clear_deadline(key);
+    parts.remove(key);
+    guilty
 }
 
 /// Ends the waiting sequences whose requests are equal to that of a convicted one.
-fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Sequence) {
-    let digest = RequestDigest::of_sequence(guilty);
+fn end_equal(parts: &mut Lifecycle<'_>, guilty: &Guilty) {
     for key in parts.sequences.keys_by_arrival() {
         let sequence = &parts.sequences[key];
         let is_equal = sequence.run.is_none()
             && sequence.num_prompt_tokens == guilty.num_prompt_tokens
-            && RequestDigest::of_sequence(sequence) == digest;
+            && RequestDigest::of_sequence(sequence) == guilty.digest;
         if !is_equal {
             continue;
         }

@@ -47,11 +47,11 @@ pub(crate) fn allow(parts: &mut Lifecycle<'_>, key: SequenceKey, allowed: Allowe
         match &allowed.next {
             NextTokens::Mask(mask) if allowed.forced.is_empty() => {
                 if run.mask_step_id.is_some() {
-                    parts.lane.shard_mut().send_late_mask(run, mask.clone());
+                    parts.lane.shard_mut().send_late_mask(run, mask.clone(), parts.now);
                     return;
                 }
             }
-            _ => parts.lane.shard_mut().cancel_late_mask(key, run),
+            _ => parts.lane.shard_mut().cancel_late_mask(key, run, parts.now),
         }
     }
     if sequence.first_start.is_none() && !allowed.forced.is_empty() {

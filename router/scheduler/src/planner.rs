@@ -12,7 +12,7 @@ use crate::consumption::Consumption;
 use crate::drafts::{Candidate, awaits_drafts, candidates, max_drafts, pays};
 use crate::event::Update;
 use crate::fairness::TenantKey;
-use crate::in_flight::{PlannedChunk, StepInFlight, work_of};
+use crate::in_flight::{PlannedChunk, StepInFlight, late_after_ms, work_of};
 use crate::lifecycle::Lifecycle;
 use crate::message_size::start_bytes;
 use crate::output;
@@ -25,10 +25,13 @@ use crate::turns::{Turn, turns};
 use crate::windows::{copy_state, pass_windows};
 use crate::yielding::Yielding;
 
-/// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, or masks are worth waiting
-/// for.
+/// Makes the next plan. None if run-ahead is full, it is too early, there is nothing to do, masks are worth waiting
+/// for, or the lane is late and another one is not.
 pub(crate) fn make_plan(parts: &mut Lifecycle<'_>) -> Option<StepPlan> {
     let shard = parts.lane.shard.as_mut()?;
+    if shard.steps.are_late(parts.now) && parts.others.iter().any(|lane| lane.is_well(parts.now)) {
+        return None;
+    }
     if shard.steps.is_full() || shard.steps.is_early(parts.now) || awaits_masks(parts) || awaits_drafts(parts)
     {
         return None;
@@ -461,13 +464,15 @@ impl<'p, 'a> Planner<'p, 'a> {
         parts.lane.num_steps += 1;
         parts.lane.num_scheduled_tokens += plan.num_tokens();
         let work = work_of(&planned);
-        let predicted_us = parts.lane.throughput.step_cost.predict_us(work).filter(|_| work.rows > 0);
+        let predicted_us = parts.lane.throughput.step_cost.predict_us(work);
         let step = StepInFlight {
             step_id: plan.step_id,
             chunks: planned,
             num_prefill_tokens,
             work,
-            predicted_ms: predicted_us.map_or(0, |us| (us / 1e3) as u64),
+            predicted_ms: predicted_us.filter(|_| work.rows > 0).map_or(0, |us| (us / 1e3) as u64),
+            late_after_ms: predicted_us.map(late_after_ms),
+            num_awaited_masks: plan.chunks.iter().map(|chunk| u32::from(chunk.awaits_mask)).sum(),
             discards,
         };
         parts.lane.shard_mut().steps.push(step, parts.now);

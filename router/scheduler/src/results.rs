@@ -80,6 +80,12 @@ fn take_outcome(parts: &mut Lifecycle<'_>, chunk: &PlannedChunk, result: Option<
     let more = MoreTokens { tokens: more_tokens, num_own_drafts };
     parts.sequences.release_cost(chunk.key, chunk.cost);
     let sequence = &mut parts.sequences[chunk.key];
+    if let Some(run) = sequence.escaped_run(parts.lane.id, chunk.wire_id) {
+        run.steps_in_flight -= 1;
+        parts.lane.shard_mut().kv.device_mut().release_copy_source(&mut run.table);
+        parts.release_escaped(chunk.key);
+        return;
+    }
     let (num_known, is_whole) = (sequence.num_tokens(), sequence.is_whole());
     let run = sequence.run_mut();
     assert_eq!(run.wire_id, chunk.wire_id, "a sequence with steps in flight keeps its wire id");

@@ -27,7 +27,7 @@ use crate::results::take_result;
 use crate::sequence::SequenceKey;
 use crate::sequences::Sequences;
 use crate::stats::{LaneStats, Stats};
-use crate::transfers::{abandon_overdue_restores, take_transfers};
+use crate::transfers::{abandon_overdue_restores, escape_late, take_transfers};
 use crate::{invariants, shard::Shard};
 
 /// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
@@ -131,6 +131,7 @@ impl Scheduler {
         for id in self.lane_ids() {
             preempt_overdue(&mut self.parts(id, now, updates));
         }
+        self.let_escape(now, updates);
         if self.lanes.len() > 1
             && let Some((from, key)) = take_over(&mut self.parts(lane, now, updates))
         {
@@ -159,8 +160,8 @@ impl Scheduler {
     }
 
     /// The earliest moment at which there is something to do without an event: a deadline of a sequence, a restore, a
-    /// drain or the return of a shard, or the time for the next plan or for a sequence that was left to another lane.
-    /// Call [`Scheduler::plan`] then.
+    /// drain or the return of a shard, the time for the next plan or for a sequence that was left to another lane, or
+    /// the time from which a step is late. Call [`Scheduler::plan`] then.
     pub fn next_wakeup(&self) -> Option<Millis> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let of_restores = shards().filter_map(|shard| shard.restores.next_deadline());
@@ -168,6 +169,8 @@ impl Scheduler {
         let drains = self.lanes.iter().filter(|lane| lane.running.len() > 0).filter_map(|lane| lane.drain);
         let of_drains = drains.filter(|drain| !drain.is_due).map(|drain| drain.until);
         let of_passed = self.lanes.iter().filter_map(|lane| lane.passes_until);
+        let of_late =
+            shards().filter(|_| self.lanes.len() > 1).filter_map(|shard| shard.steps.next_lateness());
         // Lost shards matter only to sequences that wait for others.
         let of_lost_shards = if self.awaits_lanes && self.sequences.len() > 0 {
             gives_up_at(self.lanes.iter(), &self.config)
@@ -175,7 +178,8 @@ impl Scheduler {
             None
         };
         let of_sequences = self.sequences.next_deadline().into_iter().chain(of_lost_shards);
-        of_sequences.chain(of_restores).chain(of_plans).chain(of_passed).chain(of_drains).min()
+        let of_lanes = of_passed.chain(of_drains).chain(of_late);
+        of_sequences.chain(of_restores).chain(of_plans).chain(of_lanes).min()
     }
 
     /// A lane's KV index, for reading; none while it has no shard.
@@ -232,6 +236,7 @@ impl Scheduler {
             blocks_held: counts.held.into(),
             blocks_cached: counts.cached.into(),
             blocks_total: counts.total.into(),
+            escapes: lane.num_escapes,
             losses: lane.losses.count() - lane.num_stops,
             excused_losses: lane.num_excused_losses,
         }
@@ -247,6 +252,7 @@ impl Scheduler {
             let error_ppm = (lane.throughput.step_cost.error() * 1e6) as u64;
             stats.step_error_ppm = stats.step_error_ppm.max(error_ppm);
             stats.excused_losses += lane.num_excused_losses;
+            stats.escapes += lane.num_escapes;
             if let Some(shard) = &lane.shard {
                 shard.add_gauges(&mut stats);
                 shard.add_counters(&mut stats);
@@ -344,6 +350,19 @@ impl Scheduler {
         if self.awaits_lanes && gives_up_at(self.lanes.iter(), &self.config).is_some_and(|at| at <= now) {
             self.awaits_lanes = false;
             end_stranded(&mut self.parts(LaneId::FIRST, now, updates));
+        }
+    }
+
+    /// Lets the sequences of late lanes go on with others.
+    fn let_escape(&mut self, now: Millis, updates: &mut Vec<Update>) {
+        if self.lanes.len() == 1 {
+            return;
+        }
+        for lane in self.lane_ids() {
+            let shard = self.lane_mut(lane).shard.as_mut();
+            if shard.is_some_and(|shard| shard.steps.notice_lateness(now)) {
+                escape_late(&mut self.parts(lane, now, updates));
+            }
         }
     }
 

@@ -56,6 +56,8 @@ pub struct Sequence {
     /// Set after a shard was lost that computed the sequence: the positions that must be acknowledged before it is no
     /// suspect any more (`loss.rs`).
     pub suspect_until: Option<u32>,
+    /// True if it is a suspect only because a step that it escaped from is late. The step's answer ends that.
+    pub is_only_late: bool,
     /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
     pub losses: VecDeque<Loss>,
     pub cell: CellId,
@@ -70,6 +72,8 @@ pub struct Sequence {
     pub wait: Wait,
     /// The state of the sequence while it does not wait.
     pub run: Option<Run>,
+    /// The run that it escaped from. It holds blocks until its steps in flight are acknowledged.
+    pub escaped: Option<Box<Run>>,
 }
 
 /// The most losses that a sequence remembers.
@@ -156,6 +160,8 @@ pub enum Phase {
     Running,
     /// The sequence gets no more chunks, and waits again once its steps in flight are acknowledged.
     Preempting,
+    /// The sequence goes on with another run. The blocks are given up once the steps in flight are acknowledged.
+    Escaped,
     /// The final update was sent. The sequence is removed once its steps in flight are acknowledged.
     Ending,
 }
@@ -262,6 +268,7 @@ impl Sequence {
             first_start: None,
             numerics: 0,
             suspect_until: None,
+            is_only_late: false,
             losses: VecDeque::new(),
             cell: 0,
             num_separations: 0,
@@ -270,6 +277,7 @@ impl Sequence {
             moves_to: None,
             wait: Wait::default(),
             run: None,
+            escaped: None,
         }
     }
 
@@ -382,6 +390,11 @@ impl Sequence {
 
     pub fn is_end_token(&self, token_id: u32) -> bool {
         !self.request.ignore_eos && self.request.sampling.end_token_ids.contains(&token_id)
+    }
+
+    /// The run that the sequence escaped from, if it has this name on this lane.
+    pub fn escaped_run(&mut self, lane: LaneId, wire_id: u64) -> Option<&mut Run> {
+        self.escaped.as_deref_mut().filter(|run| run.lane == lane && run.wire_id == wire_id)
     }
 
     /// The run of a sequence that is known not to wait.

@@ -65,6 +65,8 @@ pub struct Stats {
     pub promotions: u64,
     /// Counter: sequences that had started when their shard was lost and were queued again.
     pub replays: u64,
+    /// Counter: sequences that left a lane because its step was late, and went on with another one.
+    pub escapes: u64,
     /// Counter: sequences that failed because they crashed the shard.
     pub convictions: u64,
     /// Counter: losses of a shard for which sequences are to blame, so that the launcher should not count them.
@@ -143,6 +145,8 @@ pub struct LaneStats {
     pub scheduled_tokens: u64,
     /// Counter: prompt tokens that a prefix hit spared, of sequences that first started here.
     pub prefix_hit_tokens: u64,
+    /// Counter: sequences that left the lane because a step was late.
+    pub escapes: u64,
     /// Counter: losses of the shard, except of one that was drained.
     pub losses: u64,
     /// Counter: losses for which sequences are to blame, so that the launcher should not count them.

@@ -4,6 +4,7 @@ use trunkline_contract::SlotId;
 use trunkline_kv::RestoredBlock;
 
 use crate::event::Restored;
+use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::neighbours;
 use crate::plan::{RestoreOutcome, Transfers};
@@ -99,21 +100,49 @@ pub(crate) fn abandon_overdue_restores(parts: &mut Lifecycle<'_>) {
 fn abandon_if_possible(parts: &mut Lifecycle<'_>, restore_id: u64) {
     let shard = parts.lane.shard_mut();
     let Some(key) = shard.restores.key(restore_id).filter(|&key| can_do_without(parts, key)) else { return };
+    abandon_restore(parts, key);
+    resume_without_restored(parts, key);
+    parts.release_if_idle(key);
+}
+
+/// Abandons the restore of a sequence, if it waits for one.
+fn abandon_restore(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     let shard = parts.lane.shard_mut();
-    shard.restores.end(restore_id);
     let run = parts.sequences[key].run_mut();
-    let restore = run.restore.take().expect("the sequence waits for its restore");
-    assert_eq!(restore.restore_id, restore_id, "a sequence has one restore at a time");
+    let Some(restore) = run.restore.take() else { return };
+    shard.restores.end(restore.restore_id);
     run.steps_in_flight -= 1;
     let holds = shard.kv.detach_restored(&mut run.table, &restore.blocks);
     run.planned -= restore.blocks.len() as u32 * shard.limits.block_size;
     run.acknowledged = run.planned;
-    shard
-        .restores
-        .abandon(restore_id, AbandonedRestore { blocks: restore.blocks, source: restore.source, holds });
+    let abandoned = AbandonedRestore { blocks: restore.blocks, source: restore.source, holds };
+    shard.restores.abandon(restore.restore_id, abandoned);
     parts.counters.restores_given_up += 1;
-    resume_without_restored(parts, key);
-    parts.release_if_idle(key);
+}
+
+/// Lets the sequences of a lane go on with others while its oldest step is late, as far as another lane takes them.
+///
+/// Those that have steps in flight are suspects until these are answered, because one of them may be what holds the
+/// steps up. A suspect stays, so a request that hangs shards visits no third one. If all lanes are late, the machine
+/// is, and all stay.
+pub(crate) fn escape_late(parts: &mut Lifecycle<'_>) {
+    for key in parts.lane.running.keys().to_vec() {
+        let sequence = &parts.sequences[key];
+        let run = sequence.run();
+        let is_suspect = sequence.suspect_until.is_some() || sequence.escaped.is_some();
+        let takes = |lane: &Lane| {
+            let timely = lane.shard.as_ref().filter(|shard| shard.steps.are_timely(parts.now));
+            let shard = timely.filter(|_| lane.serves());
+            shard.is_some_and(|shard| shard.takes(sequence))
+        };
+        if is_suspect && run.steps_in_flight > 0 || !parts.others.iter().any(takes) {
+            continue;
+        }
+        if run.restore.is_none() || can_do_without(parts, key) {
+            abandon_restore(parts, key);
+            parts.escape(key);
+        }
+    }
 }
 
 /// Returns true if the pool has room for the sequence beside all blocks that abandoned restores may write. Without it

@@ -189,6 +189,16 @@ impl Driver {
             self.record_usage(&stats);
             self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
+                for (lane, before) in self.scheduler.lane_ids().zip(lanes.iter()) {
+                    let num_streams = self.scheduler.lane_stats(lane).escapes - before.escapes;
+                    if num_streams > 0 {
+                        tracing::warn!(
+                            lane = lane.0,
+                            num_streams,
+                            "the shard's step is late, its streams go on elsewhere"
+                        );
+                    }
+                }
                 lanes.clear();
                 lanes.extend(self.scheduler.lane_ids().map(|lane| self.scheduler.lane_stats(lane)));
             });

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
-use crate::sim::scenario::{Arrival, Client, Drain, Outage, Poison, Scenario, request};
+use crate::sim::scenario::{Arrival, Client, Drain, Outage, Poison, Scenario, Stall, request};
 use crate::sim::store::StorePlan;
 use crate::sim::{Options, Report};
 use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
@@ -25,6 +25,7 @@ fn every_request_ends_once_with_its_own_text_on_several_lanes() {
         |stats| stats.rejected_too_long,
         |stats| stats.rejected_deadline,
         |stats| stats.replays,
+        |stats| stats.escapes,
         |stats| stats.convictions,
         |stats| stats.stored_blocks,
         |stats| stats.restored_blocks,
@@ -421,4 +422,53 @@ fn the_streams_of_a_lane_go_on_while_it_clears_suspects() {
     assert_eq!(sizes, [1, 5, 1, 6, 1, 7, 1], "each suspect has a step, and all others have one after it");
     driver.run();
     assert!((0..8).all(|id| driver.ended(id) == Some(&EndReason::Length)));
+}
+
+#[test]
+fn streams_of_a_stalled_lane_go_on_at_once_on_another_one() {
+    let mut scenario = streams(18, 200).on_lanes(2);
+    (scenario.limits.max_step_sequences, scenario.limits.num_blocks) = (32, 2_000);
+    scenario.more_lanes = vec![scenario.limits];
+    let calm = run_named(&scenario, Options::default());
+    // The lane comes back, or it is lost later.
+    for (for_ms, lost_at) in [(400, None), (5_000, None), (50_000, Some(3_000))] {
+        scenario.stalls = vec![Stall { lane: LaneId(1), at: Millis(60), for_ms }];
+        scenario.outages.clear();
+        lost_at.into_iter().for_each(|at| outage(&mut scenario, 1, at, 100));
+        let report = run_named(&scenario, Options::default());
+        all_end_well(&report, 18);
+        assert_eq!(report.outputs, calm.outputs);
+        assert!(report.stats.escapes >= 6, "{:?}", report.stats);
+        assert!(report.longest_pause_ms <= 300, "{} ms", report.longest_pause_ms);
+        assert_eq!(report.stats.convictions, 0);
+    }
+}
+
+#[test]
+fn a_lane_that_was_late_keeps_its_cache_and_takes_work_again() {
+    let mut scenario = streams(18, 200).on_lanes(2);
+    (scenario.limits.max_step_sequences, scenario.limits.num_blocks) = (32, 2_000);
+    scenario.more_lanes = vec![scenario.limits];
+    scenario.stalls = vec![Stall { lane: LaneId(1), at: Millis(60), for_ms: 1_000 }];
+    let short = run_named(&scenario, Options::default());
+    let mut rng = Rng::new(77);
+    for index in 18..36 {
+        let request = request(index, rng.tokens(6, 1_000), 60);
+        scenario.arrivals.push(Arrival { at: Millis(2_000), request, salt: 0, client: Client::Waits });
+    }
+    let report = run_named(&scenario, Options::default());
+    all_end_well(&report, 36);
+    let steps = |report: &Report| report.lane_stats[1].steps;
+    assert!(steps(&report) > steps(&short) + 20, "{} and {}", steps(&report), steps(&short));
+    assert_eq!(report.stats.evicted_blocks, 0);
+    assert!(short.lane_stats[1].blocks_cached > 20, "{:?}", short.lane_stats);
+}
+
+#[test]
+fn nobody_escapes_if_all_lanes_are_late() {
+    let mut scenario = streams(16, 40).on_lanes(2);
+    let calm = run_named(&scenario, Options::default());
+    scenario.stalls = (0..2).map(|lane| Stall { lane: LaneId(lane), at: Millis(20), for_ms: 900 }).collect();
+    let report = run_named(&scenario, Options::default());
+    assert_eq!((report.stats.escapes, &report.outputs), (0, &calm.outputs));
 }

@@ -194,6 +194,7 @@ pub fn crowded() -> Scenario {
         arrivals: (0..6).map(arrival).collect(),
         outages: Vec::new(),
         drains: Vec::new(),
+        stalls: Vec::new(),
         poison: None,
         max_delay_ms: 2,
         twice: 0,

@@ -53,6 +53,8 @@ pub struct Report {
     pub crashed_lanes: BTreeSet<LaneId>,
     /// The longest time that a connected lane had nothing to do while a sequence waited.
     pub longest_idle_ms: u64,
+    /// The longest time between two tokens of a sequence.
+    pub longest_pause_ms: u64,
     pub lane_stats: Vec<LaneStats>,
     pub ended_at: Millis,
     pub stats: Stats,

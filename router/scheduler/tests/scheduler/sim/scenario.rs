@@ -63,6 +63,14 @@ pub struct Drain {
     pub until: Millis,
 }
 
+/// A time in which a lane's shard does nothing, as if its process were stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct Stall {
+    pub lane: LaneId,
+    pub at: Millis,
+    pub for_ms: u64,
+}
+
 /// What crashes the shard, each time that a step computes it.
 #[derive(Clone, Copy, Debug)]
 pub enum Poison {
@@ -95,6 +103,7 @@ pub struct Scenario {
     pub arrivals: Vec<Arrival>,
     pub outages: Vec<Outage>,
     pub drains: Vec<Drain>,
+    pub stalls: Vec<Stall>,
     pub poison: Option<Poison>,
     /// The most extra milliseconds until a result arrives.
     pub max_delay_ms: u64,
@@ -228,6 +237,7 @@ impl Scenario {
             arrivals,
             outages,
             drains: Vec::new(),
+            stalls: Vec::new(),
             poison,
             max_delay_ms,
             twice,
@@ -236,7 +246,7 @@ impl Scenario {
     }
 
     /// Like [`Scenario::random`], with 2 to 8 lanes, and sometimes up to 64. Pools may have different sizes, and any
-    /// lane may be lost, some for good.
+    /// lane may stall or be lost, some for good.
     pub fn random_lanes(seed: u64) -> Self {
         let mut scenario = Self::random(seed);
         let mut rng = Rng::new(seed ^ 0x6c61_6e65);
@@ -252,6 +262,18 @@ impl Scenario {
         }
         for outage in &mut scenario.outages {
             outage.lane = LaneId(rng.range(0, num_lanes - 1) as u32);
+        }
+        // These come from a generator of their own. Some lanes are lost while they stall.
+        let mut rng = Rng::new(seed ^ 0x6c61_7465);
+        for _ in 0..if rng.once_in(2) { rng.range(1, 4) } else { 0 } {
+            let (lane, at) = (LaneId(rng.range(0, num_lanes - 1) as u32), Millis(rng.range(0, 200)));
+            let for_ms = rng.range(50, 700);
+            scenario.stalls.push(Stall { lane, at, for_ms });
+            if rng.once_in(3) {
+                let lost_at = at.plus(rng.range(0, for_ms));
+                let limits = scenario.limits_of(lane);
+                scenario.outages.push(Outage { lane, ..Outage::new(lost_at, rng.range(0, 60), limits) });
+            }
         }
         scenario.config.num_lanes = num_lanes as u32;
         if rng.once_in(3) {
@@ -279,6 +301,17 @@ impl Scenario {
         self.more_lanes = vec![self.limits; num_lanes as usize - 1];
         self.config.num_lanes = num_lanes;
         self
+    }
+
+    /// Returns the moment at which a lane's shard ends what it begins at `from`, if it would end at `until` without
+    /// stalls.
+    pub fn end_of(&self, lane: LaneId, from: Millis, until: Millis) -> Millis {
+        let mut stalls: Vec<Stall> = self.stalls.iter().copied().filter(|stall| stall.lane == lane).collect();
+        stalls.sort_by_key(|stall| stall.at);
+        stalls.iter().fold(until, |until, stall| {
+            let end = stall.at.plus(stall.for_ms);
+            if stall.at <= until && from < end { until.plus(end.since(stall.at.max(from))) } else { until }
+        })
     }
 
     /// The limits of a lane's first shard.

@@ -69,6 +69,7 @@ impl Scenario {
             arrivals,
             outages: Vec::new(),
             drains: Vec::new(),
+            stalls: Vec::new(),
             poison: None,
             max_delay_ms: 0,
             twice: 0,

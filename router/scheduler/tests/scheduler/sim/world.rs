@@ -97,6 +97,7 @@ pub(super) struct World<'a> {
     asked_drafts: BTreeMap<SequenceId, Vec<u32>>,
     /// The consumption of each tenant, as the scheduler reported it.
     consumption: BTreeMap<Option<Box<str>>, Consumption>,
+    last_token_at: BTreeMap<SequenceId, Millis>,
     /// The device time of the results that the scheduler took.
     device_time_us: u64,
     report: Report,
@@ -131,6 +132,7 @@ impl<'a> World<'a> {
             scores: BTreeMap::new(),
             asked_drafts: BTreeMap::new(),
             consumption: BTreeMap::new(),
+            last_token_at: BTreeMap::new(),
             device_time_us: 0,
             report: Report {
                 trace_hash: 0,
@@ -140,6 +142,7 @@ impl<'a> World<'a> {
                 num_outdated_reads: 0,
                 crashed_lanes: BTreeSet::new(),
                 longest_idle_ms: 0,
+                longest_pause_ms: 0,
                 lane_stats: Vec::new(),
                 ended_at: Millis(0),
                 stats: Stats::default(),
@@ -186,8 +189,9 @@ impl<'a> World<'a> {
         let num_tokens = self.scenario.num_tokens() + 2 * self.scenario.arrivals.len() as u64;
         let num_crashes =
             self.scenario.poison.map_or(0, Poison::max_losses) + u64::from(self.options.blow.is_some());
-        let num_shards = (self.lanes.len() + self.scenario.outages.len() + self.scenario.drains.len()) as u64
-            + num_crashes;
+        let num_faults =
+            self.scenario.outages.len() + self.scenario.drains.len() + self.scenario.stalls.len();
+        let num_shards = (self.lanes.len() + num_faults) as u64 + num_crashes;
         while let Some(((time, _), happening)) = self.happenings.pop_first() {
             self.now = time;
             if let Some((at, blow)) = self.options.blow
@@ -572,7 +576,8 @@ impl<'a> World<'a> {
         assert!(lane.blocked.is_none(), "no step is planned behind one that awaits masks");
         let result = shard.execute(plan, &self.known, &mut self.rng);
         let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
-        lane.free_at = lane.free_at.max(self.now).plus(delay_ms);
+        let from = lane.free_at.max(self.now);
+        lane.free_at = self.scenario.end_of(id, from, from.plus(delay_ms));
         let writes = std::mem::take(&mut shard.writes);
         let name = ShardName { lane: id, number: lane.num_shards };
         let crashes = |poison: Poison| match poison {
@@ -582,7 +587,14 @@ impl<'a> World<'a> {
         let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
         let (seeds, free_at) = (shard.seeds(plan), lane.free_at);
         lane.in_flight.push_back(seeds.clone());
-        for (other, lane) in self.lanes.iter().enumerate().filter(|(other, _)| *other != id.0 as usize) {
+        let never_stalls =
+            |other: usize| self.scenario.stalls.iter().all(|stall| stall.lane.0 as usize != other);
+        let others = self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != id.0 as usize && never_stalls(*other));
+        for (other, lane) in others {
             let is_here = |seed: &&u64| lane.in_flight.iter().flatten().any(|known| known == *seed);
             assert_eq!(seeds.iter().find(is_here), None, "computed on lanes {} and {other}", id.0);
         }
@@ -608,7 +620,7 @@ impl<'a> World<'a> {
         for restore in &plan.restores {
             let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block));
-            let at = self.now.plus(times.read_ms(&mut self.rng));
+            let at = self.scenario.end_of(id, self.now, self.now.plus(times.read_ms(&mut self.rng)));
             let lane = restore.store_folder.parse().unwrap_or(id.0 as usize);
             let opening =
                 self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
@@ -635,7 +647,8 @@ impl<'a> World<'a> {
             }
             if is_last && let Some(result) = lane.blocked.take() {
                 let name = ShardName { lane: id, number: lane.num_shards };
-                lane.free_at = lane.free_at.max(self.now);
+                let from = lane.free_at.max(self.now);
+                lane.free_at = self.scenario.end_of(id, from, from);
                 let free_at = lane.free_at;
                 self.at(free_at, Happening::Result(name, result));
             }
@@ -694,6 +707,9 @@ impl<'a> World<'a> {
                     let output = self.report.outputs.get_mut(&id).expect("submitted");
                     output.push(token.token_id);
                     self.report.first_token_at.entry(id).or_insert(self.now);
+                    if let Some(last) = self.last_token_at.insert(id, self.now) {
+                        self.report.longest_pause_ms = self.report.longest_pause_ms.max(self.now.since(last));
+                    }
                     self.react(id);
                 }
                 Update::Awaits { id, token_ids, drafts } => {
