@@ -64,7 +64,8 @@ impl Choice {
             let may_run = |key: &SequenceKey| {
                 let sequence = &parts.sequences[*key];
                 let was_passed = passed.next_if_eq(&key).is_some() || self.passed.contains(key);
-                !was_passed && roles.let_take(parts, parts.lane.id, sequence) && shard.takes(sequence)
+                let may_take = !was_passed && !sequence.awaits_late_step();
+                may_take && roles.let_take(parts, parts.lane.id, sequence) && shard.takes(sequence)
             };
             let key = parts.sequences.waiting().find(may_run)?;
             if self.others(parts).is_empty() {

@@ -143,6 +143,10 @@ fn is_listed(run: &Run) -> bool {
 
 fn check_waiting(sequences: &Sequences, key: SequenceKey, sequence: &Sequence) {
     let wait = &sequence.wait;
+    assert!(
+        !sequence.awaits_late_step() || sequence.escaped.is_some(),
+        "the late step will be answered or lost"
+    );
     assert_ne!(wait.rank.is_some(), wait.parked_on.is_some(), "a waiting sequence has a place or is parked");
     if let Some(other) = wait.parked_on {
         let other = &sequences[other];

@@ -16,7 +16,7 @@ use crate::lane::{Lane, OtherLanes};
 use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::Poisons;
-use crate::sequence::{Loss, Phase, Run, SequenceKey, Waiter};
+use crate::sequence::{Loss, Phase, Run, SequenceKey, Suspicion, Waiter};
 use crate::sequences::Sequences;
 use crate::stats::Stats;
 
@@ -131,7 +131,8 @@ impl Lifecycle<'_> {
 
     /// Takes the losses of a suspect for explained that leaves, because it can no longer be cleared or convicted.
     pub(crate) fn leave(&mut self, key: SequenceKey) {
-        if self.sequences[key].suspect_until.is_none() || self.sequences[key].is_only_late {
+        let sequence = &self.sequences[key];
+        if sequence.suspect_until.is_none() || sequence.suspicion == Suspicion::Late {
             return;
         }
         let losses = self.sequences[key].losses.clone();
@@ -237,7 +238,7 @@ impl Lifecycle<'_> {
             self.close(key, run);
         } else {
             (run.phase, run.has_failed) = (Phase::Escaped, true);
-            (sequence.suspect_until, sequence.is_only_late) = (Some(run.planned), true);
+            (sequence.suspect_until, sequence.suspicion) = (Some(run.planned), Suspicion::Late);
             sequence.escaped = Some(Box::new(run));
         }
         self.sequences[key].waiting_since = self.now;
@@ -246,25 +247,27 @@ impl Lifecycle<'_> {
     }
 
     /// Gives up the blocks of the run that a sequence escaped from, once no step in flight can write them. The shard
-    /// answered, so the sequence is no suspect for being late.
+    /// answered, so the sequence is no suspect any more for being late.
     pub(crate) fn release_escaped(&mut self, key: SequenceKey) {
         let Some(run) = self.sequences[key].escaped.take_if(|run| run.steps_in_flight == 0) else { return };
         self.close(key, *run);
         let sequence = &self.sequences[key];
-        if sequence.suspect_until.is_none() || !sequence.is_only_late {
+        if sequence.suspect_until.is_none() || sequence.suspicion == Suspicion::Loss {
             return;
         }
-        match sequence.run.as_ref().map(|run| run.lane) {
+        let lane = sequence.run.as_ref().map(|run| run.lane);
+        if lane.is_none() {
+            self.sequences.leave_queue(key);
+        }
+        let sequence = &mut self.sequences[key];
+        sequence.suspect_until.take_if(|_| sequence.suspicion == Suspicion::Late);
+        sequence.suspicion = Suspicion::Loss;
+        match lane {
             Some(lane) => {
                 let lane = self.lane_mut(lane);
                 lane.suspect = lane.suspect.filter(|&suspect| suspect != key);
-                self.sequences[key].suspect_until = None;
             }
-            None => {
-                self.sequences.leave_queue(key);
-                self.sequences[key].suspect_until = None;
-                self.enter_queue(key);
-            }
+            None => self.enter_queue(key),
         }
     }
 

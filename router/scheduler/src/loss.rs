@@ -9,6 +9,9 @@
 //! is in flight, that suspect is convicted and fails, and so do all sequences of equal requests. Equal requests are
 //! refused for a while (`poison.rs`).
 //!
+//! A sequence that escaped from a late step is a suspect as well, but the step is no loss before its shard is lost. So
+//! a loss meanwhile convicts no one: the suspect waits until the step is answered, or lost, too.
+//!
 //! If sequences are in flight at a second loss after they were cleared, they are separated (`cells.rs`).
 
 use std::collections::BTreeSet;
@@ -19,7 +22,7 @@ use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::{POISON_MS, RequestDigest};
 use crate::refusal::reject;
-use crate::sequence::{Loss, MAX_LOSSES, Phase, Run, Sequence, SequenceKey};
+use crate::sequence::{Loss, MAX_LOSSES, Phase, Run, Sequence, SequenceKey, Suspicion};
 use crate::shard::Shard;
 
 /// A sequence is convicted, too, if it was in flight at [`MAX_LOSSES`] losses within this time and alone at the last.
@@ -60,29 +63,30 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
             parts.sequences.leave_queue(key);
         }
     }
-    let mut guilty = None;
+    let mut guilty = Vec::new();
     for key in keys {
         if parts.sequences[key].is_running() {
             parts.sequences.end_running(key);
         }
         let sequence = &mut parts.sequences[key];
-        let Some(run) = sequence.run.take() else {
-            parts.enter_queue(key);
-            continue;
-        };
-        if in_flight.contains(&key) {
+        let run = sequence.run.take();
+        if let Some(run) = run.as_ref().filter(|_| in_flight.contains(&key)) {
             sequence.suspect_until = sequence.suspect_until.max(Some(run.planned));
         }
-        if run.phase == Phase::Ending {
+        if run.as_ref().is_some_and(|run| run.phase == Phase::Ending) {
             // Nobody waits for it any more, so it is not computed again.
             parts.leave(key);
             parts.remove(key);
             continue;
         }
-        if convicted == Some(key) {
-            guilty = Some(convict(parts, key));
+        if convicted.contains(&key) {
+            guilty.push(convict(parts, key));
             continue;
         }
+        let Some(run) = run else {
+            parts.enter_queue(key);
+            continue;
+        };
         if let (Some(constraint), Some(mask)) = (&mut sequence.constraint, run.sent_mask) {
             constraint.set_mask(mask);
         }
@@ -90,9 +94,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         parts.counters.replays += u64::from(sequence.first_start.is_some());
         parts.enter_queue(key);
     }
-    if let Some(guilty) = guilty {
-        end_equal(parts, &guilty);
-    }
+    guilty.iter().for_each(|guilty| end_equal(parts, guilty));
 }
 
 /// Notes that a sequence was in flight at a loss.
@@ -102,17 +104,28 @@ fn note_loss(sequence: &mut Sequence, loss: Loss) {
         sequence.losses.pop_front();
     }
     sequence.losses.push_back(loss);
-    sequence.is_only_late = false;
 }
 
-/// Returns the sequence that is to blame for a loss, if it was the only one in flight. The last steps of a suspect that
-/// was cleared may still be in flight while the next suspect waits for a restore.
-fn find_convicted(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) -> Option<SequenceKey> {
-    let suspect = parts.lane.suspect.take();
-    let &only = in_flight.first().filter(|_| in_flight.len() == 1)?;
-    let losses = &parts.sequences[only].losses;
-    let is_burst = losses.len() == MAX_LOSSES && is_recent(losses.front(), parts.now);
-    (suspect == Some(only) || is_burst).then_some(only)
+/// Returns the sequences that are to blame for a loss: the suspect, if it was the only one in flight, and those that
+/// awaited the answer of a late step. The last steps of a suspect that was cleared may still be in flight while the next
+/// suspect waits for a restore.
+fn find_convicted(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) -> Vec<SequenceKey> {
+    let lone_suspect = parts.lane.suspect.take().filter(|suspect| in_flight.iter().eq([suspect]));
+    let mut convicted = Vec::new();
+    for &key in in_flight {
+        let sequence = &mut parts.sequences[key];
+        let losses = &sequence.losses;
+        let is_burst =
+            in_flight.len() == 1 && losses.len() == MAX_LOSSES && is_recent(losses.front(), parts.now);
+        let is_late = sequence.suspicion == Suspicion::Late && sequence.escaped.is_some();
+        let is_lone_suspect = lone_suspect == Some(key);
+        if is_burst || sequence.awaits_late_step() || is_lone_suspect && !is_late {
+            convicted.push(key);
+        }
+        sequence.suspicion =
+            if is_lone_suspect && is_late { Suspicion::LateAndLoss } else { Suspicion::Loss };
+    }
+    convicted
 }
 
 fn is_recent(loss: Option<&Loss>, now: Millis) -> bool {
@@ -201,7 +214,7 @@ pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     let sequence = &mut parts.sequences[key];
     let acknowledged = sequence.run.as_ref().map_or(0, |run| run.acknowledged);
     if sequence.suspect_until.is_some_and(|until| until <= acknowledged) {
-        sequence.suspect_until = None;
+        (sequence.suspect_until, sequence.suspicion) = (None, Suspicion::Loss);
         parts.lane.suspect = None;
         parts.lane.losses.worked();
     }

@@ -56,8 +56,8 @@ pub struct Sequence {
     /// Set after a shard was lost that computed the sequence: the positions that must be acknowledged before it is no
     /// suspect any more (`loss.rs`).
     pub suspect_until: Option<u32>,
-    /// True if it is a suspect only because a step that it escaped from is late. The step's answer ends that.
-    pub is_only_late: bool,
+    /// Why it is a suspect, while it is one.
+    pub suspicion: Suspicion,
     /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
     pub losses: VecDeque<Loss>,
     pub cell: CellId,
@@ -86,6 +86,20 @@ pub struct Loss {
     /// Counts the losses of the lane.
     pub number: u64,
     pub at: Millis,
+}
+
+/// Why a sequence is a suspect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Suspicion {
+    /// A shard was lost that computed it. The next loss at which it is alone in flight convicts it.
+    #[default]
+    Loss,
+    /// A step that it escaped from is late. The step's answer clears it, and a loss instead of the answer makes this a
+    /// [`Suspicion::Loss`].
+    Late,
+    /// A shard was lost that computed it alone, while a step that it escaped from is late. It waits for the step: the
+    /// answer makes this a [`Suspicion::Loss`], and a loss instead of the answer is the second one and convicts it.
+    LateAndLoss,
 }
 
 /// Names a cell, whose sequences share no step with those of others (`cells.rs`). Each number is used once; 0 is the
@@ -268,7 +282,7 @@ impl Sequence {
             first_start: None,
             numerics: 0,
             suspect_until: None,
-            is_only_late: false,
+            suspicion: Suspicion::default(),
             losses: VecDeque::new(),
             cell: 0,
             num_separations: 0,
@@ -390,6 +404,11 @@ impl Sequence {
 
     pub fn is_end_token(&self, token_id: u32) -> bool {
         !self.request.ignore_eos && self.request.sampling.end_token_ids.contains(&token_id)
+    }
+
+    /// Returns true if it may not run before the step is answered that it escaped from.
+    pub fn awaits_late_step(&self) -> bool {
+        self.suspect_until.is_some() && self.suspicion == Suspicion::LateAndLoss
     }
 
     /// The run that the sequence escaped from, if it has this name on this lane.

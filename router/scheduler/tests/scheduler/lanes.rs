@@ -10,7 +10,8 @@ use crate::sim::store::StorePlan;
 use crate::sim::{Options, Report};
 use crate::simulation::{Count, crowded, run_all, run_named, run_of_kind};
 use trunkline_scheduler::{
-    EndReason, Event, LaneId, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, ShardLimits,
+    EndReason, Event, LaneId, Millis, RejectReason, SchedulerConfig, SequenceErrorCode, SequenceId,
+    ShardLimits,
 };
 
 const KIND: &str = "--kind lanes ";
@@ -424,11 +425,17 @@ fn the_streams_of_a_lane_go_on_while_it_clears_suspects() {
     assert!((0..8).all(|id| driver.ended(id) == Some(&EndReason::Length)));
 }
 
+/// Streams on lanes with room for all of them.
+fn roomy_streams(num_lanes: u32) -> Scenario {
+    let mut scenario = streams(18, 200).on_lanes(num_lanes);
+    (scenario.limits.max_step_sequences, scenario.limits.num_blocks) = (32, 2_000);
+    scenario.more_lanes = vec![scenario.limits; num_lanes as usize - 1];
+    scenario
+}
+
 #[test]
 fn streams_of_a_stalled_lane_go_on_at_once_on_another_one() {
-    let mut scenario = streams(18, 200).on_lanes(2);
-    (scenario.limits.max_step_sequences, scenario.limits.num_blocks) = (32, 2_000);
-    scenario.more_lanes = vec![scenario.limits];
+    let mut scenario = roomy_streams(2);
     let calm = run_named(&scenario, Options::default());
     // The lane comes back, or it is lost later.
     for (for_ms, lost_at) in [(400, None), (5_000, None), (50_000, Some(3_000))] {
@@ -446,9 +453,7 @@ fn streams_of_a_stalled_lane_go_on_at_once_on_another_one() {
 
 #[test]
 fn a_lane_that_was_late_keeps_its_cache_and_takes_work_again() {
-    let mut scenario = streams(18, 200).on_lanes(2);
-    (scenario.limits.max_step_sequences, scenario.limits.num_blocks) = (32, 2_000);
-    scenario.more_lanes = vec![scenario.limits];
+    let mut scenario = roomy_streams(2);
     scenario.stalls = vec![Stall { lane: LaneId(1), at: Millis(60), for_ms: 1_000 }];
     let short = run_named(&scenario, Options::default());
     let mut rng = Rng::new(77);
@@ -471,4 +476,59 @@ fn nobody_escapes_if_all_lanes_are_late() {
     scenario.stalls = (0..2).map(|lane| Stall { lane: LaneId(lane), at: Millis(20), for_ms: 900 }).collect();
     let report = run_named(&scenario, Options::default());
     assert_eq!((report.stats.escapes, &report.outputs), (0, &calm.outputs));
+}
+
+#[test]
+fn a_stall_and_a_loss_elsewhere_convict_no_one() {
+    let mut scenario = roomy_streams(3);
+    let calm = run_named(&scenario, Options::default());
+    let mut num_losses_of_suspects = 0;
+    for lost_at in 210..290 {
+        scenario.stalls = vec![Stall { lane: LaneId(1), at: Millis(60), for_ms: 600 }];
+        scenario.outages.clear();
+        outage(&mut scenario, lost_at as u32 % 2 * 2, lost_at, 10);
+        let report = run_named(&scenario, Options::default());
+        assert_eq!((report.stats.convictions, &report.outputs), (0, &calm.outputs), "{lost_at}");
+        num_losses_of_suspects += u64::from(report.longest_pause_ms > 400);
+    }
+    assert!(num_losses_of_suspects > 4, "{num_losses_of_suspects}");
+}
+
+#[test]
+fn a_poison_that_hangs_shards_visits_two_lanes_at_most_and_all_others_go_on() {
+    let mut scenario = roomy_streams(4);
+    let calm = run_named(&scenario, Options::default());
+    // The first lane is lost while the second one hangs, or before that.
+    for hang_ms in [3_000, 180] {
+        for (request, position) in [(0, 40), (3, 60), (7, 150)] {
+            (scenario.hang_ms, scenario.poison) = (hang_ms, Some(Poison::Position { request, position }));
+            let report = run_named(&scenario, Options::default());
+            assert_eq!((report.num_losses, report.stats.convictions), (2, 1), "{:?}", scenario.poison);
+            assert_eq!(report.crashed_lanes.len(), 2);
+            assert!(report.stats.escapes >= 4, "{:?}", report.stats);
+            for (id, reason) in report.ends.iter().filter(|(id, _)| id.0 != request) {
+                assert_eq!((reason, &report.outputs[id]), (&calm.ends[id], &calm.outputs[id]));
+            }
+            assert!(matches!(report.ends[&SequenceId(request)], EndReason::Failed(_)));
+        }
+    }
+}
+
+#[test]
+fn a_suspect_waits_for_its_late_step_if_its_second_lane_is_lost_first() {
+    let mut scenario = roomy_streams(4);
+    (scenario.hang_ms, scenario.poison) = (3_000, Some(Poison::Position { request: 3, position: 60 }));
+    let report = run_named(&scenario, Options::default());
+    let lost_at = report.ended_ats[&SequenceId(3)].0 - 1_500;
+    let crashed_lanes = (0..4).map(|lane| {
+        scenario.outages.clear();
+        outage(&mut scenario, lane, lost_at, 100);
+        let report = run_named(&scenario, Options::default());
+        assert_eq!(report.stats.convictions, 1);
+        report.crashed_lanes
+    });
+    // The poison hangs two lanes. If one of them is lost before it crashes, the poison crashes the other one only.
+    let mut num_crashed: Vec<usize> = crashed_lanes.map(|lanes| lanes.len()).collect();
+    num_crashed.sort_unstable();
+    assert_eq!(num_crashed, [1, 1, 2, 2]);
 }

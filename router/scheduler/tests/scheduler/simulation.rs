@@ -196,6 +196,7 @@ pub fn crowded() -> Scenario {
         drains: Vec::new(),
         stalls: Vec::new(),
         poison: None,
+        hang_ms: 0,
         max_delay_ms: 2,
         twice: 0,
         store: None,

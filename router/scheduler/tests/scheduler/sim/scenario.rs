@@ -105,6 +105,8 @@ pub struct Scenario {
     pub drains: Vec<Drain>,
     pub stalls: Vec<Stall>,
     pub poison: Option<Poison>,
+    /// The shard hangs for so long before a poison crashes it.
+    pub hang_ms: u64,
     /// The most extra milliseconds until a result arrives.
     pub max_delay_ms: u64,
     /// One result in so many is sent twice; none for 0.
@@ -239,6 +241,7 @@ impl Scenario {
             drains: Vec::new(),
             stalls: Vec::new(),
             poison,
+            hang_ms: 0,
             max_delay_ms,
             twice,
             store,
@@ -264,17 +267,19 @@ impl Scenario {
             outage.lane = LaneId(rng.range(0, num_lanes - 1) as u32);
         }
         // These come from a generator of their own. Some lanes are lost while they stall.
-        let mut rng = Rng::new(seed ^ 0x6c61_7465);
-        for _ in 0..if rng.once_in(2) { rng.range(1, 4) } else { 0 } {
-            let (lane, at) = (LaneId(rng.range(0, num_lanes - 1) as u32), Millis(rng.range(0, 200)));
-            let for_ms = rng.range(50, 700);
+        let mut late_rng = Rng::new(seed ^ 0x6c61_7465);
+        for _ in 0..if late_rng.once_in(2) { late_rng.range(1, 4) } else { 0 } {
+            let (lane, at) =
+                (LaneId(late_rng.range(0, num_lanes - 1) as u32), Millis(late_rng.range(0, 200)));
+            let for_ms = late_rng.range(50, 700);
             scenario.stalls.push(Stall { lane, at, for_ms });
-            if rng.once_in(3) {
-                let lost_at = at.plus(rng.range(0, for_ms));
+            if late_rng.once_in(3) {
+                let lost_at = at.plus(late_rng.range(0, for_ms));
                 let limits = scenario.limits_of(lane);
-                scenario.outages.push(Outage { lane, ..Outage::new(lost_at, rng.range(0, 60), limits) });
+                scenario.outages.push(Outage { lane, ..Outage::new(lost_at, late_rng.range(0, 60), limits) });
             }
         }
+        scenario.hang_ms = if late_rng.once_in(2) { late_rng.range(0, 900) } else { 0 };
         scenario.config.num_lanes = num_lanes as u32;
         if rng.once_in(3) {
             scenario.config.num_prefill_lanes = rng.range(1, num_lanes - 1) as u32;

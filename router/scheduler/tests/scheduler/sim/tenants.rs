@@ -71,6 +71,7 @@ impl Scenario {
             drains: Vec::new(),
             stalls: Vec::new(),
             poison: None,
+            hang_ms: 0,
             max_delay_ms: 0,
             twice: 0,
             store: None,

@@ -585,10 +585,12 @@ impl<'a> World<'a> {
             Poison::Pair(one, other) => shard.has(plan, one) && shard.has(plan, other),
         };
         let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
+        lane.free_at = lane.free_at.plus(if crashes { self.scenario.hang_ms } else { 0 });
         let (seeds, free_at) = (shard.seeds(plan), lane.free_at);
         lane.in_flight.push_back(seeds.clone());
+        let hangs = self.scenario.hang_ms > 0 && self.scenario.poison.is_some();
         let never_stalls =
-            |other: usize| self.scenario.stalls.iter().all(|stall| stall.lane.0 as usize != other);
+            |other: usize| !hangs && self.scenario.stalls.iter().all(|stall| stall.lane.0 as usize != other);
         let others = self
             .lanes
             .iter()

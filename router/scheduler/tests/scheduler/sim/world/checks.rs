@@ -200,9 +200,7 @@ impl World<'_> {
                     );
                     let may_be_unlucky =
                         !self.scenario.outages.is_empty() || matches!(blow, Some(Blow::LoseShard(_)));
-                    // A step that is late counts as a loss.
-                    let num_faults = self.report.num_losses + self.scenario.stalls.len() as u64;
-                    self.report.num_losses >= 1 && num_faults >= 2 && (is_poison || may_be_unlucky)
+                    self.report.num_losses >= 2 && (is_poison || may_be_unlucky)
                 }
                 EndReason::Failed(_) => {
                     faults.sequence_error + faults.missing_token + faults.foreign_token > 0
