@@ -45,7 +45,7 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, choice: &mut Choice, step_id: u64
     while num_parked < MAX_PARKED
         && let Some(key) = choice.next_waiting(parts)
     {
-        if parts.sequences[key].suspect_until.is_some() {
+        if parts.sequences[key].suspected.is_some() {
             return; // It lacks room, and no other sequence may take it.
         }
         let yielding = Yielding::of(parts);

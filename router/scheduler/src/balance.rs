@@ -14,9 +14,9 @@ use crate::roles::Roles;
 use crate::sequence::SequenceKey;
 
 /// A lane takes over from another one that runs at least this many sequences more than twice as many.
-const MARGIN: usize = 4;
+const MARGIN: usize = 3;
 /// The least time between two sequences that a lane takes over. The first one must show in the list before the next.
-const INTERVAL_MS: u64 = 100;
+const INTERVAL_MS: u64 = 50;
 /// The longest predicted time until a sequence that moves has its next token.
 const MAX_PAUSE_MS: f64 = 250.0;
 
@@ -25,6 +25,7 @@ const MAX_PAUSE_MS: f64 = 250.0;
 pub(crate) fn take_over(parts: &mut Lifecycle<'_>) -> Option<(LaneId, SequenceKey)> {
     let lane = &*parts.lane;
     let is_ready = lane.serves()
+        && lane.is_well(parts.now)
         && lane.suspect.is_none()
         && lane.balanced_at.is_none_or(|at| parts.now.since(at) >= INTERVAL_MS)
         && parts.sequences.queue().num_waiting() == 0
@@ -57,7 +58,7 @@ fn cheapest(parts: &Lifecycle<'_>, from: &Lane) -> Option<SequenceKey> {
             && !sequence.is_prefilling()
             && !sequence.is_finishing(sequence.run())
             && sequence.run().hand_over_at.is_none()
-            && sequence.suspect_until.is_none()
+            && sequence.suspected.is_none()
             && roles.let_take(parts, parts.lane.id, sequence)
             && parts.lane.shard().takes(sequence)
     };

@@ -120,7 +120,7 @@ impl Choice {
         let is_better = |other: &Outlook| {
             let lane = parts.others.get(other.lane);
             lane.shard().takes(sequence)
-                && (sequence.suspect_until.is_some() || roles.let_take(parts, other.lane, sequence))
+                && (sequence.suspected.is_some() || roles.let_take(parts, other.lane, sequence))
                 && (sequence.moves_to == Some(other.lane) || cost_ms(*other, sequence) < here_ms)
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };

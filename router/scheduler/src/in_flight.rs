@@ -1,12 +1,13 @@
 //! The steps in flight: plans that the shard has and whose results have not arrived.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use trunkline_contract::SlotId;
 
 use crate::event::Millis;
 use crate::plan::LogitsRows;
-use crate::sequence::SequenceKey;
+use crate::sequence::{Run, SequenceKey};
 use crate::step_cost::StepWork;
 
 /// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
@@ -118,6 +119,15 @@ impl StepsInFlight {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &StepInFlight> {
         self.steps.iter()
+    }
+
+    /// The positions of a run that the shard may compute, drafts included.
+    pub(crate) fn positions_of(&self, run: &Run) -> Range<u32> {
+        let chunks = self.steps.iter().flat_map(|step| &step.chunks);
+        let chunks = chunks.filter(|chunk| chunk.wire_id == run.wire_id);
+        chunks.fold(run.planned..run.planned, |range, chunk| {
+            range.start.min(chunk.first)..range.end.max(chunk.first + chunk.num_rows())
+        })
     }
 
     /// Adds the step with [`StepsInFlight::next_step_id`].

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use trunkline_contract::BlockId;
 
-use crate::cells::Cells;
 use crate::config::SchedulerConfig;
 use crate::fairness::SequenceCounts;
 use crate::in_flight::RUN_AHEAD;
@@ -25,7 +24,7 @@ struct Counts {
 }
 
 /// Panics where counts, lists and the KV index disagree.
-pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[Lane], cells: &Cells) {
+pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[Lane]) {
     sequences.tenants().check(sequences.iter().map(|(key, sequence)| {
         let shards = lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let steps = shards.flat_map(|shard| shard.steps.iter());
@@ -40,7 +39,7 @@ pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[La
         }
     }));
     check_queue(sequences);
-    lanes.iter().for_each(|lane| check_lane(config, sequences, lane, cells));
+    lanes.iter().for_each(|lane| check_lane(config, sequences, lane));
     let runs =
         sequences.iter().flat_map(|(_, sequence)| sequence.run.iter().chain(sequence.escaped.as_deref()));
     let num_found: usize = lanes.iter().map(|lane| of_lane(sequences, lane).count()).sum();
@@ -77,10 +76,10 @@ fn check_queue(sequences: &Sequences) {
     assert_eq!(num_new, queue.num_new(), "sequences that never started");
 }
 
-fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cells: &Cells) {
+fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
     let running = &lane.running;
     if let Some(suspect) = lane.suspect {
-        let is_suspect = sequences.get(suspect).is_some_and(|s| s.run.is_some() && s.suspect_until.is_some());
+        let is_suspect = sequences.get(suspect).is_some_and(|s| s.run.is_some() && s.suspected.is_some());
         assert!(is_suspect, "the lane's suspect has blocks and is not cleared");
     }
     let Some(shard) = &lane.shard else {
@@ -90,16 +89,6 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane, cell
     };
     shard.kv.check_invariants();
     assert!(shard.steps.len() <= RUN_AHEAD, "run-ahead is bounded");
-    for step in shard.steps.iter().filter(|_| cells.are_apart()) {
-        let chunks = step.chunks.iter().filter(|chunk| {
-            sequences[chunk.key]
-                .run
-                .as_ref()
-                .is_some_and(|run| run.lane == lane.id && run.wire_id == chunk.wire_id)
-        });
-        let cells: BTreeSet<_> = chunks.map(|chunk| sequences[chunk.key].cell).collect();
-        assert!(cells.len() <= 1, "a step has sequences of one cell only");
-    }
     let abandoned: BTreeSet<_> = shard.restores.abandoned_blocks().map(|hold| hold.id()).collect();
     assert!(
         abandoned.iter().all(|&block| shard.kv.device().is_held(block)),

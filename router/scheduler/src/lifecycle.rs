@@ -132,7 +132,7 @@ impl Lifecycle<'_> {
     /// Takes the losses of a suspect for explained that leaves, because it can no longer be cleared or convicted.
     pub(crate) fn leave(&mut self, key: SequenceKey) {
         let sequence = &self.sequences[key];
-        if sequence.suspect_until.is_none() || sequence.suspicion == Suspicion::Late {
+        if sequence.suspected.is_none() || sequence.suspicion == Suspicion::Late {
             return;
         }
         let losses = self.sequences[key].losses.clone();
@@ -238,7 +238,8 @@ impl Lifecycle<'_> {
             self.close(key, run);
         } else {
             (run.phase, run.has_failed) = (Phase::Escaped, true);
-            (sequence.suspect_until, sequence.suspicion) = (Some(run.planned), Suspicion::Late);
+            let positions = self.lane.shard().steps.positions_of(&run);
+            (sequence.suspected, sequence.suspicion) = (Some(positions), Suspicion::Late);
             sequence.escaped = Some(Box::new(run));
         }
         self.sequences[key].waiting_since = self.now;
@@ -252,7 +253,7 @@ impl Lifecycle<'_> {
         let Some(run) = self.sequences[key].escaped.take_if(|run| run.steps_in_flight == 0) else { return };
         self.close(key, *run);
         let sequence = &self.sequences[key];
-        if sequence.suspect_until.is_none() || sequence.suspicion == Suspicion::Loss {
+        if sequence.suspected.is_none() || sequence.suspicion == Suspicion::Loss {
             return;
         }
         let lane = sequence.run.as_ref().map(|run| run.lane);
@@ -260,7 +261,7 @@ impl Lifecycle<'_> {
             self.sequences.leave_queue(key);
         }
         let sequence = &mut self.sequences[key];
-        sequence.suspect_until.take_if(|_| sequence.suspicion == Suspicion::Late);
+        sequence.suspected.take_if(|_| sequence.suspicion == Suspicion::Late);
         sequence.suspicion = Suspicion::Loss;
         match lane {
             Some(lane) => {

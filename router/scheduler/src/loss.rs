@@ -4,8 +4,8 @@
 //! on the seed and the position, so its text is the same.
 //!
 //! The sequences that the shard was computing become suspects, because one of them may have crashed it. Suspects run
-//! before all others and one at a time, with nothing else in flight, until they are past the position at which the
-//! shard was lost. Then they are cleared and run with the others again. If another shard is lost while a suspect alone
+//! before all others and one at a time, with nothing else in flight, until they have computed the positions that were
+//! in flight. Then they are cleared and run with the others again. If another shard is lost while a suspect alone
 //! is in flight, that suspect is convicted and fails, and so do all sequences of equal requests. Equal requests are
 //! refused for a while (`poison.rs`).
 //!
@@ -71,7 +71,11 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         let sequence = &mut parts.sequences[key];
         let run = sequence.run.take();
         if let Some(run) = run.as_ref().filter(|_| in_flight.contains(&key)) {
-            sequence.suspect_until = sequence.suspect_until.max(Some(run.planned));
+            let positions = lost.steps.positions_of(run);
+            sequence.suspected = Some(match sequence.suspected.take() {
+                Some(earlier) => earlier.start.min(positions.start)..earlier.end.max(positions.end),
+                None => positions,
+            });
         }
         if run.as_ref().is_some_and(|run| run.phase == Phase::Ending) {
             // Nobody waits for it any more, so it is not computed again.
@@ -107,8 +111,8 @@ fn note_loss(sequence: &mut Sequence, loss: Loss) {
 }
 
 /// Returns the sequences that are to blame for a loss: the suspect, if it was the only one in flight, and those that
-/// awaited the answer of a late step. The last steps of a suspect that was cleared may still be in flight while the next
-/// suspect waits for a restore.
+/// awaited the answer of a late step. The last steps of a suspect that was cleared may still be in flight while the
+/// next suspect waits for a restore.
 fn find_convicted(parts: &mut Lifecycle<'_>, in_flight: &BTreeSet<SequenceKey>) -> Vec<SequenceKey> {
     let lone_suspect = parts.lane.suspect.take().filter(|suspect| in_flight.iter().eq([suspect]));
     let mut convicted = Vec::new();
@@ -213,8 +217,8 @@ pub(crate) fn end_stranded(parts: &mut Lifecycle<'_>) {
 pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     let sequence = &mut parts.sequences[key];
     let acknowledged = sequence.run.as_ref().map_or(0, |run| run.acknowledged);
-    if sequence.suspect_until.is_some_and(|until| until <= acknowledged) {
-        (sequence.suspect_until, sequence.suspicion) = (None, Suspicion::Loss);
+    if sequence.suspected.as_ref().is_some_and(|positions| positions.end <= acknowledged) {
+        (sequence.suspected, sequence.suspicion) = (None, Suspicion::Loss);
         parts.lane.suspect = None;
         parts.lane.losses.worked();
     }

@@ -459,6 +459,10 @@ impl<'p, 'a> Planner<'p, 'a> {
         let shard = parts.lane.shard_mut();
         plan.window_drops =
             shard.kv.device_mut().take_window_drops().into_iter().map(|block| block.0).collect();
+        if parts.cells.are_apart() {
+            let cells = || planned.iter().map(|chunk| parts.sequences[chunk.key].cell);
+            assert!(cells().min() == cells().max(), "a step has sequences of one cell only");
+        }
         parts.counters.steps += 1;
         parts.counters.scheduled_tokens += plan.num_tokens();
         parts.lane.num_steps += 1;

@@ -58,7 +58,7 @@ impl Roles {
     pub(crate) fn hand_over_at(self, lane: &Lane, sequence: &Sequence) -> Option<u32> {
         let is_kept = lane.id.0 >= self.num_prefill_lanes
             || !self.is_long(sequence)
-            || sequence.suspect_until.is_some()
+            || sequence.suspected.is_some()
             || sequence.is_scoring()
             || sequence.request.pooling.is_some()
             || sequence.request.max_new_tokens == 0

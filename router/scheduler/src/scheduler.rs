@@ -285,7 +285,7 @@ impl Scheduler {
 
     /// Panics where counts, lists and the KV index disagree. For tests; costs O(everything).
     pub fn check_invariants(&self) {
-        invariants::check(&self.config, &self.sequences, &self.lanes, &self.cells);
+        invariants::check(&self.config, &self.sequences, &self.lanes);
     }
 
     fn lane(&self, lane: LaneId) -> &Lane {

@@ -29,7 +29,16 @@ impl Sequence {
     }
 
     /// The tokens to be looked up in the KV index, which finds at most all but the last of them.
+    ///
+    /// A suspect computes again what it is suspected for. Otherwise a prefix hit would clear it, and it could crash one
+    /// shard more.
     pub(crate) fn shareable(&self) -> &[u32] {
+        let shareable = self.shareable_if_cleared();
+        let first = self.suspected.as_ref().map(|positions| positions.start as usize);
+        &shareable[..shareable.len().min(first.map_or(usize::MAX, |first| first + 1))]
+    }
+
+    fn shareable_if_cleared(&self) -> &[u32] {
         if self.request.pooling.is_some_and(|pooled| pooled.pooling != Pooling::Last) {
             &self.tokens[..1]
         } else if self.num_scored < self.num_to_score() {

@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use trunkline_contract::{BlockId, TokenMask};
 use trunkline_kv::{BlockTable, RestoredBlock};
@@ -53,9 +54,9 @@ pub struct Sequence {
     pub first_start: Option<FirstStart>,
     /// [`ShardLimits::numerics`](crate::event::ShardLimits::numerics) of the shard that it last started on.
     pub numerics: u64,
-    /// Set after a shard was lost that computed the sequence: the positions that must be acknowledged before it is no
-    /// suspect any more (`loss.rs`).
-    pub suspect_until: Option<u32>,
+    /// Set after a shard was lost that computed the sequence: the positions that it must compute before it is no
+    /// suspect any more (`loss.rs`). No prefix hit covers them.
+    pub suspected: Option<Range<u32>>,
     /// Why it is a suspect, while it is one.
     pub suspicion: Suspicion,
     /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
@@ -281,7 +282,7 @@ impl Sequence {
             arrival,
             first_start: None,
             numerics: 0,
-            suspect_until: None,
+            suspected: None,
             suspicion: Suspicion::default(),
             losses: VecDeque::new(),
             cell: 0,
@@ -370,7 +371,7 @@ impl Sequence {
     /// Tokens that may be planned in the step that is being made; 0 also for a suspect, when the step has a chunk of
     /// the sequence already, or when a restore is in flight.
     pub fn num_wanted(&self, step_id: u64) -> u32 {
-        if self.suspect_until.is_some() { 0 } else { self.num_wanted_alone(step_id) }
+        if self.suspected.is_some() { 0 } else { self.num_wanted_alone(step_id) }
     }
 
     /// Like [`Sequence::num_wanted`], in a step that has no other sequence.
@@ -408,7 +409,7 @@ impl Sequence {
 
     /// Returns true if it may not run before the step is answered that it escaped from.
     pub fn awaits_late_step(&self) -> bool {
-        self.suspect_until.is_some() && self.suspicion == Suspicion::LateAndLoss
+        self.suspected.is_some() && self.suspicion == Suspicion::LateAndLoss
     }
 
     /// The run that the sequence escaped from, if it has this name on this lane.

@@ -95,7 +95,7 @@ impl Sequences {
         let passed_at = sequence.wait.passed_at;
         sequence.wait =
             Wait { rank: Some(rank), num_uncached_tokens, cached_tokens, passed_at, ..Wait::default() };
-        if sequence.suspect_until.is_some() && !sequence.awaits_late_step() {
+        if sequence.suspected.is_some() && !sequence.awaits_late_step() {
             self.suspects.insert((priority, sequence.arrival, key));
         }
         let is_new = sequence.first_start.is_none();

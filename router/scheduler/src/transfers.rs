@@ -129,7 +129,7 @@ pub(crate) fn escape_late(parts: &mut Lifecycle<'_>) {
     for key in parts.lane.running.keys().to_vec() {
         let sequence = &parts.sequences[key];
         let run = sequence.run();
-        let is_suspect = sequence.suspect_until.is_some() || sequence.escaped.is_some();
+        let is_suspect = sequence.suspected.is_some() || sequence.escaped.is_some();
         let takes = |lane: &Lane| {
             let timely = lane.shard.as_ref().filter(|shard| shard.steps.are_timely(parts.now));
             let shard = timely.filter(|_| lane.serves());

@@ -532,3 +532,13 @@ fn a_suspect_waits_for_its_late_step_if_its_second_lane_is_lost_first() {
     num_crashed.sort_unstable();
     assert_eq!(num_crashed, [1, 1, 2, 2]);
 }
+
+#[test]
+fn seeds_of_several_lanes_that_failed_once_pass() {
+    // Drafts in flight at a loss reach beyond the planned positions. The poison was cleared before it was past them.
+    run_of_kind(KIND, &Scenario::random_lanes(11_963), Options::default());
+    // A prefix hit cleared the poison on a lane that did not compute the position that crashes.
+    run_of_kind(KIND, &Scenario::random_lanes(5_404), Options::default());
+    // Two sequences are separated while another lane computes both in one step.
+    run_of_kind(KIND, &Scenario::random_lanes(16_950), Options::default());
+}
