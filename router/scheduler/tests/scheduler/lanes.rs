@@ -18,7 +18,7 @@ const KIND: &str = "--kind lanes ";
 
 #[test]
 fn every_request_ends_once_with_its_own_text_on_several_lanes() {
-    let counts: [Count; 15] = [
+    let counts: [Count; 16] = [
         |stats| stats.preemptions,
         |stats| stats.evicted_blocks,
         |stats| stats.prefix_waits,
