@@ -48,6 +48,8 @@ pub struct Scheduler {
     records_kv_events: bool,
     /// True if sequences may wait for a lane that is away.
     awaits_lanes: bool,
+    /// The time of the last call.
+    now: Millis,
 }
 
 impl Scheduler {
@@ -62,6 +64,7 @@ impl Scheduler {
             counters: Stats::default(),
             records_kv_events: false,
             awaits_lanes: false,
+            now: Millis(0),
         }
     }
 
@@ -129,7 +132,9 @@ impl Scheduler {
         self.give_up(now, updates);
         // Before any lane plans, so that it finds what leaves the others.
         for id in self.lane_ids() {
-            preempt_overdue(&mut self.parts(id, now, updates));
+            if self.lane(id).drain.is_some() {
+                preempt_overdue(&mut self.parts(id, now, updates));
+            }
         }
         self.let_escape(now, updates);
         if self.lanes.len() > 1
@@ -322,7 +327,12 @@ impl Scheduler {
         self.parts(lane, now, updates)
     }
 
+    /// Tells all lanes the time, unless they know it: the lanes are planned one after the other, and each call would
+    /// visit all of them.
     fn set_now(&mut self, now: Millis) {
+        if std::mem::replace(&mut self.now, now) == now {
+            return;
+        }
         for shard in self.lanes.iter_mut().filter_map(|lane| lane.shard.as_mut()) {
             shard.kv.set_now(now.0);
             shard.kv.expire_pins();
@@ -337,7 +347,8 @@ impl Scheduler {
 
     fn shard_ready(&mut self, lane: LaneId, now: Millis, limits: ShardLimits, updates: &mut Vec<Update>) {
         self.shard_lost(lane, now, updates);
-        let shard = Shard::new(limits, &self.config, self.records_kv_events);
+        let mut shard = Shard::new(limits, &self.config, self.records_kv_events);
+        shard.kv.set_now(now.0);
         let lane = self.lane_mut(lane);
         (lane.shard, lane.lost_at, lane.is_closed) = (Some(shard), None, false);
         lane.shared.close();

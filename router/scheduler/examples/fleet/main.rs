@@ -1,7 +1,10 @@
 //! Compares ways to spread a trace over several shards, on a simulated clock: `make sim-fleet TRACE=FILE LANES=16`.
 //!
-//! It reads a trace from stdin, one request a line, and prints a table for each load. A load of 1 is the rate at which
+//! It reads a trace from stdin, one request a line, and prints a row for each load and policy. A load of 1 is the rate at which
 //! the lanes complete the same requests if all of them wait from the beginning.
+//!
+//! Several numbers of lanes, as in `--lanes 1,2,4`, compare only the policies of `SWEPT`. `--json FILE` also writes the
+//! rows there, as a JSON object a line.
 //!
 //! `--lose N` loses N shards after a third of the requests' time, and gives them back, empty, after `--away` seconds.
 //! `--join N` adds N shards after half of it. `--need-p99-ms N` prints instead how many lanes the trace needs at its
@@ -13,57 +16,65 @@ mod policy;
 mod trace;
 mod world;
 
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
+use std::str::FromStr;
 
-use policy::{POLICIES, Policy};
+use policy::{POLICIES, Policy, SWEPT};
 use trace::Traced;
 use world::{Absence, Cost, Fleet, Outcomes, run};
 
-const USAGE: &str = "usage: fleet [--lanes N] [--requests N] [--blocks N] [--loads 0.3,0.6,0.9] [--step-us N] [--row-us N] \
+const USAGE: &str = "usage: fleet [--lanes N[,N...]] [--requests N] [--blocks N] [--loads 0.3,0.6,0.9] [--step-us N] [--row-us N] \
                      [--context-us N] [--decode-context-us N] [--lose N [--away SECONDS] | --join N] \
-                     [--need-p99-ms N] < TRACE";
+                     [--need-p99-ms N] [--json FILE] < TRACE";
+/// The name of the run in which one shard has the cache and the speed of all.
+const WHOLE: &str = "one shard as large as all";
 
 /// The most lanes that `--need-p99-ms` tries.
 const MAX_LANES: usize = 256;
 
 struct Options {
+    /// The fleet, with one shard.
     fleet: Fleet,
+    nums_lanes: Vec<usize>,
     num_requests: usize,
     loads: Vec<f64>,
     num_lost: usize,
     away_s: f64,
     num_joining: usize,
     need_p99_ms: Option<f64>,
+    json: Option<String>,
 }
 
 fn options() -> Option<Options> {
     // An estimate for a model of 8 billion parameters in bfloat16 on a card with 3.3 TB/s.
     let cost = Cost { step_us: 8_000.0, row_us: 45.0, context_us: 0.0004, decode_context_us: 0.04 };
     let mut options = Options {
-        fleet: Fleet { num_shards: 16, num_blocks: 2_000, cost },
+        fleet: Fleet { num_shards: 1, num_blocks: 2_000, cost },
+        nums_lanes: vec![16],
         num_requests: 4_000,
         loads: vec![0.3, 0.6, 0.9, 1.1],
         num_lost: 0,
         away_s: 60.0,
         num_joining: 0,
         need_p99_ms: None,
+        json: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next()?;
         let fleet = &mut options.fleet;
         match name.as_str() {
-            "--lanes" => fleet.num_shards = value.parse().ok().filter(|&count| count > 0)?,
+            "--lanes" => options.nums_lanes = list(&value)?,
+            "--json" => options.json = Some(value),
             "--requests" => options.num_requests = value.parse().ok()?,
             "--lose" => options.num_lost = value.parse().ok()?,
             "--away" => options.away_s = value.parse().ok()?,
             "--join" => options.num_joining = value.parse().ok()?,
             "--need-p99-ms" => options.need_p99_ms = Some(value.parse().ok()?),
             "--blocks" => fleet.num_blocks = value.parse().ok()?,
-            "--loads" => {
-                options.loads = value.split(',').map(|load| load.parse().ok()).collect::<Option<_>>()?
-            }
+            "--loads" => options.loads = list(&value)?,
             "--step-us" => fleet.cost.step_us = value.parse().ok()?,
             "--row-us" => fleet.cost.row_us = value.parse().ok()?,
             "--context-us" => fleet.cost.context_us = value.parse().ok()?,
@@ -71,9 +82,27 @@ fn options() -> Option<Options> {
             _ => return None,
         }
     }
-    let is_fit =
-        options.num_lost < options.fleet.num_shards && (options.num_lost == 0 || options.num_joining == 0);
+    let is_fit = options.nums_lanes.iter().all(|&count| count > options.num_lost)
+        && (options.num_lost == 0 || options.num_joining == 0);
     is_fit.then_some(options)
+}
+
+impl Options {
+    /// The shards that are away for a part of the time until the last request.
+    fn absence(&self, end_us: f64) -> Option<Absence> {
+        if self.num_lost > 0 {
+            let from_us = (end_us / 3.0) as u64;
+            let until_us = from_us + (self.away_s * 1e6) as u64;
+            return Some(Absence { num_shards: self.num_lost, from_us: Some(from_us), until_us });
+        }
+        let until_us = (end_us / 2.0) as u64;
+        let joining = Absence { num_shards: self.num_joining, from_us: None, until_us };
+        (self.num_joining > 0).then_some(joining)
+    }
+}
+
+fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+    text.split(',').map(|value| value.parse().ok()).collect()
 }
 
 fn main() -> ExitCode {
@@ -92,51 +121,47 @@ fn main() -> ExitCode {
     if let Some(bound_ms) = options.need_p99_ms {
         return show_need(&trace, options.fleet, bound_ms);
     }
-    let mut fleet = options.fleet;
-    let all_at_once = run(&trace, &vec![0; trace.len()], fleet, Policy::Lanes, None);
-    let capacity = all_at_once.num_completed as f64 / (all_at_once.ended_ms as f64 / 1e3);
-    println!(
-        "{} requests, {} shards of {} blocks, which complete {capacity:.1} requests a second at most\n",
-        trace.len(),
-        fleet.num_shards,
-        fleet.num_blocks
-    );
-    fleet.num_shards += options.num_joining;
-    let span_ms = trace[trace.len() - 1].at_ms.max(1) as f64;
-    for &load in &options.loads {
-        let seconds = trace.len() as f64 / (load * capacity);
-        let at_us: Vec<u64> =
-            trace.iter().map(|traced| (traced.at_ms as f64 / span_ms * seconds * 1e6) as u64).collect();
-        println!("load {load}\n");
-        let end_us = seconds * 1e6;
-        let absence = if options.num_lost > 0 {
-            let from_us = (end_us / 3.0) as u64;
-            let until_us = from_us + (options.away_s * 1e6) as u64;
-            Some(Absence { num_shards: options.num_lost, from_us: Some(from_us), until_us })
-        } else {
-            let until_us = (end_us / 2.0) as u64;
-            let joining = Absence { num_shards: options.num_joining, from_us: None, until_us };
-            (options.num_joining > 0).then_some(joining)
-        };
-        println!("| policy | completed | hit rate | first token p50 | p99 | busiest shard / mean |");
-        println!("|---|--:|--:|--:|--:|--:|");
-        for policy in POLICIES {
-            row(policy.name(), &run(&trace, &at_us, fleet, policy, absence));
+    let json = options.json.as_ref().map(File::create).transpose();
+    match json.and_then(|json| compare(&trace, &options, json)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: the file of --json cannot be written: {error}");
+            ExitCode::FAILURE
         }
-        if absence.is_some() {
-            println!();
-            continue;
-        }
-        // The cache of all shards in one place.
-        let whole = Fleet {
-            num_shards: 1,
-            num_blocks: fleet.num_blocks * fleet.num_shards as u32,
-            cost: divided(fleet.cost, fleet.num_shards as f64),
-        };
-        row("one shard as large as all", &run(&trace, &at_us, whole, Policy::Lanes, None));
-        println!();
     }
-    ExitCode::SUCCESS
+}
+
+/// Prints a row for each number of lanes, load and policy, and writes it to `json`.
+fn compare(trace: &[Traced], options: &Options, mut json: Option<File>) -> io::Result<()> {
+    println!("{} requests, shards of {} blocks\n", trace.len(), options.fleet.num_blocks);
+    println!("| lanes | load | requests/s | policy | completed | hit rate | p50 | p99 | busiest / mean |");
+    println!("|--:|--:|--:|---|--:|--:|--:|--:|--:|");
+    let policies = if options.nums_lanes.len() > 1 { &SWEPT[..] } else { &POLICIES };
+    let span_ms = trace[trace.len() - 1].at_ms.max(1) as f64;
+    for &num_shards in &options.nums_lanes {
+        let mut fleet = Fleet { num_shards, ..options.fleet };
+        let all_at_once = run(trace, &vec![0; trace.len()], fleet, Policy::Lanes, None);
+        let capacity = all_at_once.num_completed as f64 / (all_at_once.ended_ms as f64 / 1e3);
+        fleet.num_shards += options.num_joining;
+        for &load in &options.loads {
+            let rate = load * capacity;
+            let end_us = trace.len() as f64 / rate * 1e6;
+            let at_us: Vec<u64> =
+                trace.iter().map(|traced| (traced.at_ms as f64 / span_ms * end_us) as u64).collect();
+            let absence = options.absence(end_us);
+            let mut row = |policy: &str, outcomes: &Outcomes| {
+                let setting = Setting { num_lanes: num_shards, load, rate, policy };
+                show(&setting, outcomes, json.as_mut())
+            };
+            for policy in policies {
+                row(policy.name(), &run(trace, &at_us, fleet, *policy, absence))?;
+            }
+            if absence.is_none() {
+                row(WHOLE, &run(trace, &at_us, fleet.whole(), Policy::Lanes, None))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Prints the fewest lanes with which the trace at its own pace has its first tokens in time.
@@ -169,23 +194,27 @@ fn show_need(trace: &[Traced], fleet: Fleet, bound_ms: f64) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A shard that is so many times as quick.
-fn divided(cost: Cost, times: f64) -> Cost {
-    Cost {
-        step_us: cost.step_us / times,
-        row_us: cost.row_us / times,
-        context_us: cost.context_us / times,
-        decode_context_us: cost.decode_context_us / times,
-    }
+/// What a run is asked.
+struct Setting<'a> {
+    num_lanes: usize,
+    load: f64,
+    /// Requests a second.
+    rate: f64,
+    policy: &'a str,
 }
 
-fn row(name: &str, outcomes: &Outcomes) {
+fn show(setting: &Setting<'_>, outcomes: &Outcomes, json: Option<&mut File>) -> io::Result<()> {
+    let Setting { num_lanes, load, rate, policy } = setting;
+    let (completed, hit_rate, balance) = (outcomes.num_completed, outcomes.hit_rate(), outcomes.balance());
+    let (p50_s, p99_s) = (outcomes.percentile_s(50), outcomes.percentile_s(99));
     println!(
-        "| {name} | {} | {:.1} % | {:.2} s | {:.2} s | {:.2} |",
-        outcomes.num_completed,
-        100.0 * outcomes.hit_rate(),
-        outcomes.percentile_s(50),
-        outcomes.percentile_s(99),
-        outcomes.balance()
+        "| {num_lanes} | {load} | {rate:.1} | {policy} | {completed} | {:.1} % | {p50_s:.2} s | {p99_s:.2} s | \
+         {balance:.2} |",
+        100.0 * hit_rate
     );
+    let Some(json) = json else { return Ok(()) };
+    writeln!(
+        json,
+        r#"{{"lanes": {num_lanes}, "load": {load}, "policy": "{policy}", "completed": {completed}, "hit_rate": {hit_rate:.4}, "p50_s": {p50_s:.3}, "p99_s": {p99_s:.3}}}"#
+    )
 }

@@ -14,6 +14,9 @@ pub const POLICIES: [Policy; 6] = [
     Policy::Lanes,
 ];
 
+/// The policies that are compared for several numbers of lanes.
+pub const SWEPT: [Policy; 3] = [Policy::RoundRobin, Policy::Sglang, Policy::Lanes];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     RoundRobin,

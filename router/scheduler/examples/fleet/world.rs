@@ -39,6 +39,21 @@ pub struct Fleet {
     pub cost: Cost,
 }
 
+impl Fleet {
+    /// One shard with the cache and the speed of all.
+    pub fn whole(self) -> Self {
+        let (num_shards, cost) = (self.num_shards, self.cost);
+        let times = num_shards as f64;
+        let cost = Cost {
+            step_us: cost.step_us / times,
+            row_us: cost.row_us / times,
+            context_us: cost.context_us / times,
+            decode_context_us: cost.decode_context_us / times,
+        };
+        Self { num_shards: 1, num_blocks: self.num_blocks * num_shards as u32, cost }
+    }
+}
+
 /// Shards that are away for a part of the run. A shard that comes back has an empty cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Absence {
