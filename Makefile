@@ -202,11 +202,13 @@ soak: build .venv-test/.stamp ## serve a steady load and look for growth: HOURS=
 sim: ## run the scheduler simulation: SEED=42
 	cargo run --release --quiet -p trunkline-scheduler --example sim -- --seed $(or $(SEED),1)
 
-sim-fleet: ## compare ways to spread a trace over shards: TRACE=FILE LANES=16 ARGS="--loads 0.9", or NEED_P99_MS=N
+sim-fleet: ## compare ways to spread a trace over shards: TRACE=FILE LANES=16 (or 1,2,4), PLOT=FOLDER or NEED_P99_MS=N
 	@test -n "$(TRACE)" || { echo "error: name a trace: TRACE=FILE (.jsonl or .jsonl.gz)" >&2; exit 2; }
 	cargo build --release --quiet -p trunkline-scheduler --example fleet
+	$(if $(PLOT),mkdir -p $(PLOT))
 	gzip -dcf $(TRACE) | $(CARGO_TARGET_DIR)/release/examples/fleet --lanes $(or $(LANES),16) \
-	    $(if $(NEED_P99_MS),--need-p99-ms $(NEED_P99_MS)) $(ARGS)
+	    $(if $(NEED_P99_MS),--need-p99-ms $(NEED_P99_MS)) $(if $(PLOT),--json $(PLOT)/fleet.jsonl) $(ARGS)
+	$(if $(PLOT),$(PYTHON) benchmark/fleet.py $(PLOT)/fleet.jsonl)
 
 audit: .tools/.stamp ##- check licences and known vulnerabilities of everything in the lock files (needs the network)
 	@scripts/audit.sh
@@ -244,6 +246,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: guard          two commits: BASE=main~5 HEAD=main
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
 #: speculation    what drafts gain, and cost (ARGS="--streams 1 --cases edit")
+#: step_cost      the time of a step, as the cost model of `make sim-fleet` (ARGS=LOG, or measured)
 #: fairness       one tenant's time to first token while another floods the server
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
@@ -257,7 +260,7 @@ bench-http: build .venv-test/.stamp
 	    --workloads start,decode,overhead,prefill-512,prefill-2048,history $(ARGS)
 	cat target/bench/peers.md
 
-SCRIPTS := bench-fairness bench-speculation
+SCRIPTS := bench-fairness bench-speculation bench-step_cost
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$*.py $(ARGS)

@@ -6,6 +6,8 @@
 //! Several numbers of lanes, as in `--lanes 1,2,4`, compare only the policies of `SWEPT`. `--json FILE` also writes the
 //! rows there, as a JSON object a line.
 //!
+//! `--shrink N` makes prompts N times as short, for models with a shorter context than the trace's service has.
+//!
 //! `--lose N` loses N shards after a third of the requests' time, and gives them back, empty, after `--away` seconds.
 //! `--join N` adds N shards after half of it. `--need-p99-ms N` prints instead how many lanes the trace needs at its
 //! own pace, so that the first token comes within this time at the 99th percentile.
@@ -25,9 +27,9 @@ use policy::{POLICIES, Policy, SWEPT};
 use trace::Traced;
 use world::{Absence, Cost, Fleet, Outcomes, run};
 
-const USAGE: &str = "usage: fleet [--lanes N[,N...]] [--requests N] [--blocks N] [--loads 0.3,0.6,0.9] [--step-us N] [--row-us N] \
-                     [--context-us N] [--decode-context-us N] [--lose N [--away SECONDS] | --join N] \
-                     [--need-p99-ms N] [--json FILE] < TRACE";
+const USAGE: &str = "usage: fleet [--lanes N[,N...]] [--requests N] [--shrink N] [--blocks N] \
+                     [--loads 0.3,0.6,0.9] [--step-us N] [--row-us N] [--context-us N] [--decode-context-us N] \
+                     [--lose N [--away SECONDS] | --join N] [--need-p99-ms N] [--json FILE] < TRACE";
 /// The name of the run in which one shard has the cache and the speed of all.
 const WHOLE: &str = "one shard as large as all";
 
@@ -39,6 +41,7 @@ struct Options {
     fleet: Fleet,
     nums_lanes: Vec<usize>,
     num_requests: usize,
+    shrink: u32,
     loads: Vec<f64>,
     num_lost: usize,
     away_s: f64,
@@ -54,6 +57,7 @@ fn options() -> Option<Options> {
         fleet: Fleet { num_shards: 1, num_blocks: 2_000, cost },
         nums_lanes: vec![16],
         num_requests: 4_000,
+        shrink: 1,
         loads: vec![0.3, 0.6, 0.9, 1.1],
         num_lost: 0,
         away_s: 60.0,
@@ -69,6 +73,7 @@ fn options() -> Option<Options> {
             "--lanes" => options.nums_lanes = list(&value)?,
             "--json" => options.json = Some(value),
             "--requests" => options.num_requests = value.parse().ok()?,
+            "--shrink" => options.shrink = value.parse().ok().filter(|shrink| (1..=512).contains(shrink))?,
             "--lose" => options.num_lost = value.parse().ok()?,
             "--away" => options.away_s = value.parse().ok()?,
             "--join" => options.num_joining = value.parse().ok()?,
@@ -113,7 +118,7 @@ fn main() -> ExitCode {
     // All lines are read, so that the program that writes them does not fail.
     let lines: Vec<String> = std::io::stdin().lock().lines().map_while(Result::ok).collect();
     let lines = lines.iter().take(options.num_requests);
-    let trace: Option<Vec<Traced>> = lines.map(|line| Traced::parse(line)).collect();
+    let trace: Option<Vec<Traced>> = lines.map(|line| Traced::parse(line, options.shrink)).collect();
     let Some(trace) = trace.filter(|trace| trace.len() > 1) else {
         println!("error: stdin is not a trace with one request a line\n{USAGE}");
         return ExitCode::from(2);

@@ -10,7 +10,7 @@ use trunkline_scheduler::{
 
 use crate::limits::shard_limits;
 use crate::policy::{Balancer, Policy, Seen};
-use crate::trace::{BLOCK_TOKENS, Traced, VOCAB_SIZE};
+use crate::trace::{Traced, VOCAB_SIZE};
 
 /// The microseconds of a step: a fixed time, and a time for each row, each position that rows of prompts read, and each
 /// that decodes read.
@@ -255,7 +255,7 @@ impl World<'_> {
     fn join(&mut self, shard: usize) {
         let (scheduler, lane) = self.place(shard);
         self.seen_mut(shard).is_up = true;
-        let limits = shard_limits(BLOCK_TOKENS, self.fleet.num_blocks, 128, VOCAB_SIZE);
+        let limits = shard_limits(self.trace[0].block_tokens, self.fleet.num_blocks, 128, VOCAB_SIZE);
         self.handle(scheduler, Event::ShardReady(LaneId(lane), limits));
         self.plan(scheduler);
     }
