@@ -1,6 +1,7 @@
 """Draws the rows that `make sim-fleet … PLOT=FOLDER` writes, against the load or the number of lanes.
 
-python benchmark/fleet.py FOLDER/NAME.jsonl writes NAME-first-token.svg and NAME-hits.svg beside it.
+python benchmark/fleet.py FILE.jsonl writes two charts beside it, FILE-load-… for one number of lanes and FILE-lanes-…
+for several.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ def main() -> None:
     loads = {row["load"] for row in rows}
     if len(nums_lanes) > 1:
         rows = [row for row in rows if row["load"] == max(loads)]
-        x_name, where = "lanes", f"at {max(loads):.0%} of what they complete"
+        kind, x_name, where = "lanes", "lanes", f"at {max(loads):.0%} of what they complete"
         xs = [row["lanes"] for row in rows]
     else:
-        x_name, where = "requests in % of what the lanes complete", f"{nums_lanes.pop()} lanes"
+        kind, x_name, where = "load", "requests in % of what the lanes complete", f"{nums_lanes.pop()} lanes"
         xs = [100 * row["load"] for row in rows]
     policies = sorted({row["policy"]: None for row in rows}, key=lambda policy: policy != OURS)
     for name, what, key, y_text in (
@@ -36,7 +37,7 @@ def main() -> None:
             for policy in policies
         }
         chart = line_chart(f"{what}, {where}", x_name, series, y_text=y_text.format)
-        path.with_name(f"{path.stem}-{name}.svg").write_text(chart)
+        path.with_name(f"{path.stem}-{kind}-{name}.svg").write_text(chart)
 
 
 if __name__ == "__main__":

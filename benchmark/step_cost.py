@@ -93,7 +93,7 @@ def main() -> None:
     costs = fit(terms, times)
     errors = times / (terms @ costs) - 1
     print(f"{len(times)} steps of {times.min() / 1e3:.1f} to {times.max() / 1e3:.1f} ms\n")
-    print("| steps of rows | number | median time | median error | median of absolute errors | 90th percentile |")
+    print("| rows of the step | steps | median time | median error | median of absolute errors | 90th percentile |")
     print("|---|--:|--:|--:|--:|--:|")
     rows = terms[:, 1]
     for least, most in ((1, 1), (2, 16), (17, 256), (257, None)):

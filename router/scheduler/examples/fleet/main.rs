@@ -1,7 +1,7 @@
 //! Compares ways to spread a trace over several shards, on a simulated clock: `make sim-fleet TRACE=FILE LANES=16`.
 //!
-//! It reads a trace from stdin, one request a line, and prints a row for each load and policy. A load of 1 is the rate at which
-//! the lanes complete the same requests if all of them wait from the beginning.
+//! It reads a trace from stdin, one request a line, and prints a row for each load and policy. A load of 1 is the rate
+//! at which the lanes complete the same requests if all of them wait from the beginning.
 //!
 //! Several numbers of lanes, as in `--lanes 1,2,4`, compare only the policies of `SWEPT`. `--json FILE` also writes the
 //! rows there, as a JSON object a line.
