@@ -22,7 +22,7 @@ def main() -> None:
     loads = {row["load"] for row in rows}
     if len(nums_lanes) > 1:
         rows = [row for row in rows if row["load"] == max(loads)]
-        kind, x_name, where = "lanes", "lanes", f"at {max(loads):.0%} of what they complete"
+        kind, x_name, where = "lanes", "lanes", f"at {max(loads):.0%} of what the lanes complete"
         xs = [row["lanes"] for row in rows]
     else:
         kind, x_name, where = "load", "requests in % of what the lanes complete", f"{nums_lanes.pop()} lanes"
