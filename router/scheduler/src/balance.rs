@@ -5,7 +5,7 @@
 //! marked for that lane. It is restored there from the store of the lane that it leaves, or its tokens are computed
 //! again.
 
-use crate::choice::token_ms;
+use crate::choice::{mean_token_ms, token_ms};
 use crate::event::LaneId;
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
@@ -74,6 +74,6 @@ fn is_worth_it(parts: &Lifecycle<'_>, key: SequenceKey) -> bool {
     let num_cached = cached_tokens.get(parts.lane.id.0 as usize).copied().unwrap_or(0);
     let num_computed = sequence.num_tokens().saturating_sub(num_cached);
     let num_left = sequence.request.max_new_tokens.saturating_sub(sequence.num_output_tokens());
-    let pause_ms = f64::from(num_computed) * token_ms(parts, parts.lane);
+    let pause_ms = f64::from(num_computed) * token_ms(parts.lane, mean_token_ms(parts));
     num_computed <= num_left && pause_ms <= MAX_PAUSE_MS
 }

@@ -12,8 +12,9 @@ use crate::roles::Roles;
 use crate::sequence::{Sequence, SequenceKey};
 use crate::sequences::Sequences;
 
-/// The most waiting sequences that a lane passes over for one plan. It bounds the time of a plan.
-const MAX_PASSED: usize = 32;
+/// The most waiting sequences that a lane passes over for one plan. It bounds the time of a plan. With 128 lanes, one
+/// sees its own sequences too late if it is 32.
+const MAX_PASSED: usize = 256;
 /// A running sequence delays a new one, and is delayed by it, as much as the prefill of so many tokens. So streams are
 /// spread over the lanes although all of them begin with the same short prompt.
 const TOKENS_PER_STREAM: u64 = 128;
@@ -23,6 +24,9 @@ const TOKENS_PER_STREAM: u64 = 128;
 const COST_OF_COMPUTING: f64 = 6.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
+/// A lane's own speed counts as much as that of all lanes once it was learned from so many steps. A lane that computed
+/// few prompts knows its speed badly, and would get far too much or too little to do.
+const STEPS_OF_OWN_SPEED: f64 = 64.0;
 
 /// A connected lane as a waiting sequence sees it.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +50,8 @@ pub(crate) struct Choice {
     others: Option<Vec<Outlook>>,
     /// The division of work, which does not change either; none before it was looked at.
     roles: Option<Roles>,
+    /// Milliseconds of prefill for a token on all lanes together; none before they were looked at.
+    mean_token_ms: Option<f64>,
 }
 
 impl Choice {
@@ -71,7 +77,8 @@ impl Choice {
             if self.others(parts).is_empty() {
                 return Some(key);
             }
-            let here = *here.get_or_insert_with(|| outlook(parts, parts.lane));
+            let mean_ms = self.mean_ms(parts);
+            let here = *here.get_or_insert_with(|| outlook(parts, parts.lane, mean_ms));
             if !self.passes(parts, here, key) {
                 return Some(key);
             }
@@ -92,16 +99,21 @@ impl Choice {
         if choice.others(parts).is_empty() {
             return Some(first);
         }
-        let here = outlook(parts, parts.lane);
+        let here = outlook(parts, parts.lane, choice.mean_ms(parts));
         suspects.into_iter().find(|&key| !choice.passes(parts, here, key))
     }
 
     /// Returns the other lanes that serve and are not late.
     fn others(&mut self, parts: &Lifecycle<'_>) -> &[Outlook] {
+        let mean_ms = self.mean_ms(parts);
         self.others.get_or_insert_with(|| {
             let others = parts.others.iter().filter(|lane| lane.serves() && lane.is_well(parts.now));
-            others.map(|lane| outlook(parts, lane)).collect()
+            others.map(|lane| outlook(parts, lane, mean_ms)).collect()
         })
+    }
+
+    fn mean_ms(&mut self, parts: &Lifecycle<'_>) -> f64 {
+        *self.mean_token_ms.get_or_insert_with(|| mean_token_ms(parts))
     }
 
     /// Returns true if the lane should leave a waiting sequence to another lane.
@@ -124,7 +136,15 @@ impl Choice {
                 && (sequence.moves_to == Some(other.lane) || cost_ms(*other, sequence) < here_ms)
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };
-        let passes = self.others(parts).iter().any(is_better);
+        let others = self.others(parts);
+        // Mostly it is the same lane as before.
+        let known =
+            sequence.wait.left_to.and_then(|left_to| others.iter().find(|other| other.lane == left_to));
+        let better =
+            known.filter(|other| is_better(other)).or_else(|| others.iter().find(|other| is_better(other)));
+        let left_to = better.map(|other| other.lane);
+        parts.sequences[key].wait.left_to = left_to;
+        let passes = left_to.is_some();
         if passes && has_room {
             parts.sequences[key].wait.passed_at = Some(passed_at);
             let until = passed_at.plus(window_ms);
@@ -138,11 +158,11 @@ fn lane_of<'a>(parts: &'a Lifecycle<'_>, outlook: Outlook) -> &'a Lane {
     if outlook.lane == parts.lane.id { parts.lane } else { parts.others.get(outlook.lane) }
 }
 
-fn outlook(parts: &Lifecycle<'_>, lane: &Lane) -> Outlook {
+fn outlook(parts: &Lifecycle<'_>, lane: &Lane, mean_ms: f64) -> Outlook {
     let num_running = lane.running.len();
     let has_place = num_running < lane.max_running(parts.config);
     let num_ahead = prefill_ahead(parts.sequences, lane) + TOKENS_PER_STREAM * num_running as u64;
-    let token_ms = token_ms(parts, lane);
+    let token_ms = token_ms(lane, mean_ms);
     let mut wait_ms = num_ahead as f64 * token_ms;
     if !has_place {
         let run_ms = lane.throughput.mean_run_ms();
@@ -180,8 +200,23 @@ fn prefill_ahead(sequences: &Sequences, lane: &Lane) -> u64 {
     prefilling.map(|sequence| u64::from(sequence.run().prefill_end - sequence.run().acknowledged)).sum()
 }
 
-/// Milliseconds of prefill for a token on a lane, or on the others before it was measured there.
-pub(crate) fn token_ms(parts: &Lifecycle<'_>, lane: &Lane) -> f64 {
-    let of_lane = |lane: &Lane| lane.throughput.step_cost.row_us().map(|us| us / 1e3);
-    of_lane(lane).or_else(|| parts.lanes().find_map(of_lane)).unwrap_or(UNMEASURED_TOKEN_MS)
+/// Milliseconds of prefill for a token on all lanes together.
+pub(crate) fn mean_token_ms(parts: &Lifecycle<'_>) -> f64 {
+    let (mut sum_us, mut num_steps) = (0.0, 0.0);
+    for lane in parts.lanes() {
+        let cost = &lane.throughput.step_cost;
+        if let Some(row_us) = cost.row_us() {
+            let weight = f64::from(cost.num_row_steps().max(1));
+            (sum_us, num_steps) = (sum_us + weight * row_us, num_steps + weight);
+        }
+    }
+    if num_steps == 0.0 { UNMEASURED_TOKEN_MS } else { sum_us / num_steps / 1e3 }
+}
+
+/// Milliseconds of prefill for a token on a lane.
+pub(crate) fn token_ms(lane: &Lane, mean_ms: f64) -> f64 {
+    let cost = &lane.throughput.step_cost;
+    let num_steps = f64::from(cost.num_row_steps());
+    let own_ms = cost.row_us().map_or(mean_ms, |us| us / 1e3);
+    (num_steps * own_ms + STEPS_OF_OWN_SPEED * mean_ms) / (num_steps + STEPS_OF_OWN_SPEED)
 }

@@ -157,6 +157,8 @@ pub struct Wait {
     pub num_readable_tokens: u32,
     /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
+    /// The lane to which another one left it last.
+    pub left_to: Option<LaneId>,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
     pub parked_on: Option<SequenceKey>,
 }

@@ -95,6 +95,8 @@ pub struct StepCost {
     with_time: [f64; NUM_COSTS],
     /// The mean of |predicted − measured| / measured.
     error: f64,
+    /// Steps with more than the first rows, which tell the cost of a row.
+    num_row_steps: u32,
 }
 
 impl StepCost {
@@ -113,6 +115,7 @@ impl StepCost {
                 self.costs = [row * ASSUMED_ROWS_OF_BASE, row, row, 0.0, 0.0];
             }
         }
+        self.num_row_steps = self.num_row_steps.saturating_add(u32::from(work.rows > FIRST_ROWS));
         let terms = work.terms().map(|term| term / time);
         for (i, term) in terms.into_iter().enumerate() {
             for (sum, other) in self.products[i].iter_mut().zip(terms) {
@@ -141,6 +144,11 @@ impl StepCost {
     pub fn row_us(&self) -> Option<f64> {
         let many = StepWork { rows: MANY_ROWS, ..StepWork::default() };
         self.predict_us(many).map(|us| us / MANY_ROWS as f64)
+    }
+
+    /// The number of steps from which [`Self::row_us`] was learned.
+    pub fn num_row_steps(&self) -> u32 {
+        self.num_row_steps
     }
 
     /// The mean relative error of the predictions.
