@@ -19,9 +19,9 @@ const MAX_PASSED: usize = 256;
 /// spread over the lanes although all of them begin with the same short prompt.
 const TOKENS_PER_STREAM: u64 = 128;
 /// A token that the sequence has to compute counts as much as so many that are ahead of it, because it delays the
-/// sequences behind it, too. With 6, `make sim-fleet` finds 96 % of the hits of one large cache
+/// sequences behind it, too. With 8, `make sim-fleet` finds 97 % of the hits of one large cache
 /// (`benchmark/notes/fleet.md`).
-const COST_OF_COMPUTING: f64 = 6.0;
+const COST_OF_COMPUTING: f64 = 8.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
 /// A lane's own speed counts as much as that of all lanes once it was learned from so many steps. A lane that computed

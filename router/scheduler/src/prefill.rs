@@ -5,6 +5,7 @@ use crate::event::Priority;
 use crate::fairness::TenantKey;
 use crate::in_flight::{PlannedChunk, work_of};
 use crate::lifecycle::Lifecycle;
+use crate::roles::Roles;
 use crate::scores::cap_scored;
 use crate::sequence::{CellId, SequenceKey};
 use crate::step_cost::StepWork;
@@ -12,6 +13,8 @@ use crate::step_cost::StepWork;
 /// The least tokens of prefill that a step has room for, however long they take. A backend reaches its full speed with
 /// 16 to 64 rows.
 pub const MIN_PREFILL_TOKENS: u32 = 16;
+/// The longest predicted time of a step on a lane that leaves long prompts to others, in times of its decodes alone.
+const DECODE_LANE_STRETCH: f64 = 1.25;
 /// The most tokens of prefill in a step that is longer than its target because smaller ones would be inefficient.
 const MAX_EFFICIENT_TOKENS: u32 = 64;
 
@@ -34,18 +37,25 @@ pub(crate) fn max_tokens(
 }
 
 /// The time that the step has beside what is `planned` already, `num_planned` tokens of prefill among it. None if there
-/// is no target. There is always room for as many tokens as keep prefill efficient.
+/// is no target. There is always room for as many tokens as keep prefill efficient, or for one on a lane that leaves
+/// long prompts to others.
 pub(crate) fn time_room<'a>(
     parts: &'a Lifecycle<'_>,
     planned: &[PlannedChunk],
     num_planned: u32,
     needs: &[PrefillNeed],
 ) -> Option<TimeRoom<'a>> {
+    let cost = &parts.lane.throughput.step_cost;
+    if Roles::of(parts).is_for_decodes(parts.lane.id) {
+        let (work, mut decodes) = (work_of(planned), StepWork::default());
+        planned.iter().filter(|chunk| chunk.num_rows() == 1).for_each(|chunk| decodes.add(chunk.first, 1));
+        let target_us = DECODE_LANE_STRETCH * cost.predict_us(decodes)?;
+        return Some(TimeRoom { cost, target_us, work, least: u32::from(num_planned == 0) });
+    }
     let target_us = parts.config.target_step_us;
     if target_us == 0 {
         return None;
     }
-    let cost = &parts.lane.throughput.step_cost;
     let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
     let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
     let work = work_of(planned);

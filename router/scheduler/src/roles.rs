@@ -38,6 +38,11 @@ impl Roles {
         Self { num_prefill_lanes: if is_divided { num_prefill_lanes } else { 0 }, block_size }
     }
 
+    /// Returns true if a lane leaves long prompts to others.
+    pub(crate) fn is_for_decodes(self, lane: LaneId) -> bool {
+        self.num_prefill_lanes > 0 && lane.0 >= self.num_prefill_lanes
+    }
+
     /// Returns true if a waiting sequence may run on a lane: it is of the lane's kind, or fits no lane of its own kind.
     pub(crate) fn let_take(self, parts: &Lifecycle<'_>, lane: LaneId, sequence: &Sequence) -> bool {
         let is_for = |lane: LaneId| self.is_long(sequence) == (lane.0 < self.num_prefill_lanes);

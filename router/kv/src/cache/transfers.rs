@@ -115,10 +115,11 @@ impl KvCache {
     /// Returns true if a block of the table is still being written to the store.
     pub fn is_storing(&self, table: &BlockTable) -> bool {
         let Some(store) = &self.store else { return false };
-        // Blocks are written in order.
-        let last = table.store.num_blocks().min(table.num_indexed_blocks()).checked_sub(1);
+        let num_blocks = table.store.num_blocks().min(table.num_indexed_blocks());
+        // From the last block on, which is mostly the last one to be written.
+        let mut blocks = (0..num_blocks).rev();
         table.store.has_unnamed()
-            || last.is_some_and(|last| store.is_writing(self.device.indexed_keys(table, last).0))
+            || blocks.any(|block| store.is_writing(self.device.indexed_keys(table, block).0))
     }
 
     /// Finds how many of the blocks that a table begins with are stored, and marks them as used.
