@@ -247,6 +247,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: eviction       hit rate of the prefix cache by eviction policy (TRACE=trace.jsonl.gz)
 #: speculation    what drafts gain, and cost (ARGS="--streams 1 --cases edit")
 #: step_cost      the time of a step, as the cost model of `make sim-fleet` (ARGS=LOG, or measured)
+#: replicas       one shard beside several on the same cores (TRACE=trace.jsonl.gz)
 #: fairness       one tenant's time to first token while another floods the server
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
@@ -264,6 +265,10 @@ SCRIPTS := bench-fairness bench-speculation bench-step_cost
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$*.py $(ARGS)
+
+bench-replicas: build .venv-test/.stamp
+	@test -n "$(TRACE)" || { echo "error: name a trace: TRACE=FILE (.jsonl or .jsonl.gz)" >&2; exit 2; }
+	gzip -dcf $(TRACE) | $(TEST_PYTHON) benchmark/replicas.py $(ARGS)
 
 bench-peers: build .venv-test/.stamp
 	PYTHONPATH=benchmark $(TEST_PYTHON) -m peers $(ARGS)

@@ -1,6 +1,6 @@
 """Measures how a flood of one tenant affects the time to first token of another: `make bench NAME=fairness`.
 
-python benchmark/fairness.py [--flood 200] [--chats 30] [--prompt-tokens 600] [--output benchmark/results]
+python benchmark/fairness.py [--flood 200] [--chats 30] [--prompt-tokens 600] [--replicas 1] [--output FOLDER]
 
 The server has two tenants of equal weight. Tenant B sends chats one after another, first alone and then while tenant A
 keeps `--flood` requests open. Prompts are random tokens, so nothing is cached.
@@ -170,12 +170,13 @@ def main() -> int:
     parser.add_argument("--flood", type=int, default=200, help="requests that tenant A keeps open")
     parser.add_argument("--chats", type=int, default=30, help="chats of tenant B, alone and beside the flood")
     parser.add_argument("--prompt-tokens", type=int, default=600, help="tokens of each chat's prompt")
+    parser.add_argument("--replicas", type=int, default=1, help="shards of the server")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--note", default="", help="a sentence about the machine")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmark/results")
     args = parser.parse_args()
-    limit = str(int(args.flood * SPARE))
-    with serving_tenants(FLOOD, CHATS, flags=("--max-concurrent-requests", limit)) as server:
+    flags = ("--max-concurrent-requests", str(int(args.flood * SPARE)), "--replicas", str(args.replicas))
+    with serving_tenants(FLOOD, CHATS, flags=flags) as server:
         chats(server.port, 3, args.prompt_tokens, args.seed + 2)
         alone = chats(server.port, args.chats, args.prompt_tokens, args.seed)
         flood = Flood(server.port, args.flood, args.seed)
@@ -187,7 +188,7 @@ def main() -> int:
         f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} "
         f"finished, {flood.num_refused} were refused), B sends {args.chats} chats of {args.prompt_tokens} tokens one "
         f"after another; weights are equal. {int(preempted)} of A's sequences were preempted for fairness. "
-        f"{os.cpu_count()} CPUs ({platform.machine()}). {args.note}"
+        f"{args.replicas} shards, {os.cpu_count()} CPUs ({platform.machine()}). {args.note}"
     ).strip()
     text = report(alone, beside, setup)
     print(text)
