@@ -84,7 +84,7 @@ impl Caller {
         Self(stream)
     }
 
-    /// Sends the outcome.
+    /// Tells the caller whether what it asked for was done.
     pub(crate) fn answer(self, outcome: Result<(), &str>) {
         match outcome {
             Ok(()) => self.send(DONE),

@@ -12,7 +12,7 @@ use crate::child::ChildId;
 use crate::log::Log;
 use crate::process::Process;
 
-/// What a caller waits for.
+/// The state of a lane that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
     Drained(u32),
@@ -67,7 +67,7 @@ pub(crate) struct Drains(BTreeMap<u32, Drain>);
 
 #[derive(Debug)]
 struct Drain {
-    /// The shard's socket.
+    /// The path of the socket on which the shard listens.
     socket: PathBuf,
     /// The time for which its sequences may go on.
     patience: Duration,

@@ -260,10 +260,7 @@ impl Pair {
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = &Process> {
-        self.children.iter().filter_map(|child| match &child.state {
-            State::Running(process) => Some(process),
-            State::Crashed { .. } | State::Waiting | State::Gone => None,
-        })
+        self.children.iter().filter_map(Supervised::process)
     }
 
     /// Returns the id of the running process with this process id.

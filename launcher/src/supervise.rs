@@ -43,7 +43,7 @@ pub struct Supervisor<'a> {
     /// Number of reloads that were begun.
     generation: u32,
     retired: Vec<Retired>,
-    /// Who waits until a lane is drained or serves.
+    /// The callers that wait until a lane is drained or serves.
     callers: Vec<(Goal, Caller)>,
 }
 

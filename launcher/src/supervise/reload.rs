@@ -20,7 +20,7 @@ use crate::pair::{Other, Pair, Plan, Supervised};
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::retired::Retired;
 
-/// What a reload needs next.
+/// The next step of a reload.
 enum Next {
     /// New connections get to the new pair.
     Switch,

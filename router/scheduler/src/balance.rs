@@ -1,9 +1,9 @@
 //! Moves running sequences from a lane with many to a lane with few, such as one whose shard has just started.
 //!
-//! What waits is bound late (`choice.rs`), but what runs stays where it began. While nothing waits, a lane with much
-//! less to do therefore takes running sequences over, one at a time: each goes back to the queue as after a preemption,
-//! marked for that lane. It is restored there from the store of the lane that it leaves, or its tokens are computed
-//! again.
+//! A waiting sequence belongs to no lane (`choice.rs`), but a running one stays where it began. While nothing waits, a
+//! lane with much less to do therefore takes running sequences over, one at a time: each goes back to the queue as
+//! after a preemption, marked for that lane. It is restored there from the store of the lane that it leaves, or its
+//! tokens are computed again.
 
 use crate::choice::{mean_token_ms, token_ms};
 use crate::event::LaneId;

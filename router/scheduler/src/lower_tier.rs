@@ -56,6 +56,12 @@ impl<'a> LowerTier<'a> {
         })
     }
 
+    /// Returns how many of these blocks, from the first on, the store has. It is cheaper than [`LowerTier::coverage`].
+    pub fn num_stored(&self, keys: &[BlockKey]) -> usize {
+        let store = self.shard.as_ref().and_then(|shard| shard.kv.store());
+        store.map_or(0, |store| keys.iter().take_while(|key| store.has(**key)).count())
+    }
+
     /// Returns at most `max_offers` stored blocks for the tier below. Each stays in the store until
     /// [`LowerTier::end_offer`].
     pub fn take_offers(&mut self, max_offers: usize) -> Vec<Offer> {

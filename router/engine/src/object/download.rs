@@ -83,7 +83,7 @@ impl ObjectTier {
         }
     }
 
-    /// Returns the lane that has most of a prompt, and what it has; among equal ones the lane with the least to do.
+    /// Returns the lane whose store has most of a prompt, and what it has; among equal ones, the least busy.
     async fn coverage(
         &self,
         salt: &Salt,
@@ -93,17 +93,14 @@ impl ObjectTier {
         let (salt, token_ids, keys) = (salt.clone(), token_ids.to_vec(), keys.clone());
         let lanes: Vec<LaneId> = self.lanes().filter(|lane| self.gate(*lane).store().is_some()).collect();
         let ask = self.driver.ask(move |scheduler, _| {
-            let mut covered = Vec::new();
-            for lane in lanes {
-                let stats = scheduler.lane_stats(lane);
-                let coverage = scheduler.lower_tier(lane).coverage(&salt, &token_ids, &keys);
-                covered
-                    .extend(coverage.filter(|_| !stats.is_draining).map(|it| (it, stats.num_running, lane)));
-            }
-            let (coverage, _, lane) = covered
-                .into_iter()
-                .min_by_key(|(it, num_running, _)| (Reverse(it.num_blocks), *num_running))?;
-            Some((lane, coverage))
+            // Only the chosen lane is looked up, because a lookup takes longer the longer the prompt is.
+            let serving: Vec<LaneId> =
+                lanes.into_iter().filter(|lane| !scheduler.lane_stats(*lane).is_draining).collect();
+            let lane = serving.into_iter().min_by_key(|lane| {
+                let num_stored = scheduler.lower_tier(*lane).num_stored(&keys);
+                (Reverse(num_stored), scheduler.lane_stats(*lane).num_running)
+            })?;
+            Some((lane, scheduler.lower_tier(lane).coverage(&salt, &token_ids, &keys)?))
         });
         ask.await.ok()?
     }
