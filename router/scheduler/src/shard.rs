@@ -19,6 +19,8 @@ use crate::stats::Stats;
 /// The limit does not apply to a model whose layers have windows, because a block that has lost its window part cannot
 /// be stored any more.
 const MAX_STORES_PER_CHUNK: usize = 16;
+/// The same for a step that decodes the sequence, because copying 16 blocks takes about as long as such a step.
+const MAX_STORES_PER_DECODE: usize = 4;
 
 /// Everything that is lost when the shard is lost.
 #[derive(Debug)]
@@ -114,7 +116,11 @@ impl Shard {
         // Another lane waits for all blocks of a sequence that is handed over.
         let takes_all = self.limits.windows.is_some() || run.hand_over_at.is_some();
         let next = std::iter::from_fn(|| self.kv.begin_store(&mut run.table, num_full_blocks));
-        let most = if takes_all { usize::MAX } else { MAX_STORES_PER_CHUNK };
+        let most = match num_positions - run.planned {
+            _ if takes_all => usize::MAX,
+            1 => MAX_STORES_PER_DECODE,
+            _ => MAX_STORES_PER_CHUNK,
+        };
         next.take(most)
             .map(|(block_idx, slot)| BlockStore { block_index: block_idx as u32, slot: slot.0 })
             .collect()
