@@ -208,6 +208,7 @@ impl PyStore {
                     time_us: u64::try_from(outcome.time.as_micros()).unwrap_or(u64::MAX),
                 })
                 .collect(),
+            adapters: Vec::new(),
         };
         PyBytes::new(py, &transfers.encode_to_vec())
     }

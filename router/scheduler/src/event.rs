@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trunkline_contract::{SamplingParams, TokenMask};
 use trunkline_draft::Drafter;
-use trunkline_kv::{CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
+use trunkline_kv::{AdapterHash, CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
 use crate::plan::{SampledToken, SequenceError, StepResult, TokenScore, Transfers};
@@ -113,6 +113,8 @@ pub struct ShardLimits {
     pub max_draft_tokens: u32,
     /// The most drafts of the shard's draft model in a chunk; 0 without one.
     pub max_own_drafts: u32,
+    /// The adapters that the shard can have loaded at once; 0 if it takes none.
+    pub num_adapter_slots: u32,
 }
 
 impl ShardLimits {
@@ -168,6 +170,19 @@ pub struct SequenceRequest {
     pub drafter: Option<Drafter>,
     /// Asks for a vector of the prompt (`Update::Pooled`) instead of tokens. `max_new_tokens` is 1 then.
     pub pooling: Option<PooledPrompt>,
+    /// The adapter of the request, if it names one.
+    pub adapter: Option<AdapterUse>,
+}
+
+/// An adapter that changes a sequence's results. Its content hash is in [`SequenceRequest::salt`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterUse {
+    /// The path of its files, from `OpenAdapter`.
+    pub path: Arc<str>,
+    /// The hash of its files, from `OpenAdapter`.
+    pub content_hash: AdapterHash,
+    /// The factor of what it adds to the model's weights; 1 is as it was trained.
+    pub scale: f32,
 }
 
 /// A prompt whose vector is asked for.

@@ -224,6 +224,7 @@ impl ShardService for Service {
             window_size: 0,
             max_draft_tokens: self.plan.max_draft_tokens,
             max_own_drafts: 0,
+            num_adapter_slots: 0,
             pooling: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.pooling.into()),
             vector_size: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.size),
             labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),
@@ -260,6 +261,13 @@ impl ShardService for Service {
         let (plan, plans) = (self.plan.clone(), self.plans.clone());
         tokio::spawn(serve_steps(plan, plans, self.store.clone(), requests, results));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn open_adapter(
+        &self,
+        _: Request<proto::OpenAdapterRequest>,
+    ) -> Result<Response<proto::OpenAdapterResponse>, Status> {
+        Err(Status::failed_precondition("the mock shard takes no adapters"))
     }
 
     async fn health(
@@ -333,7 +341,7 @@ async fn serve_steps(
             return;
         }
         let restores = restores.unwrap_or_default();
-        let transfers = store.is_some().then_some(proto::Transfers { stores, restores });
+        let transfers = store.is_some().then_some(proto::Transfers { stores, restores, adapters: Vec::new() });
         if let Some(watch) = &plan.watch {
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);
@@ -362,7 +370,7 @@ async fn restore_late(
 ) {
     drop(reads.acquire().await);
     let step = proto::StepPlan { restores, ..Default::default() };
-    let transfers = proto::Transfers { stores: Vec::new(), restores: store.restore(&step) };
+    let transfers = proto::Transfers { stores: Vec::new(), restores: store.restore(&step), adapters: Vec::new() };
     // It fails if the stream has ended.
     let _ = results.send(Ok(proto::StepResponse { result: None, transfers: Some(transfers) })).await;
 }

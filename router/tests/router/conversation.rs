@@ -131,8 +131,10 @@ macro_rules! message {
 }
 
 scalars!(bool, u32, u64, f32, String);
-message! { StepPlan: step_id, ends, starts, copies, chunks, restores, discards, window_drops }
-message! { SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key, pooled }
+message! { StepPlan: step_id, ends, starts, copies, chunks, restores, discards, window_drops, adapter_loads }
+message! { SequenceStart: sequence_id, token_ids, num_prompt_tokens, sampling, root_key, pooled,
+adapter_slot, adapter_scale }
+message! { AdapterLoad: slot, path, content_hash }
 message! { PooledPrompt: second_text }
 message! { BlockCopy: source_block_id, destination_block_id, num_tokens }
 message! { Chunk: sequence_id, first_position, num_tokens, new_block_ids, sample, stores, appended_token_ids,
@@ -154,7 +156,7 @@ message! { DescribeResponse: contract_version, architecture, vocab_size, num_lay
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
 bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts, pooling, vector_size,
-labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores }
+labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores, num_adapter_slots }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {

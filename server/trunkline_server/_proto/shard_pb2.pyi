@@ -32,7 +32,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs", "reads_other_stores")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs", "reads_other_stores", "num_adapter_slots")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class DescribeResponse(_message.Message):
     RECURRENT_FIELD_NUMBER: _ClassVar[int]
     ASKS_ABOUT_PAIRS_FIELD_NUMBER: _ClassVar[int]
     READS_OTHER_STORES_FIELD_NUMBER: _ClassVar[int]
+    NUM_ADAPTER_SLOTS_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -97,7 +98,8 @@ class DescribeResponse(_message.Message):
     recurrent: bool
     asks_about_pairs: bool
     reads_other_stores: bool
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ..., reads_other_stores: _Optional[bool] = ...) -> None: ...
+    num_adapter_slots: int
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ..., reads_other_stores: _Optional[bool] = ..., num_adapter_slots: _Optional[int] = ...) -> None: ...
 
 class StoreContentsRequest(_message.Message):
     __slots__ = ()
@@ -116,6 +118,24 @@ class StoreContentsResponse(_message.Message):
     depths: _containers.RepeatedScalarFieldContainer[int]
     sequences: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, slots: _Optional[_Iterable[int]] = ..., keys: _Optional[bytes] = ..., parent_keys: _Optional[bytes] = ..., depths: _Optional[_Iterable[int]] = ..., sequences: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class OpenAdapterRequest(_message.Message):
+    __slots__ = ("source",)
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    def __init__(self, source: _Optional[str] = ...) -> None: ...
+
+class OpenAdapterResponse(_message.Message):
+    __slots__ = ("path", "content_hash", "num_bytes", "rank")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    content_hash: bytes
+    num_bytes: int
+    rank: int
+    def __init__(self, path: _Optional[str] = ..., content_hash: _Optional[bytes] = ..., num_bytes: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class StepRequest(_message.Message):
     __slots__ = ("plan", "late_masks")
@@ -144,7 +164,7 @@ class StepResponse(_message.Message):
     def __init__(self, result: _Optional[_Union[StepResult, _Mapping]] = ..., transfers: _Optional[_Union[Transfers, _Mapping]] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step_id", "ends", "starts", "copies", "chunks", "restores", "discards", "window_drops")
+    __slots__ = ("step_id", "ends", "starts", "copies", "chunks", "restores", "discards", "window_drops", "adapter_loads")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +173,7 @@ class StepPlan(_message.Message):
     RESTORES_FIELD_NUMBER: _ClassVar[int]
     DISCARDS_FIELD_NUMBER: _ClassVar[int]
     WINDOW_DROPS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_LOADS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     ends: _containers.RepeatedScalarFieldContainer[int]
     starts: _containers.RepeatedCompositeFieldContainer[SequenceStart]
@@ -161,23 +182,38 @@ class StepPlan(_message.Message):
     restores: _containers.RepeatedCompositeFieldContainer[Restore]
     discards: _containers.RepeatedScalarFieldContainer[int]
     window_drops: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ..., window_drops: _Optional[_Iterable[int]] = ...) -> None: ...
+    adapter_loads: _containers.RepeatedCompositeFieldContainer[AdapterLoad]
+    def __init__(self, step_id: _Optional[int] = ..., ends: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[_Union[SequenceStart, _Mapping]]] = ..., copies: _Optional[_Iterable[_Union[BlockCopy, _Mapping]]] = ..., chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[Restore, _Mapping]]] = ..., discards: _Optional[_Iterable[int]] = ..., window_drops: _Optional[_Iterable[int]] = ..., adapter_loads: _Optional[_Iterable[_Union[AdapterLoad, _Mapping]]] = ...) -> None: ...
+
+class AdapterLoad(_message.Message):
+    __slots__ = ("slot", "path", "content_hash")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    path: str
+    content_hash: bytes
+    def __init__(self, slot: _Optional[int] = ..., path: _Optional[str] = ..., content_hash: _Optional[bytes] = ...) -> None: ...
 
 class SequenceStart(_message.Message):
-    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key", "pooled")
+    __slots__ = ("sequence_id", "token_ids", "num_prompt_tokens", "sampling", "root_key", "pooled", "adapter_slot", "adapter_scale")
     SEQUENCE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     ROOT_KEY_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_SLOT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_SCALE_FIELD_NUMBER: _ClassVar[int]
     sequence_id: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     num_prompt_tokens: int
     sampling: SamplingParams
     root_key: bytes
     pooled: PooledPrompt
-    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ..., pooled: _Optional[_Union[PooledPrompt, _Mapping]] = ...) -> None: ...
+    adapter_slot: int
+    adapter_scale: float
+    def __init__(self, sequence_id: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., num_prompt_tokens: _Optional[int] = ..., sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., root_key: _Optional[bytes] = ..., pooled: _Optional[_Union[PooledPrompt, _Mapping]] = ..., adapter_slot: _Optional[int] = ..., adapter_scale: _Optional[float] = ...) -> None: ...
 
 class PooledPrompt(_message.Message):
     __slots__ = ("second_text",)
@@ -322,12 +358,22 @@ class BlockRestore(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., block_id: _Optional[int] = ..., key: _Optional[bytes] = ..., base_only: _Optional[bool] = ...) -> None: ...
 
 class Transfers(_message.Message):
-    __slots__ = ("stores", "restores")
+    __slots__ = ("stores", "restores", "adapters")
     STORES_FIELD_NUMBER: _ClassVar[int]
     RESTORES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     stores: _containers.RepeatedCompositeFieldContainer[StoreOutcome]
     restores: _containers.RepeatedCompositeFieldContainer[RestoreOutcome]
-    def __init__(self, stores: _Optional[_Iterable[_Union[StoreOutcome, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[RestoreOutcome, _Mapping]]] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterOutcome]
+    def __init__(self, stores: _Optional[_Iterable[_Union[StoreOutcome, _Mapping]]] = ..., restores: _Optional[_Iterable[_Union[RestoreOutcome, _Mapping]]] = ..., adapters: _Optional[_Iterable[_Union[AdapterOutcome, _Mapping]]] = ...) -> None: ...
+
+class AdapterOutcome(_message.Message):
+    __slots__ = ("slot", "problem")
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    slot: int
+    problem: str
+    def __init__(self, slot: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class StoreOutcome(_message.Message):
     __slots__ = ("slot", "is_stored")

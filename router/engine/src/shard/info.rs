@@ -42,6 +42,8 @@ pub struct ShardInfo {
     pub store_folder: Option<PathBuf>,
     /// True if the shard reads the stores of other lanes.
     pub reads_other_stores: bool,
+    /// The adapters that the shard can have loaded at once; 0 if it takes none.
+    pub num_adapter_slots: u32,
     /// The vectors that the model makes, if it makes any.
     pub vectors: Option<Vectors>,
     /// False if the model has no output head and generates nothing.
@@ -122,6 +124,7 @@ impl ShardInfo {
             store_folder: (describe.num_store_slots > 0 && !describe.store_folder.is_empty())
                 .then(|| PathBuf::from(describe.store_folder)),
             reads_other_stores: describe.reads_other_stores,
+            num_adapter_slots: describe.num_adapter_slots,
             vectors,
             generates: !describe.only_pools,
         })
@@ -186,6 +189,7 @@ impl ShardInfo {
             numerics: self.numerics(),
             max_draft_tokens: self.max_draft_tokens,
             max_own_drafts: self.max_own_drafts,
+            num_adapter_slots: self.num_adapter_slots,
         }
     }
 

@@ -20,5 +20,6 @@ pub fn shard_limits(
         numerics: 0,
         max_draft_tokens: 0,
         max_own_drafts: 0,
+        num_adapter_slots: 0,
     }
 }

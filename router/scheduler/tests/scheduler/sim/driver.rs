@@ -40,6 +40,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     numerics: 0,
     max_draft_tokens: 0,
     max_own_drafts: 0,
+    num_adapter_slots: 0,
 };
 
 /// Returns the result of a chunk that samples `token_id`.

@@ -145,6 +145,7 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
         vector_size: if num_blocks.is_multiple_of(3) { 1_900_000 } else { 4 },
         max_draft_tokens: num_blocks % 8,
         max_own_drafts: num_blocks / 8 % 4,
+        num_adapter_slots: 0,
     }
 }
 

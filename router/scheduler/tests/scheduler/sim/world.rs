@@ -310,7 +310,7 @@ impl<'a> World<'a> {
             Happening::Written(name, writes) => {
                 if self.shard(name).is_some() {
                     let stores = writes.into_iter().map(|write| self.end_write(name.lane, write)).collect();
-                    self.tell(Event::Transfers(name.lane, Transfers { stores, restores: Vec::new() }));
+                    self.tell(Event::Transfers(name.lane, Transfers { stores, ..Transfers::default() }));
                 }
             }
             Happening::Read(name, restore, from) => {
@@ -329,7 +329,7 @@ impl<'a> World<'a> {
                 for (block, hashes) in read {
                     shard.end_restore(block, hashes);
                 }
-                let transfers = Transfers { stores: Vec::new(), restores: vec![outcome] };
+                let transfers = Transfers { restores: vec![outcome], ..Transfers::default() };
                 self.tell(Event::Transfers(name.lane, transfers));
             }
             Happening::Visit if self.rng.once_in(4) => self.remove_node(),

@@ -28,6 +28,7 @@ fn limits(vocab_size: u32, vector_size: u32) -> ShardLimits {
         numerics: 0,
         max_draft_tokens: 16,
         max_own_drafts: 0,
+        num_adapter_slots: 0,
     };
     limits.max_step_sequences = max_step_sequences(&limits);
     limits
@@ -85,7 +86,7 @@ fn result(limits: &ShardLimits, outcomes: Outcomes) -> proto::StepResponse {
     };
     let store = proto::StoreOutcome { slot: u32::MAX, is_stored: true };
     let restore = proto::RestoreOutcome { restore_id: u64::MAX, num_blocks: u32::MAX, time_us: u64::MAX };
-    let transfers = proto::Transfers { stores: vec![store; 1 << 14], restores: vec![restore; 1 << 14] };
+    let transfers = proto::Transfers { stores: vec![store; 1 << 14], restores: vec![restore; 1 << 14], adapters: Vec::new() };
     proto::StepResponse { result: Some(result), transfers: Some(transfers) }
 }
 
