@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,13 @@ def config_of(model: TinyModel) -> ModelConfig:
 
 def modules_of(model: TinyModel) -> dict[str, tuple[int, int]]:
     """Returns the shapes of the files' matrices in layers, [outputs, inputs], without experts and single heads."""
-    config = config_of(model)
-    refused = {safetensors_place(name, config).tensor for name in model.weights if is_expert(name) or is_head(name)}
+    config, stored = config_of(model), model.stored_weights
+    names = [name for name in model.weights if ".layers." in name and not is_expert(name) and not is_head(name)]
+    tensors = [safetensors_place(name, config).tensor for name in names if name.endswith(".weight")]
     return {
-        name.removesuffix(".weight"): weight.shape
-        for name, weight in model.stored_weights.items()
-        if re.search(r"\.layers\..*\.weight$", name) and weight.ndim == 2 and name not in refused
+        tensor.removesuffix(".weight"): stored[tensor].shape
+        for tensor in tensors
+        if tensor in stored and stored[tensor].ndim == 2
     }
 
 

@@ -108,14 +108,16 @@ def _from_gguf(path: Path, config: ModelConfig) -> _Source:
     if own is None or own.name != name:
         supported = f"{own.name}, as in the model" if own else "PEFT's format for this model"
         raise UnsupportedArchitecture(f"base architecture {quoted(name)} of adapter `{path}`", supported=(supported,))
-    alpha = keys.number("adapter.lora.alpha")
-
-    def scale(module: str, rank: int) -> float:
+    alpha, tensors = keys.number("adapter.lora.alpha"), list(file.tensors.values())
+    return _Source(
+        path,
+        file.file.status,
+        tensors,
+        _GGUF_FACTOR,
         # llama.cpp takes an alpha of 0 for one that equals the rank.
-        return alpha / rank if alpha else 1.0
-
-    base = f"another one of architecture {name}"
-    return _Source(path, file.file.status, list(file.tensors.values()), _GGUF_FACTOR, scale, base)
+        lambda module, rank: alpha / rank if alpha else 1.0,
+        f"another one of architecture {name}",
+    )
 
 
 def _module(source: _Source, name: str) -> tuple[str, str]:

@@ -31,18 +31,6 @@ _SUPPORTED: dict[str, tuple[object, ...]] = {
     "init_lora_weights": (True, "gaussian", "eva", "orthogonal"),
 }
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
-_MEANINGS = {
-    "peft_type": "a method other than LORA",
-    "bias": "a change of biases",
-    "lora_bias": "a change of biases",
-    "init_lora_weights": "a change of the base model's weights before the training",
-    "use_dora": "DoRA, which also scales the rows of the base model's weights,",
-    "modules_to_save": "a replacement of whole modules",
-    "fan_in_fan_out": "a transposed weight",
-    "target_parameters": "a change of stacked experts",
-    "trainable_token_indices": "a change of the embedding",
-    "alora_invocation_tokens": "an adapter that applies from certain tokens on (aLoRA)",
-}
 _DEFAULT_RANK, _DEFAULT_ALPHA = 8, 8.0
 # Names in patterns are regular expressions. With few choices a match ends soon, whatever the file says.
 _MAX_PATTERN_CHARACTERS = 256
@@ -57,10 +45,10 @@ class PeftConfig:
         for key in keys:
             value = keys.get(key)
             if key not in _KNOWN and value not in _OFF and value not in _SUPPORTED.get(key, ()):
+                supported = ", ".join(map(str, _SUPPORTED.get(key, ("absent or off",))))
                 raise UnsupportedFormat(
-                    f"key {quoted(key)} of `{path}` is {quoted(str(value))}, but "
-                    f"{_MEANINGS.get(key, 'an unknown option')} is not supported",
-                    hint="merge the adapter into the model with PEFT's `merge_and_unload`",
+                    f"key {quoted(key)} of `{path}` is {quoted(str(value))}, which is not supported",
+                    hint=f"supported: {supported}; or merge the adapter into the model with PEFT's `merge_and_unload`",
                 )
         self.base_model = keys.text("base_model_name_or_path", "unknown")
         self._rank, self._alpha = keys.integer("r", _DEFAULT_RANK), keys.number("lora_alpha", _DEFAULT_ALPHA)
