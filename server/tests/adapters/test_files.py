@@ -155,7 +155,7 @@ def test_an_adapter_that_changes_or_disappears_is_not_loaded(tmp_path: Path) -> 
     for changed in (stored[:-1], stored[:-1] + b"\1", b""):
         path.write_bytes(changed)
         for read in (content_hash, lambda adapter: load(adapter, found)):
-            with pytest.raises(ModelNotFound, match="has changed since it was opened"):
+            with pytest.raises(ModelNotFound, match="has changed; hint: register it again"):
                 read(adapter)
     path.unlink()
     with pytest.raises(ModelNotFound, match="No such file"):

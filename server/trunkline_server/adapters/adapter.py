@@ -2,8 +2,9 @@
 
 A weight W [N, K] with an adapter of rank R is W + scale * B A, where A is [R, K] and B is [N, R].
 
-An `Adapter` only knows where its tensors are. It holds no mapping and no open file, so thousands cost little memory and
-no file descriptors, and a file that becomes shorter gives an error where a mapping would end the process with SIGBUS.
+An `Adapter` only knows where its tensors are. It holds no file descriptor and no mapping, so a file that becomes shorter
+gives an error instead of SIGBUS. For 224 weights it takes 220 KB, so where thousands of adapters are registered, keep
+only path and hash of each: opening one again takes 20 ms, and `load` notices if it has changed.
 """
 
 from __future__ import annotations
@@ -126,4 +127,4 @@ def _read(adapter: Adapter, digest: hashlib.blake2b) -> Iterator[Tensor]:
 
 
 def _changed(adapter: Adapter) -> ModelNotFound:
-    return ModelNotFound(f"adapter `{adapter.path}` has changed since it was opened", hint="register it again")
+    return ModelNotFound(f"adapter `{adapter.path}` has changed", hint="register it again")

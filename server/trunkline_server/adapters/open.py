@@ -15,8 +15,14 @@ from typing import NamedTuple
 
 from trunkline_server.adapters.adapter import Adapter, LowRank
 from trunkline_server.adapters.peft_config import PeftConfig
-from trunkline_server.errors import DamagedFile, InvalidArgument, ModelNotFound, UnsupportedArchitecture, quoted
-from trunkline_server.errors import UnsupportedFormat as Unsupported
+from trunkline_server.errors import (
+    DamagedFile,
+    InvalidArgument,
+    ModelNotFound,
+    UnsupportedArchitecture,
+    UnsupportedFormat,
+    quoted,
+)
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.registry import ARCHITECTURES
@@ -35,7 +41,10 @@ _HINT = "supported are low-rank changes of the layers' linear weights, except ex
 
 
 class _Source(NamedTuple):
-    """The tensors of an adapter. names: how they are called. scale: from a module and its rank. base: says for what."""
+    """The tensors of an adapter, and what their names are.
+
+    scale: from a module and its rank. base: what is known of the base model.
+    """
 
     path: Path
     status: os.stat_result
@@ -101,30 +110,25 @@ def _from_gguf(path: Path, config: ModelConfig) -> _Source:
     file = GgufFile(path)
     keys = Keys(path, file.metadata, what="metadata key")
     if keys.text("general.type", "model") != "adapter" or keys.text("adapter.type", "") != "lora":
-        raise Unsupported(f"`{path}` is not a LoRA adapter", hint="convert one with `convert_lora_to_gguf.py`")
+        raise UnsupportedFormat(f"`{path}` is not a LoRA adapter", hint="convert one with `convert_lora_to_gguf.py`")
     if "adapter.alora.invocation_tokens" in keys:
-        raise Unsupported(f"adapter `{path}` applies from certain tokens on (aLoRA), which is not supported")
+        raise UnsupportedFormat(f"adapter `{path}` applies from certain tokens on (aLoRA), which is not supported")
     own, name = ARCHITECTURES[config.architecture].gguf, keys.text("general.architecture")
     if own is None or own.name != name:
         supported = f"{own.name}, as in the model" if own else "PEFT's format for this model"
         raise UnsupportedArchitecture(f"base architecture {quoted(name)} of adapter `{path}`", supported=(supported,))
-    alpha, tensors = keys.number("adapter.lora.alpha"), list(file.tensors.values())
-    return _Source(
-        path,
-        file.file.status,
-        tensors,
-        _GGUF_FACTOR,
-        # llama.cpp takes an alpha of 0 for one that equals the rank.
-        lambda module, rank: alpha / rank if alpha else 1.0,
-        f"another one of architecture {name}",
-    )
+    # llama.cpp takes an alpha of 0 for one that equals the rank.
+    alpha = keys.number("adapter.lora.alpha")
+    tensors, base = list(file.tensors.values()), f"another one of architecture {name}"
+    return _Source(path, file.file.status, tensors, _GGUF_FACTOR, lambda _, rank: alpha / rank if alpha else 1.0, base)
 
 
 def _module(source: _Source, name: str) -> tuple[str, str]:
     """Returns the module that a tensor of an adapter is for, and "a" or "b"."""
     if (match := source.names.fullmatch(name)) is None:
         kind = next((kind for part, kind in _KINDS.items() if part in name), "neither A nor B of a weight")
-        raise Unsupported(f"tensor {quoted(name)} of `{source.path}` is {kind}, which is not supported", hint=_HINT)
+        what = f"tensor {quoted(name)} of `{source.path}` is {kind}, which is not supported"
+        raise UnsupportedFormat(what, hint=_HINT)
     return match[1], match[2].lower()
 
 
@@ -149,7 +153,8 @@ def _check_target(source: _Source, config: ModelConfig, tensor: str, changed: Ma
         what = "not linear"
     else:
         return
-    raise Unsupported(f"adapter `{source.path}` changes {quoted(tensor)}, {what}, which is not supported", hint=_HINT)
+    what = f"adapter `{source.path}` changes {quoted(tensor)}, {what}, which is not supported"
+    raise UnsupportedFormat(what, hint=_HINT)
 
 
 def _checked_rank(source: _Source, pair: Mapping[str, TensorInfo], shape: tuple[int, ...], max_rank: int) -> int:
