@@ -2,7 +2,7 @@
 
 A weight W [N, K] with an adapter of rank R is W + scale * B A, where A is [R, K] and B is [N, R].
 
-An `Adapter` only knows where its tensors are. It holds no file descriptor and no mapping, so a file that becomes shorter
+An `Adapter` only knows where its tensors are. It holds no descriptor and no mapping, so a file that becomes shorter
 gives an error instead of SIGBUS. For 224 weights it takes 220 KB, so where thousands of adapters are registered, keep
 only path and hash of each: opening one again takes 20 ms, and `load` notices if it has changed.
 """

@@ -36,7 +36,6 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
 _IN_LAYER = re.compile(r"(?:model\.layers|encoder\.layer|layers)\.\d+\.")
-_KINDS = {"magnitude": "a magnitude of DoRA", "lora_embedding": "a change of the embedding", ".bias": "a bias"}
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"
 
 
@@ -126,9 +125,8 @@ def _from_gguf(path: Path, config: ModelConfig) -> _Source:
 def _module(source: _Source, name: str) -> tuple[str, str]:
     """Returns the module that a tensor of an adapter is for, and "a" or "b"."""
     if (match := source.names.fullmatch(name)) is None:
-        kind = next((kind for part, kind in _KINDS.items() if part in name), "neither A nor B of a weight")
-        what = f"tensor {quoted(name)} of `{source.path}` is {kind}, which is not supported"
-        raise UnsupportedFormat(what, hint=_HINT)
+        what = f"tensor {quoted(name)} of `{source.path}` is neither A nor B of a weight"
+        raise UnsupportedFormat(f"{what}, which is not supported", hint=_HINT)
     return match[1], match[2].lower()
 
 
