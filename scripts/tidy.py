@@ -28,6 +28,7 @@ PYTHON_LAYERS = {
     "errors": "",
     "models": "models errors",
     "weights": "weights models errors _kernels",
+    "adapters": "adapters weights models errors",
     "sampling": "_proto sampling errors",
     "backends.interface": "_proto _kernels",
     "backends.host_memory": "",

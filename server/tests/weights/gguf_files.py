@@ -128,10 +128,10 @@ def write_model(
         _write_experts(writer, config)
     _write_rope(writer, config, head_size)
     is_latent = architecture == "deepseek2"
-    weights = _latent_weights(model, divides_heads) if is_latent else _joined(model.weights, architecture)
+    weights = _latent_weights(model, divides_heads) if is_latent else joined(model.weights, architecture)
     weights = _delta_weights(model, divides_heads) if architecture == "qwen3next" else weights
     for name, weight in _stacked(weights).items():
-        values = _values(name, weight, architecture, config)
+        values = stored_values(name, weight, architecture, config)
         is_matrix = values.ndim >= 2 and not name.endswith(("mlp.gate.weight", ".bias"))
         is_matrix = is_matrix and not re.search(r"\.mixer\.(conv|norm|rate|skip)\.", name) and is_quantized(name)
         stored_as = gguf.GGMLQuantizationType[quantization if is_matrix else "F32"]
@@ -144,7 +144,7 @@ def write_model(
     return path
 
 
-def _values(name: str, weight: np.ndarray, architecture: str, config: dict[str, Any]) -> np.ndarray:
+def stored_values(name: str, weight: np.ndarray, architecture: str, config: dict[str, Any]) -> np.ndarray:
     """Returns a weight as `modify_tensors` of llama.cpp's converter does."""
     values = weight[0] if name.endswith("shared_expert_gate.weight") else weight
     if architecture in _PERMUTED and (".q_proj." in name or ".k_proj." in name):
@@ -279,7 +279,7 @@ def _write_multipliers(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_attention_scale(config["attention_multiplier"])
 
 
-def _joined(weights: dict[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
+def joined(weights: dict[str, np.ndarray], architecture: str) -> dict[str, np.ndarray]:
     """Joins what the architecture's files join, under names that `gguf_name` knows."""
     joins = {"mlp.gate_proj": "mlp.up_proj", "mlp.up_proj": "mlp.up_proj"} if architecture in ("glm4", "phi3") else {}
     if architecture == "phi3":

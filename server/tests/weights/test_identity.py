@@ -77,7 +77,7 @@ def test_a_file_that_changed_just_now_is_not_settled(path: Path, monkeypatch: py
 
 
 def test_samples_and_header_are_covered_whatever_the_times(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_stamp", lambda status: (status.st_size,))
+    monkeypatch.setattr(module, "stamp", lambda status: (status.st_size,))
     original = path.read_bytes()
     seen = {identity_of(path).digest}
     # Header; first, second and last sample, which are every fourth page from the end.

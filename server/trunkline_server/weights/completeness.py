@@ -33,7 +33,7 @@ def check_complete(
     Raises DamagedFile.
     """
     expected = weight_shapes(config)
-    needed = _needed_shapes(config, expected, places)
+    needed = needed_shapes(config, expected, places)
     for tensor, shape in needed.items():
         if tensor not in found:
             raise DamagedFile(path, f"tensor `{tensor}` is missing", hint="the download may be incomplete")
@@ -44,7 +44,7 @@ def check_complete(
     return tuple(expected)
 
 
-def _needed_shapes(
+def needed_shapes(
     config: ModelConfig, expected: Mapping[str, tuple[int, ...]], places: Mapping[str, Place]
 ) -> dict[str, tuple[int, ...]]:
     """Returns the shapes that the tensors of a file must have."""

@@ -51,7 +51,7 @@ class SourceIdentity:
     def still_holds(self) -> bool:
         """Returns True if the paths still lead to the files that were opened, unchanged."""
         try:
-            return all(_stamp(path.stat()) == _stamp(status) for path, status in self._statuses)
+            return all(stamp(path.stat()) == stamp(status) for path, status in self._statuses)
         except OSError:
             return False
 
@@ -61,7 +61,7 @@ def identify(weight_files: Sequence[tuple[MappedFile, int]], other_files: Sequen
     now = time.time_ns()
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for file, header_bytes in weight_files:
-        digest.update(repr((file.path.name, _stamp(file.status), header_bytes)).encode())
+        digest.update(repr((file.path.name, stamp(file.status), header_bytes)).encode())
         digest.update(file.bytes[:header_bytes])
         for offset in _sample_offsets(file.num_bytes):
             digest.update(file.bytes[offset : offset + _PAGE_BYTES])
@@ -76,7 +76,7 @@ def identify(weight_files: Sequence[tuple[MappedFile, int]], other_files: Sequen
     )
 
 
-def _stamp(status: os.stat_result) -> tuple[int, ...]:
+def stamp(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

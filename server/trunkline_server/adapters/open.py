@@ -1,0 +1,171 @@
+"""Opens adapters: folders as PEFT writes them, and GGUF files as llama.cpp's `convert_lora_to_gguf.py` does.
+
+Both have the names of the base model's files, so `weights/places.py` says which weights they change, and which rows of
+a joined matrix are whose. The model itself may have another format than the adapter.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from trunkline_server.adapters.adapter import Adapter, LowRank
+from trunkline_server.adapters.peft_config import PeftConfig
+from trunkline_server.errors import (
+    DamagedFile,
+    InvalidArgument,
+    ModelNotFound,
+    UnsupportedArchitecture,
+    UnsupportedFormat,
+    quoted,
+)
+from trunkline_server.models.config import ModelConfig
+from trunkline_server.models.keys import Keys
+from trunkline_server.models.registry import ARCHITECTURES
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.completeness import needed_shapes
+from trunkline_server.weights.gguf import GgufFile, TensorInfo
+from trunkline_server.weights.places import gguf_place, interleaved_heads, is_expert, is_head, safetensors_places
+from trunkline_server.weights.safetensors import SafetensorsFile
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
+_IN_LAYER = re.compile(r"(?:model\.layers|encoder\.layer|layers)\.\d+\.")
+_HINT = "supported are low-rank changes of the layers' linear weights, except experts"
+
+
+class _Source(NamedTuple):
+    """The tensors of an adapter, and what their names are.
+
+    scale: from a module and its rank. base: what is known of the base model.
+    """
+
+    path: Path
+    status: os.stat_result
+    tensors: Sequence[TensorInfo]
+    names: re.Pattern[str]
+    scale: Callable[[str, int], float]
+    base: str
+
+
+def open_adapter(path: Path, config: ModelConfig, max_rank: int) -> Adapter:
+    """Opens an adapter for the model with this config: a folder of PEFT or a `.gguf` file. Reads only headers.
+
+    Raises ModelNotFound, DamagedFile, UnsupportedFormat, UnsupportedArchitecture, and InvalidArgument for a rank above
+    max_rank.
+    """
+    is_gguf = not path.is_dir()
+    source = _from_gguf(path, config) if is_gguf else _from_peft(path)
+    factors = [(*_module(source, info.name), info) for info in source.tensors]
+    shapes = weight_shapes(config)
+    if is_gguf:
+        names = {f"{module}.weight" for module, _, _ in factors}
+        places = {name: gguf_place(name, config, names) for name in shapes}
+    else:
+        places = safetensors_places(shapes, config, ())
+    targets = defaultdict[str, list[str]](list)
+    for name, place in places.items():
+        targets[place.tensor].append(name)
+    pairs = defaultdict[tuple[str, str], dict[str, TensorInfo]](dict)
+    for module, factor, info in factors:
+        pairs[_target(module, targets), module][factor] = info
+    needed = needed_shapes(config, shapes, places)
+    weights, ranks = dict[str, LowRank](), [0]
+    for (tensor, module), pair in pairs.items():
+        changed = {name: shapes[name] for name in targets.get(tensor, ())}
+        _check_target(source, config, tensor, changed)
+        ranks.append(_checked_rank(source, pair, needed[tensor], max_rank))
+        scale = source.scale(module, ranks[-1])
+        for name in changed:
+            if name in weights:
+                raise DamagedFile(source.path, f"{quoted(tensor)} is changed twice")
+            heads = interleaved_heads(name, config, is_gguf=is_gguf)
+            weights[name] = LowRank(pair["a"], pair["b"], scale, places[name].rows, heads)
+    if not weights:
+        raise DamagedFile(source.path, "the adapter has no tensors")
+    return Adapter(source.path, source.status, max(ranks), weights)
+
+
+def _from_peft(folder: Path) -> _Source:
+    for name in (CONFIG, WEIGHTS):
+        if not (folder / name).is_file():
+            hint = f"give a folder with `{CONFIG}` and `{WEIGHTS}`, or a `.gguf` file; pickle files are never read"
+            raise ModelNotFound(f"adapter `{folder}` has no `{name}`", hint=hint)
+    config, file = PeftConfig(folder / CONFIG), SafetensorsFile(folder / WEIGHTS)
+    infos = [
+        # `tensor` refuses other dtypes than those of floats.
+        TensorInfo(name, file.tensor(name).format, info.shape, info.offset, info.num_bytes)
+        for name, info in file.tensors.items()
+    ]
+    return _Source(file.path, file.file.status, infos, _PEFT_FACTOR, config.scale, quoted(config.base_model))
+
+
+def _from_gguf(path: Path, config: ModelConfig) -> _Source:
+    file = GgufFile(path)
+    keys = Keys(path, file.metadata, what="metadata key")
+    if keys.text("general.type", "model") != "adapter" or keys.text("adapter.type", "") != "lora":
+        raise UnsupportedFormat(f"`{path}` is not a LoRA adapter", hint="convert one with `convert_lora_to_gguf.py`")
+    if "adapter.alora.invocation_tokens" in keys:
+        raise UnsupportedFormat(f"adapter `{path}` applies from certain tokens on (aLoRA), which is not supported")
+    own, name = ARCHITECTURES[config.architecture].gguf, keys.text("general.architecture")
+    if own is None or own.name != name:
+        supported = f"{own.name}, as in the model" if own else "PEFT's format for this model"
+        raise UnsupportedArchitecture(f"base architecture {quoted(name)} of adapter `{path}`", supported=(supported,))
+    # llama.cpp takes an alpha of 0 for one that equals the rank.
+    alpha = keys.number("adapter.lora.alpha")
+    tensors, base = list(file.tensors.values()), f"another one of architecture {name}"
+    return _Source(path, file.file.status, tensors, _GGUF_FACTOR, lambda _, rank: alpha / rank if alpha else 1.0, base)
+
+
+def _module(source: _Source, name: str) -> tuple[str, str]:
+    """Returns the module that a tensor of an adapter is for, and "a" or "b"."""
+    if (match := source.names.fullmatch(name)) is None:
+        what = f"tensor {quoted(name)} of `{source.path}` is neither A nor B of a weight"
+        raise UnsupportedFormat(f"{what}, which is not supported", hint=_HINT)
+    return match[1], match[2].lower()
+
+
+def _target(module: str, targets: Mapping[str, list[str]]) -> str:
+    """Returns the base model's tensor. The training may have had the model without its head, or with a prefix."""
+    spellings = [f"{name}.weight" for name in (module, f"model.{module}", module.partition(".")[2])]
+    return next((tensor for tensor in spellings if tensor in targets), spellings[0])
+
+
+def _check_target(source: _Source, config: ModelConfig, tensor: str, changed: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises an error for tensors that take no adapter, or that the model lacks. changed: the tensor's weights."""
+    if any(map(is_expert, changed)) or (not changed and re.search(r"experts|_exps\.", tensor)):
+        what = "an expert"
+    elif any(map(is_head, changed)):
+        what = "a matrix of single heads of latent attention"
+    elif not changed:
+        what = f"{quoted(tensor)} is not in the model ({config.architecture}, {config.num_layers} layers)"
+        raise DamagedFile(source.path, what, hint=f"the adapter's base model is {source.base}")
+    elif not all(map(_IN_LAYER.match, changed)):
+        what = "an embedding, a head or a classifier"
+    elif any(len(shape) != 2 for shape in changed.values()):
+        what = "not linear"
+    else:
+        return
+    what = f"adapter `{source.path}` changes {quoted(tensor)}, {what}, which is not supported"
+    raise UnsupportedFormat(what, hint=_HINT)
+
+
+def _checked_rank(source: _Source, pair: Mapping[str, TensorInfo], shape: tuple[int, ...], max_rank: int) -> int:
+    """Returns the rank of a pair for a tensor of this shape, [outputs, inputs]."""
+    if pair.keys() != {"a", "b"}:
+        raise DamagedFile(source.path, f"tensor {quoted(next(iter(pair.values())).name)} has no counterpart")
+    a, b = pair["a"], pair["b"]
+    rank = a.shape[0] if a.shape else 0
+    for found, expected in ((a, (max(rank, 1), shape[1])), (b, (shape[0], rank))):
+        if found.shape != expected:
+            what = f"tensor {quoted(found.name)} has shape {list(found.shape)}, expected {list(expected)} for the model"
+            raise DamagedFile(source.path, what, hint=f"the adapter's base model is {source.base}")
+    if rank > max_rank:
+        what = f"tensor {quoted(a.name)} of `{source.path}` has rank {rank}, but `--max-lora-rank` is {max_rank}"
+        raise InvalidArgument(what, hint="raise `--max-lora-rank`")
+    return rank
