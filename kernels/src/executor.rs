@@ -1,5 +1,6 @@
 //! The step executor: owns the weights, the KV pool, the sequences and the threads.
 
+mod adapters;
 pub mod attention_plan;
 mod block_transfers;
 mod build;
@@ -14,6 +15,7 @@ mod rows;
 mod run;
 mod run_experts;
 mod run_heads;
+mod run_lora;
 mod run_mean;
 mod run_recurrent;
 mod score;
@@ -23,6 +25,7 @@ mod state_runs;
 mod step;
 mod window_parts;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
@@ -35,6 +38,7 @@ pub use profile::InstructionTime;
 pub use score::ChunkScores;
 pub use sequence::Chunk;
 
+use crate::adapter::Adapter;
 use crate::attention::{Scratch, Window};
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
@@ -46,6 +50,7 @@ use block_transfers::BlockTransfers;
 use profile::ThreadProfile;
 use routing::Routing;
 use rows::StepRows;
+use run_lora::LoraScratch;
 use sequence::{Sequence, SequenceCapacity, SequenceTable};
 use shares::Cursors;
 use step::{Fate, SamplingTime};
@@ -77,6 +82,7 @@ enum RowPurpose {
 struct ThreadScratch {
     attention: Scratch,
     routing: Routing,
+    lora: LoraScratch,
     sampler: Sampler,
     /// The sampling times of the last step with rows of logits.
     sampling: SamplingTime,
@@ -105,6 +111,8 @@ pub struct Executor {
     /// Attention plans for all tokens and for the sampled rows.
     plans: Plans,
     sequences: SequenceTable,
+    /// The adapter in each slot; empty if the shard takes none.
+    adapters: Vec<Option<Arc<Adapter>>>,
     rows: StepRows,
     /// The number of the last step that wrote each block. Two chunks of one step may not write the same block.
     written: Vec<u64>,
@@ -165,6 +173,7 @@ impl Executor {
         let scratch = || ThreadScratch {
             attention: Scratch::new(&config.geometry, program.heads_per_kv_head),
             routing: Routing::for_steps(max_routes, max_experts),
+            lora: LoraScratch::new(&program),
             sampler: Sampler::new(program.vocab_size),
             sampling: SamplingTime::default(),
             profile: None,
@@ -180,6 +189,7 @@ impl Executor {
                 config.max_step_sequences,
             ),
             sequences: SequenceTable::default(),
+            adapters: Vec::new(),
             rows: StepRows::for_steps(config.max_step_tokens, config.max_step_sequences),
             written: vec![0; config.num_blocks],
             num_steps: 0,

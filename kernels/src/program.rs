@@ -18,8 +18,8 @@ mod weights;
 
 pub use graph::{Experts, ProgramBuilder, RecurOperands, ValueId, WeightId};
 pub use instruction::{
-    AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel, Instruction, Kernel, LinearSource,
-    PooledOutput, Program, RecurKernel, RowSet, ShortConvKernel, View,
+    AdaptedProduct, AdaptedWeight, AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel,
+    Instruction, Kernel, LinearSource, PooledOutput, Program, RecurKernel, RowSet, ShortConvKernel, View,
 };
 pub use rows::{PooledRows, RowIndex};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};

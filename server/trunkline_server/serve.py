@@ -19,9 +19,11 @@ from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
+    from trunkline_server.adapters.loader import AdapterLoader
     from trunkline_server.backends.interface import Backend, Store
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
+    from trunkline_server.engine import Engine
     from trunkline_server.models.config import ModelShape
 
 logger = logging.getLogger(__name__)
@@ -51,8 +53,10 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     from trunkline_server.loop import EngineLoop
     from trunkline_server.service import ShardServer, ShardService
 
-    loop = EngineLoop(Engine(backend, vocab_size=model.vocab_size), _end_process)
-    service = ShardService(model, backend.info, backend.store, loop, _end_process)
+    engine = Engine(backend, vocab_size=model.vocab_size)
+    adapters = _adapter_loader(settings, engine, model, backend)
+    loop = EngineLoop(engine, _end_process)
+    service = ShardService(model, backend.info, backend.store, adapters, loop, _end_process)
     server = ShardServer(service, Path(options.socket))
     signals.hold()
     loop.start()
@@ -122,6 +126,18 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
     return config, registry.build(compute.backend, checkpoint, own)
 
 
+def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backend: Backend) -> AdapterLoader | None:
+    if backend.adapters is None:
+        return None
+    from trunkline_server.adapters.loader import AdapterLoader
+    from trunkline_server.models.config import ModelConfig
+
+    assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"
+    loader = AdapterLoader(backend.adapters, model, settings.compute.max_lora_rank, engine.wake)
+    engine.load_adapters_with(loader)
+    return loader
+
+
 class _Signals:
     """Handles SIGTERM, and SIGINT unless the launcher forwards it. Until `hold` is called, a signal exits with 0.
 
@@ -178,6 +194,8 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         quantize=compute.quantize,
         weights_cache=_cache_folder(compute.weights_cache),
         speculative_model=None if compute.speculative_model is None else Path(compute.speculative_model),
+        max_loras=compute.max_loras,
+        max_lora_rank=compute.max_lora_rank,
         kv_disk=_kv_disk(cache, options, compute.replicas),
         kv_host_bytes=_part(cache.kv_host_size, compute.replicas),
     )

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import grpc
@@ -18,12 +19,15 @@ import grpc
 from trunkline_server._kernels import MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES
 from trunkline_server._proto import shard_pb2
 from trunkline_server.backends.interface import BackendInfo, Store
-from trunkline_server.errors import InvalidArgument, PlanError
+from trunkline_server.errors import InvalidArgument, PlanError, UserError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
 from trunkline_server.plan_checks import read_request
 from trunkline_server.stream import StepStream, StreamEnd
+
+if TYPE_CHECKING:
+    from trunkline_server.adapters.loader import AdapterLoader
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +63,12 @@ class ShardService:
         model: ModelShape,
         backend: BackendInfo,
         store: Store | None,
+        adapters: AdapterLoader | None,
         loop: EngineLoop,
         on_bug: Callable[[BaseException], None],
     ) -> None:
         self._store = store
+        self._adapters = adapters
         self._loop = loop
         self._limits = backend
         self._on_bug = on_bug
@@ -73,6 +79,11 @@ class ShardService:
         return {
             "Describe": grpc.unary_unary_rpc_method_handler(
                 self.Describe, shard_pb2.DescribeRequest.FromString, shard_pb2.DescribeResponse.SerializeToString
+            ),
+            "OpenAdapter": grpc.unary_unary_rpc_method_handler(
+                self.OpenAdapter,
+                shard_pb2.OpenAdapterRequest.FromString,
+                shard_pb2.OpenAdapterResponse.SerializeToString,
             ),
             "Health": grpc.unary_unary_rpc_method_handler(
                 self.Health, shard_pb2.HealthRequest.FromString, shard_pb2.HealthResponse.SerializeToString
@@ -101,6 +112,17 @@ class ShardService:
         except OSError as error:
             logger.error("cannot read the KV block store: %s", error)
             context.abort(grpc.StatusCode.DATA_LOSS, str(error))
+
+    def OpenAdapter(
+        self, request: shard_pb2.OpenAdapterRequest, context: grpc.ServicerContext
+    ) -> shard_pb2.OpenAdapterResponse:
+        """Looks at an adapter beside the steps."""
+        if self._adapters is None:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this shard takes no adapters")
+        try:
+            return self._adapters.open(request.source)
+        except UserError as error:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
     def Health(self, request: shard_pb2.HealthRequest, context: grpc.ServicerContext) -> shard_pb2.HealthResponse:
         """Answers at once, even while a step runs."""
@@ -219,6 +241,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         num_store_slots=backend.num_store_slots,
         store_folder=backend.store_folder,
         reads_other_stores=backend.reads_other_stores,
+        num_adapter_slots=backend.num_adapter_slots,
         num_window_parts=backend.num_window_parts,
         bytes_per_window_part=backend.bytes_per_window_part,
         window_size=backend.window_size,

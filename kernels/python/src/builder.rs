@@ -22,7 +22,7 @@ use crate::buffers::{buffer_of, bytes_of};
 use crate::failure::{Failure, pack_failure};
 use crate::weight_cache::PyWeightCache;
 
-fn parse_format(name: &str, format: &str) -> PyResult<Format> {
+pub(super) fn parse_format(name: &str, format: &str) -> PyResult<Format> {
     format.parse().map_err(|error| PyValueError::new_err(format!("`{name}` is {format:?}: {error}")))
 }
 
@@ -137,6 +137,11 @@ impl PyProgramBuilder {
 
     fn keep_windows(&mut self, num_window_parts: usize) -> Result<(), Failure> {
         self.builder()?.keep_windows(num_window_parts);
+        Ok(())
+    }
+
+    fn take_adapters(&mut self, max_rank: usize) -> Result<(), Failure> {
+        self.builder()?.take_adapters(max_rank);
         Ok(())
     }
 

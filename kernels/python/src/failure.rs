@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use trunkline_kernels::adapter::AdapterError;
 use trunkline_kernels::executor::ExecutorError;
 use trunkline_kernels::kv_pool::KvPoolError;
 use trunkline_kernels::pack::PackError;
@@ -26,6 +27,18 @@ impl From<Failure> for PyErr {
 impl From<PyErr> for Failure {
     fn from(error: PyErr) -> Self {
         Self(error)
+    }
+}
+
+impl From<PackError> for Failure {
+    fn from(error: PackError) -> Self {
+        Self(pack_failure(&error, error.to_string()))
+    }
+}
+
+impl From<AdapterError> for Failure {
+    fn from(error: AdapterError) -> Self {
+        Self(PyValueError::new_err(error.to_string()))
     }
 }
 

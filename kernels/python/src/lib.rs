@@ -1,12 +1,13 @@
 //! The Python module `trunkline_server._kernels`. Its types are declared in `server/trunkline_server/_kernels.pyi`.
 //!
-//! A file here has the Python side of one thing: `builder.rs` of the program of a model, `messages.rs` of a step's plan
+//! A file here has the Python side of one thing: `adapter.rs` of adapters, `builder.rs` of the program of a model, `messages.rs` of a step's plan
 //! and result, `weight_cache.rs` of packed weights, `store.rs` of the store on disk, `settings.rs` of the file with the
 //! settings. Errors become exceptions in `failure.rs`. The crate computes nothing itself: it uses the kernels, the
 //! store, the settings and the contract, and only Python uses it.
 //!
 //! Begin with `PyExecutor`.
 
+mod adapter;
 mod block_io;
 mod buffers;
 mod builder;
@@ -24,6 +25,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_contract::proto;
 
+use crate::adapter::PyAdapter;
 use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
@@ -69,10 +71,27 @@ impl PyExecutor {
             self.executor.end(sequence_id)?;
             return Err(error.into());
         }
+        if start.adapter_slot > 0
+            && let Err(error) =
+                self.executor.use_adapter(sequence_id, start.adapter_slot as usize, start.adapter_scale)
+        {
+            self.executor.end(sequence_id)?;
+            return Err(error.into());
+        }
         if let Some(root_key) = root_key {
             self.executor.set_root_key(sequence_id, root_key)?;
         }
         Ok(())
+    }
+
+    fn set_num_adapter_slots(&mut self, num_slots: usize) {
+        self.executor.set_num_adapter_slots(num_slots);
+    }
+
+    /// Puts an adapter into a slot, or empties it with None.
+    #[pyo3(signature = (slot, adapter))]
+    fn set_adapter(&mut self, slot: usize, adapter: Option<&PyAdapter>) -> Result<(), Failure> {
+        Ok(self.executor.set_adapter(slot, adapter.map(|adapter| adapter.adapter.clone()))?)
     }
 
     fn attach_store(&mut self, store: &PyStore) -> Result<(), Failure> {
@@ -254,6 +273,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(read_settings, module)?)?;
+    module.add_class::<PyAdapter>()?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;
     module.add_class::<PyStore>()?;

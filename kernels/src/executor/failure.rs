@@ -1,5 +1,6 @@
 //! Errors of executor calls, and failures of single sequences in a step.
 
+use crate::adapter::AdapterError;
 use crate::kv_pool::KvPoolError;
 
 /// An invalid call. The executor is unchanged.
@@ -14,6 +15,8 @@ pub enum ExecutorError {
     BadStart { sequence_id: u64, what: String },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
+    #[error(transparent)]
+    Adapter(#[from] AdapterError),
     #[error("block store: {what}")]
     Store { what: String },
     #[error("cannot score: {what}")]

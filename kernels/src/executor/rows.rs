@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::adapters::AdapterUse;
 use super::sequence::SequenceTable;
 use super::state_runs::state_runs;
 
@@ -12,6 +13,7 @@ pub(super) struct AcceptedChunk {
     pub(super) first_position: usize,
     /// Drafts included.
     pub(super) num_tokens: usize,
+    pub(super) adapter: Option<AdapterUse>,
 }
 
 /// Rows of one sequence between two states that blocks keep.
@@ -22,6 +24,28 @@ pub(super) struct StateRows {
     pub(super) source: Option<u32>,
     /// The block that keeps the state behind the rows. It may be the source.
     pub(super) destination: u32,
+}
+
+/// Neighbouring rows whose sequences use one adapter with one scale; at most [`MAX_ADAPTER_ROWS`].
+#[derive(Clone, Debug)]
+pub(super) struct AdapterRows {
+    pub(super) adapter: AdapterUse,
+    pub(super) rows: Range<usize>,
+}
+
+/// The most rows of [`AdapterRows`], so that their products with a part of a matrix stay in the caches.
+pub(super) const MAX_ADAPTER_ROWS: usize = 64;
+
+/// Adds a row to the blocks.
+fn push_adapter_row(blocks: &mut Vec<AdapterRows>, adapter: AdapterUse, row: usize) {
+    match blocks.last_mut() {
+        Some(last)
+            if last.adapter == adapter && last.rows.end == row && last.rows.len() < MAX_ADAPTER_ROWS =>
+        {
+            last.rows.end += 1;
+        }
+        _ => blocks.push(AdapterRows { adapter, rows: row..row + 1 }),
+    }
 }
 
 /// The most runs of a chunk.
@@ -41,6 +65,10 @@ pub(super) struct StepRows {
     pub(super) sample_chunks: Vec<usize>,
     /// Only of models with recurrent layers.
     pub(super) states: Vec<StateRows>,
+    /// The rows of sequences that use adapters.
+    pub(super) adapter_tokens: Vec<AdapterRows>,
+    /// The same, of the rows that are sampled.
+    pub(super) adapter_samples: Vec<AdapterRows>,
 }
 
 impl StepRows {
@@ -54,6 +82,8 @@ impl StepRows {
             samples: Vec::with_capacity(max_chunks),
             sample_chunks: Vec::with_capacity(max_chunks),
             states: Vec::with_capacity(MAX_STATE_RUNS * max_chunks),
+            adapter_tokens: Vec::with_capacity(max_chunks + max_tokens / MAX_ADAPTER_ROWS),
+            adapter_samples: Vec::with_capacity(max_chunks),
         }
     }
 
@@ -66,10 +96,15 @@ impl StepRows {
         self.samples.clear();
         self.sample_chunks.clear();
         self.states.clear();
+        self.adapter_tokens.clear();
+        self.adapter_samples.clear();
     }
 
     /// Marks a row of the last chunk as one whose logits are computed.
     pub(super) fn push_sample(&mut self, row: usize) {
+        if let Some(adapter) = self.chunks.last().and_then(|chunk| chunk.adapter) {
+            push_adapter_row(&mut self.adapter_samples, adapter, self.samples.len());
+        }
         self.samples.push(row);
         self.sample_chunks.push(self.chunks.len() - 1);
     }
@@ -84,6 +119,11 @@ impl StepRows {
     ) {
         let sequence = table.at(chunk.slot);
         let end = chunk.first_position + chunk.num_tokens;
+        if let Some(adapter) = chunk.adapter {
+            let first = self.token_ids.len();
+            (first..first + chunk.num_tokens)
+                .for_each(|row| push_adapter_row(&mut self.adapter_tokens, adapter, row));
+        }
         let known = &sequence.token_ids[chunk.first_position..end - drafts.len()];
         self.token_ids.extend(known.iter().chain(drafts));
         for position in chunk.first_position..end {

@@ -1,6 +1,7 @@
 //! The instructions of one step, as each thread executes its share of them.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
@@ -8,8 +9,10 @@ use super::calibrate::Probe;
 use super::profile::{Stopwatch, ThreadProfile};
 use super::routing::Routing;
 use super::rows::StepRows;
+use super::run_lora::LoraScratch;
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
+use crate::adapter::Adapter;
 use crate::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, Window, attend, finish_states};
 use crate::isa::Isa;
 use crate::kv_pool::KvView;
@@ -52,6 +55,7 @@ pub(super) struct Step<'a> {
     pub(super) quantized: SharedMut<'a, u8>,
     pub(super) kv: KvView<'a>,
     pub(super) sequences: &'a SequenceTable,
+    pub(super) adapters: &'a [Option<Arc<Adapter>>],
     pub(super) rows: &'a StepRows,
     pub(super) plans: &'a Plans,
     pub(super) limits: &'a PlanLimits,
@@ -75,7 +79,7 @@ impl Step<'_> {
         &self,
         thread_idx: usize,
         barrier: &Barrier,
-        (scratch, routing): (&mut Scratch, &mut Routing),
+        (scratch, routing, lora): (&mut Scratch, &mut Routing, &mut LoraScratch),
         profile: Option<&mut ThreadProfile>,
     ) {
         let mut stopwatch = Stopwatch::start(profile);
@@ -84,6 +88,11 @@ impl Step<'_> {
         let mut index = 0;
         while index < instructions.len() {
             let instruction = &instructions[index];
+            if matches!(instruction.kernel, Kernel::LoraUp { .. }) && !self.has_adapters() {
+                // The next instruction has a barrier before it.
+                index += 1;
+                continue;
+            }
             if instruction.barrier_before {
                 barrier.wait();
                 stopwatch.waited(index);
@@ -102,6 +111,17 @@ impl Step<'_> {
                 }
                 Kernel::HeadLinear(kernel) => {
                     self.multiply_heads(&kernel, instruction.rows, (num_products, thread_idx));
+                    num_products += 1;
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::LoraDown { x, product, out } => {
+                    self.lora_down((x, product, out), instruction.rows, thread_idx, lora);
+                    stopwatch.worked(index);
+                    index += 1;
+                }
+                Kernel::LoraUp { x, product, out } => {
+                    self.lora_up((x, product, out), instruction.rows, (num_products, thread_idx), lora);
                     num_products += 1;
                     stopwatch.worked(index);
                     index += 1;
@@ -329,6 +349,8 @@ impl Step<'_> {
             Kernel::Quantize { .. }
             | Kernel::Linear { .. }
             | Kernel::HeadLinear(_)
+            | Kernel::LoraDown { .. }
+            | Kernel::LoraUp { .. }
             | Kernel::Attention { .. }
             | Kernel::Dispatch { .. }
             | Kernel::Experts(_)

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::adapters::AdapterUse;
 use super::block_transfers::KeyChain;
 use super::late_masks::LateMask;
 use crate::sampling::processors::check_mask_size;
@@ -82,6 +83,7 @@ pub struct Sequence {
     pub(super) second_text: usize,
     /// The keys of the sequence's blocks; `None` if they are not stored.
     pub(super) keys: Option<KeyChain>,
+    pub(super) adapter: Option<AdapterUse>,
 }
 
 impl Sequence {
@@ -119,6 +121,7 @@ impl Sequence {
             sums: None,
             second_text: usize::MAX,
             keys: None,
+            adapter: None,
         })
     }
 
@@ -316,6 +319,10 @@ impl SequenceTable {
 
     pub fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.slots.iter().flatten()
     }
 
     pub fn find(&self, id: u64) -> Option<usize> {

@@ -186,6 +186,7 @@ impl Executor {
             slot,
             first_position: chunk.first_position as usize,
             num_tokens: chunk.num_rows(),
+            adapter: self.sequences.at(slot).adapter,
         };
         self.rows.push(accepted, &chunk.draft_token_ids, &self.sequences, block_size);
         if self.program.state_size > 0 {
@@ -221,6 +222,7 @@ impl Executor {
             quantized: SharedMut::new(&mut self.quantized),
             kv: self.kv.view(),
             sequences: &self.sequences,
+            adapters: &self.adapters,
             rows: &self.rows,
             plans: &self.plans,
             limits: &self.limits,
@@ -236,7 +238,7 @@ impl Executor {
         self.pool.run(|thread_idx, barrier| {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
-            let memory = (&mut scratch.attention, &mut scratch.routing);
+            let memory = (&mut scratch.attention, &mut scratch.routing, &mut scratch.lora);
             step.run(thread_idx, barrier, memory, scratch.profile.as_mut());
             if logits_rows.is_empty() {
                 return;

@@ -39,6 +39,8 @@ pub struct ProgramBuilder {
     pub(super) state_size: usize,
     pub(super) max_positions: usize,
     pub(super) sees_all: bool,
+    /// The largest rank of an adapter's matrices; 0 if the program takes none.
+    pub(super) max_adapter_rank: usize,
     pub(super) progress: Option<Progress>,
 }
 
@@ -93,6 +95,7 @@ impl ProgramBuilder {
             state_size: 0,
             max_positions: usize::MAX,
             sees_all: false,
+            max_adapter_rank: 0,
             progress: None,
         })
     }
@@ -107,6 +110,11 @@ impl ProgramBuilder {
     /// `num_window_parts`. The plans of steps say when a block's part is dropped. Has no effect on other models.
     pub fn keep_windows(&mut self, num_window_parts: usize) {
         self.num_window_parts = Some(num_window_parts);
+    }
+
+    /// Lets adapters change the weights of [`ProgramBuilder::linear`], with matrices of up to this rank.
+    pub fn take_adapters(&mut self, max_rank: usize) {
+        self.max_adapter_rank = max_rank;
     }
 
     pub fn geometry(&self) -> crate::kv_pool::KvGeometry {

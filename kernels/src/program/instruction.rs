@@ -1,6 +1,7 @@
 //! Lowered programs: instructions over buffers in static memory.
 
 use super::ProgramConfig;
+use super::graph::WeightId;
 use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
 use crate::attention::Window;
@@ -102,7 +103,8 @@ impl LinearSource {
 /// are indices into the [`Program`]. `Gather` copies the sampled rows from a buffer of all tokens, and `Mean`
 /// takes the mean over each sequence's rows. `Dispatch` sorts rows by the experts that they use, and `Combine` adds the
 /// outputs of these up; `routes` has the results of `Route`. `Round` rounds each part of `width` elements by itself,
-/// because the order of its pairs depends on where it begins.
+/// because the order of its pairs depends on where it begins. `LoraDown` and `LoraUp` are products with the matrices of
+/// adapters, and touch only rows whose sequences have one; `product` is an index into [`Program::adapted`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kernel {
     Embedding { weight: usize, index: RowIndex, out: View },
@@ -116,6 +118,8 @@ pub enum Kernel {
     Round { x: View, width: usize, out: View },
     Linear { x: LinearSource, weight: usize, bias: Option<usize>, out: View },
     HeadLinear(HeadLinearKernel),
+    LoraDown { x: View, product: usize, out: View },
+    LoraUp { x: View, product: usize, out: View },
     JoinHeads { x: View, y: View, num_heads: usize, out: View },
     Rope { x: View, table: View, head_size: usize },
     WriteKv { layer: usize, key: View, value: Option<View> },
@@ -143,6 +147,22 @@ pub enum Kernel {
     Decay { x: View, log_rate: usize },
     ShortConv(ShortConvKernel),
     Recur(RecurKernel),
+}
+
+/// A product whose weights adapters may change.
+#[derive(Clone, Debug)]
+pub struct AdaptedProduct {
+    pub num_inputs: usize,
+    pub weights: Vec<AdaptedWeight>,
+}
+
+/// One of the weights that a product joins.
+#[derive(Clone, Copy, Debug)]
+pub struct AdaptedWeight {
+    pub weight: WeightId,
+    /// The first column of its results in those of the product.
+    pub column: usize,
+    pub width: usize,
 }
 
 /// A convolution of each channel over the last positions of its sequence.
@@ -241,6 +261,8 @@ impl Kernel {
             Kernel::Round { .. } => "round",
             Kernel::Linear { .. } => "linear",
             Kernel::HeadLinear(_) => "head linear",
+            Kernel::LoraDown { .. } => "lora down",
+            Kernel::LoraUp { .. } => "lora up",
             Kernel::JoinHeads { .. } => "join heads",
             Kernel::Rope { .. } => "rope",
             Kernel::WriteKv { .. } => "write kv",
@@ -279,6 +301,8 @@ impl Kernel {
                 | Kernel::Mean { .. }
                 | Kernel::Linear { .. }
                 | Kernel::HeadLinear(_)
+                | Kernel::LoraDown { .. }
+                | Kernel::LoraUp { .. }
                 | Kernel::Attention { .. }
                 | Kernel::Dispatch { .. }
                 | Kernel::Experts(_)
@@ -304,6 +328,7 @@ impl Kernel {
             Kernel::Linear { x, out, .. } | Kernel::Experts(ExpertsKernel { x, out, .. }) => {
                 vec![x.buffer(), out.buffer]
             }
+            Kernel::LoraDown { x, out, .. } | Kernel::LoraUp { x, out, .. } => vec![x.buffer, out.buffer],
             Kernel::HeadLinear(kernel) => {
                 let heads = (0..kernel.num_heads).map(|head| kernel.head(head).0.buffer());
                 heads.chain([kernel.out.buffer]).collect()
@@ -363,6 +388,10 @@ pub struct Program {
     /// The image that `weights` view and `vectors` were copied from.
     pub(crate) image: WeightImage,
     pub frequencies: Vec<RopeFrequencies>,
+    /// The products whose weights adapters may change; empty if the program takes no adapters.
+    pub adapted: Vec<AdaptedProduct>,
+    /// The largest rank of an adapter's matrices.
+    pub max_adapter_rank: usize,
     /// The distinct windows of the attention kernels.
     pub windows: Vec<Window>,
     pub(crate) layer_windows: Vec<Window>,

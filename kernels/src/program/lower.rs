@@ -1,5 +1,6 @@
 //! Lowers the recorded graph to instructions over static memory.
 
+mod adapters;
 mod experts;
 mod heads;
 mod inputs;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 
 use super::graph::{Node, Op, ValueId, WeightId, index_of};
 use super::instruction::{
-    AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, PooledOutput, Program, RowSet,
-    View,
+    AdaptedProduct, AttentionKernel, Buffer, BufferKind, Instruction, Kernel, LinearSource, PooledOutput,
+    Program, RowSet, View,
 };
 use super::memory::{Demand, lay_out};
 use super::raw_weight::RawWeight;
@@ -59,6 +60,8 @@ impl ProgramBuilder {
             tables: HashMap::new(),
             windows: Vec::new(),
             num_counters: 0,
+            adapted: Vec::new(),
+            max_adapter_rank: self.max_adapter_rank,
         };
         for index in 0..self.nodes.len() {
             lowering.lower_node(index);
@@ -68,7 +71,7 @@ impl ProgramBuilder {
         let pooled = pooled.map(|index| lowering.pooled(index));
         let results = logits.into_iter().chain(pooled.map(|pooled| pooled.view)).map(|view| view.buffer);
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(&results.collect::<Vec<_>>());
-        let Lowering { instructions, buffers, plan, windows, num_counters, .. } = lowering;
+        let Lowering { instructions, buffers, plan, windows, num_counters, adapted, .. } = lowering;
         let (layer_windows, layer_means) = (self.layer_windows(), self.layer_means());
         let table = plan.lay_out(&self.weights)?;
         let image = match find_packed(&table, pool) {
@@ -88,6 +91,8 @@ impl ProgramBuilder {
             vectors: image.vectors(),
             image,
             frequencies: self.frequencies,
+            adapted,
+            max_adapter_rank: self.max_adapter_rank,
             windows,
             layer_windows,
             layer_means,
@@ -181,6 +186,8 @@ struct Lowering<'a> {
     tables: HashMap<(usize, RowSet), View>,
     windows: Vec<Window>,
     num_counters: usize,
+    adapted: Vec<AdaptedProduct>,
+    max_adapter_rank: usize,
 }
 
 impl Lowering<'_> {
@@ -213,8 +220,10 @@ impl Lowering<'_> {
     }
 
     fn emit(&mut self, kernel: Kernel, rows: RowSet) {
-        let barrier_before = match self.instructions.last() {
-            Some(last) => !(last.kernel.is_row_wise() && kernel.is_row_wise() && last.rows == rows),
+        let barrier_before = match self.instructions.last().map(|last| (last.kernel, last.rows)) {
+            // Both only read their common input.
+            Some((Kernel::LoraDown { .. }, _)) => !matches!(kernel, Kernel::Linear { .. }),
+            Some((last, of)) => !(last.is_row_wise() && kernel.is_row_wise() && of == rows),
             None => false,
         };
         self.instructions.push(Instruction { kernel, rows, barrier_before });
@@ -425,9 +434,11 @@ impl Lowering<'_> {
         let width = weights.iter().map(|weight| self.raw(*weight).shape[0]).sum();
         let weight = self.plan.matrix(&weights);
         let bias = if has_bias { Some(self.plan.vector(&biases)) } else { None };
-        let x = self.source(x, rows, format);
+        let source = self.source(x, rows, format);
+        let down = self.lower_lora_down(x, rows, &weights);
         let out = self.new_view(width, rows);
-        self.emit(Kernel::Linear { x, weight, bias, out }, rows);
+        self.emit(Kernel::Linear { x: source, weight, bias, out }, rows);
+        self.lower_lora_up(down, out, rows);
         let mut column = 0;
         for member in members {
             let width = self.nodes[member].width;

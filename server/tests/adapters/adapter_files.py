@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 from tests.models.tiny import TinyModel
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_json import config_from_json
@@ -51,14 +51,36 @@ def random_pair(name: str, shape: tuple[int, int], rank: int) -> tuple[Floats, F
     return a.astype(np.float32), b.astype(np.float32)
 
 
-def save_peft(folder: Path, pairs: Pairs, others: dict[str, NDArray[Any]] | None = None, **config: Any) -> Path:
+def _save_tensors(path: Path, tensors: dict[str, NDArray[Any]], dtype: str) -> None:
+    """Writes safetensors, floats of 32 bits as F32, F16 or BF16; numpy has no dtype for the last."""
+    header, data = dict[str, Any](), b""
+    for name, values in tensors.items():
+        wide = values.dtype == np.float32
+        if not wide:
+            part = values.tobytes()
+        elif dtype == "BF16":
+            part = (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        else:
+            part = values.astype({"F32": np.float32, "F16": np.float16}[dtype]).tobytes()
+        own = {"i": f"I{8 * values.itemsize}", "f": f"F{8 * values.itemsize}"}[values.dtype.kind]
+        offsets = [len(data), len(data) + len(part)]
+        header[name] = {"dtype": dtype if wide else own, "shape": values.shape, "data_offsets": offsets}
+        data += part
+    text = json.dumps(header | {"__metadata__": {"format": "pt"}}).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def save_peft(
+    folder: Path, pairs: Pairs, others: dict[str, NDArray[Any]] | None = None, *, dtype: str = "F32", **config: Any
+) -> Path:
     """Writes a folder of PEFT. pairs: A and B by module; others: more tensors; config: keys that differ."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors: dict[str, NDArray[Any]] = {}
-    for module, factors in pairs.items():
-        for letter, values in zip("AB", factors, strict=True):
-            tensors[f"base_model.model.{module}.lora_{letter}.weight"] = np.ascontiguousarray(values)
-    save_file(tensors | (others or {}), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    tensors = {
+        f"base_model.model.{module}.lora_{letter}.weight": values
+        for module, factors in pairs.items()
+        for letter, values in zip("AB", factors, strict=True)
+    }
+    _save_tensors(folder / "adapter_model.safetensors", tensors | (others or {}), dtype)
     (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
     return folder
 

@@ -102,6 +102,7 @@ class FakeBackend:
         self.window_parts: set[int] = set()
         self.fake_store = FakeStore(self._pool) if has_store else None
         self.store: Store | None = self.fake_store
+        self.adapters = None
         self._caller = 0
 
     @property

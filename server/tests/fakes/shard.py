@@ -33,7 +33,7 @@ class Shard:
         self.bugs: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
         self.loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), self.bugs.put)
         self.server = ShardServer(
-            ShardService(MODEL, backend.info, backend.store, self.loop, self.bugs.put), socket_path
+            ShardService(MODEL, backend.info, backend.store, None, self.loop, self.bugs.put), socket_path
         )
 
 

@@ -23,19 +23,26 @@ from trunkline_server.errors import (
     UnsupportedFormat,
     quoted,
 )
+from trunkline_server.hub import ADAPTER_FILES
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.completeness import needed_shapes
 from trunkline_server.weights.gguf import GgufFile, TensorInfo
-from trunkline_server.weights.places import gguf_place, interleaved_heads, is_expert, is_head, safetensors_places
+from trunkline_server.weights.places import (
+    gguf_place,
+    interleaved_heads,
+    is_expert,
+    is_head,
+    is_in_layer,
+    safetensors_places,
+)
 from trunkline_server.weights.safetensors import SafetensorsFile
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = ADAPTER_FILES
 _PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
-_IN_LAYER = re.compile(r"(?:model\.layers|encoder\.layer|layers)\.\d+\.")
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"
 
 
@@ -145,7 +152,7 @@ def _check_target(source: _Source, config: ModelConfig, tensor: str, changed: Ma
     elif not changed:
         what = f"{quoted(tensor)} is not in the model ({config.architecture}, {config.num_layers} layers)"
         raise DamagedFile(source.path, what, hint=f"the adapter's base model is {source.base}")
-    elif not all(map(_IN_LAYER.match, changed)):
+    elif not all(map(is_in_layer, changed)):
         what = "an embedding, a head or a classifier"
     elif any(len(shape) != 2 for shape in changed.values()):
         what = "not linear"

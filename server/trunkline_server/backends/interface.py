@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from trunkline_server.adapters.adapter import Factors
+
 INVALID_PLAN = SEQUENCE_ERROR_CODE_INVALID_PLAN
 NOT_FINITE = SEQUENCE_ERROR_CODE_NOT_FINITE
 
@@ -96,6 +98,8 @@ class BackendInfo:
     # The most drafts of a chunk, and the most that the backend adds by itself; 0 if chunks may have none.
     max_draft_tokens: int = 0
     max_own_drafts: int = 0
+    # Adapters that can be loaded at once; 0 if the backend takes none.
+    num_adapter_slots: int = 0
 
     @property
     def pool_bytes(self) -> int:
@@ -141,6 +145,21 @@ class Store(Protocol):
         """Ends all transfers and makes written blocks durable; a failure is logged."""
 
 
+class PackedAdapter(Protocol):
+    """An adapter as the backend that packed it needs it."""
+
+
+class AdapterSlots(Protocol):
+    """The part of a backend that holds loaded adapters, in slots that are numbered from 1."""
+
+    def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
+        """Prepares an adapter beside the steps, by the names of weights. May be called from any thread."""
+        ...
+
+    def put(self, slot: int, packed: PackedAdapter | None) -> None:
+        """Puts an adapter into a slot, or empties the slot. No started sequence may name it."""
+
+
 @runtime_checkable
 class RunAheadBackend(Protocol):
     """The methods of a `Backend` that can begin a step while another is running on the device.
@@ -178,6 +197,8 @@ class Backend(Protocol):
     info: BackendInfo
     # Absent (None) if blocks are kept only in the device pool.
     store: Store | None
+    # Absent (None) if `info.num_adapter_slots` is 0.
+    adapters: AdapterSlots | None
 
     def after_start(self) -> None:
         """Does work that can wait until the shard is ready. Called once, from a thread of its own."""

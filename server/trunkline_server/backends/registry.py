@@ -43,6 +43,9 @@ class BackendOptions:
     # A smaller model that drafts tokens; only for the cpu backend.
     speculative_model: Path | None = None
     kv_disk: StoreOptions | None = None
+    # Slots for adapters and their largest rank; not for the cuda and transformers backends.
+    max_loras: int = 0
+    max_lora_rank: int = 0
     # Bytes of pinned host memory for KV blocks; only for the cuda backend.
     kv_host_bytes: int | None = None
 
@@ -82,6 +85,14 @@ def _refuse_draft_model(name: str, options: BackendOptions) -> None:
         )
 
 
+def _refuse_adapters(name: str, options: BackendOptions) -> None:
+    if options.max_loras:
+        raise InvalidArgument(
+            f"adapters are on, but the {name} backend does not support them",
+            hint="drop `--lora`, `--lora-folder` and `--max-loras`, or use the cpu backend",
+        )
+
+
 def _refuse_disk(name: str, options: BackendOptions) -> None:
     if options.kv_disk is not None:
         raise InvalidArgument(
@@ -118,6 +129,7 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
+    _refuse_adapters("cuda", options)
     _refuse_draft_model("cuda", options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.

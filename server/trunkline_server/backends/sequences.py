@@ -53,6 +53,8 @@ class RunningSequence:
     pool: int | None = None
     # The sum of the outputs so far, if the vector is their mean.
     output_sum: Any = 0.0
+    # What the sequence's adapter adds to weights, in the backend's own form.
+    adapter: Any = None
 
     @classmethod
     def of(cls, start: SequenceStart) -> Self:

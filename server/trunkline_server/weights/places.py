@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_IN_LAYER = re.compile(r"(?:model\.layers|encoder\.layer|layers)\.\d+\.")
 
 
 def safetensors_places(names: Iterable[str], config: ModelConfig, tensors: Collection[str]) -> dict[str, Place]:
@@ -153,6 +154,16 @@ def is_expert(name: str) -> bool:
 def is_head(name: str) -> bool:
     """Returns True if a weight is a matrix of a single head."""
     return re.fullmatch(rf".+\.{HEAD_PART.pattern}\.weight", name) is not None
+
+
+def is_in_layer(name: str) -> bool:
+    """Returns True if a weight is part of a layer, and not an embedding, a head or a classifier."""
+    return _IN_LAYER.match(name) is not None
+
+
+def takes_adapter(name: str, shape: tuple[int, ...]) -> bool:
+    """Returns True if adapters may change a weight."""
+    return len(shape) == 2 and is_in_layer(name) and not is_expert(name) and not is_head(name)
 
 
 def head_stack(name: str, num_heads: int) -> list[str] | None:

@@ -1,5 +1,6 @@
 //! Packed weights and their layout.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::float::FloatFormat;
@@ -175,15 +176,30 @@ impl PackedWeight {
         let out_features = parts.iter().map(SourceRows::num_rows).sum();
         // `SourceRows` has checked the size of the source; the packed form is at most 4 times as large.
         let layout = WeightLayout::new(format, out_features, in_features)?;
+        Ok(Self::pack_by(layout, |row| SourceRows::of_joined(parts, row)))
+    }
+
+    /// Packs the rows `range` of a weight, which exist.
+    pub fn pack_rows(
+        format: Format,
+        rows: &SourceRows<'_>,
+        range: Range<usize>,
+        in_features: usize,
+    ) -> Result<Self, PackError> {
+        let layout = WeightLayout::new(format, range.len(), in_features)?;
+        Ok(Self::pack_by(layout, |row| rows.row(range.start + row)))
+    }
+
+    fn pack_by<'a>(layout: WeightLayout, row: impl Fn(usize) -> &'a [u8]) -> Self {
         let mut bytes = AlignedBytes::zeroed(layout.num_bytes());
         for tile in 0..layout.num_tiles() {
             let [quants, scales, mins] = bytes
                 .as_mut_slice()
                 .get_disjoint_mut(layout.tile_ranges(tile))
                 .expect("planes lie apart, inside the run");
-            layout.pack_tile(tile, |row| SourceRows::of_joined(parts, row), TileMut { quants, scales, mins });
+            layout.pack_tile(tile, &row, TileMut { quants, scales, mins });
         }
-        Ok(Self::place(layout, &Arc::new(Region::from(bytes)), 0))
+        Self::place(layout, &Arc::new(Region::from(bytes)), 0)
     }
 
     /// Creates a weight at `offset` of `region`. Panics if it exceeds the region.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trunkline_server._kernels import LateMasks
 from trunkline_server._proto.shard_pb2 import Chunk, SequenceStart, StepPlan, StepResult
-from trunkline_server.backends.interface import BackendInfo, Store
+from trunkline_server.backends.interface import AdapterSlots, BackendInfo, Store
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.errors import PlanError
 
@@ -32,10 +32,12 @@ class CpuBackend:
         store: DiskStore | None = None,
         after_start: Callable[[], None] | None = None,
         draft_model: DraftModel | None = None,
+        adapters: AdapterSlots | None = None,
     ) -> None:
         self.info = info
         self._draft_model = draft_model
         self.store: Store | None = store
+        self.adapters = adapters
         self._after_start = after_start
         self._executor = executor
         self._vocab_size = vocab_size

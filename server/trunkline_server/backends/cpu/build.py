@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from trunkline_server.backends.cpu.memory import (
     BLOCK_SIZE,
     KV_ELEMENT_BITS,
     MemoryNeed,
+    adapter_bytes,
     layer_bytes_of,
     memory_need,
     plan_pool,
@@ -36,6 +37,7 @@ from trunkline_server.weights.quantize import NONE, bits_of
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
+    from trunkline_server.backends.interface import AdapterSlots
     from trunkline_server.models.config import ModelConfig
     from trunkline_server.weights.checkpoint import Checkpoint
     from trunkline_server.weights.tensor import Weight
@@ -71,6 +73,8 @@ def build(
     window_parts: int | Literal["auto"] | None = None,
     draft: Checkpoint | None = None,
     quantize: str = NONE,
+    max_loras: int = 0,
+    max_lora_rank: int = 0,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
@@ -80,6 +84,7 @@ def build(
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
     draft: a smaller model with the same vocabulary, which drafts tokens. quantize: a value of `--quantize`.
+    max_loras: slots for adapters, with matrices of at most max_lora_rank.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     _require_kernels()
@@ -93,6 +98,7 @@ def build(
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     draft_step = _draft_step_limits(step)
+    need += MemoryNeed(weight_bytes=max_loras * adapter_bytes(config, max_lora_rank))
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
@@ -101,8 +107,9 @@ def build(
         config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
     )
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
+    max_rank = max_lora_rank if max_loras else 0
     with _named_errors(sizes.num_blocks, checkpoint):
-        executor, packed = _load(checkpoint, step, sizes, weights_cache, options, bits)
+        executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
         # The cache keeps one model's weights, so those of the draft model are packed at each start.
         draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
         options = replace(options, kv_dtype=draft_dtype)
@@ -112,6 +119,7 @@ def build(
     if draft_model is not None:
         weights = info.weight_bytes + draft_model.weight_bytes
         info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
+    info = replace(info, num_adapter_slots=max_loras)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     return CpuBackend(
         executor,
@@ -120,6 +128,7 @@ def build(
         store=disk,
         after_start=None if packed is None else packed.keep,
         draft_model=draft_model,
+        adapters=_adapter_slots(executor, weight_ids, max_loras),
     )
 
 
@@ -140,8 +149,12 @@ def _load(
     weights_cache: Path | None,
     options: _LoadOptions,
     bits: str = NONE,
-) -> tuple[Executor, PackedWeights | None]:
-    """Builds the executor of a model. Raises MemoryError, or ValueError if the kernels do not support its shape."""
+    max_adapter_rank: int = 0,
+) -> tuple[Executor, PackedWeights | None, Mapping[str, int]]:
+    """Builds the executor of a model, and returns the ids of the weights that adapters may change.
+
+    Raises MemoryError, or ValueError if the kernels do not support its shape.
+    """
     from trunkline_server import _kernels
 
     config = checkpoint.config
@@ -155,10 +168,12 @@ def _load(
         kv_dtype=options.kv_dtype,
         latent_size=config.latent_size,
     )
-    tensors = _trace(builder, checkpoint, sizes.num_window_parts, bits)
-    _log_formats(checkpoint, tensors)
-    packed = None if weights_cache is None else PackedWeights(checkpoint, tensors, weights_cache, bits)
-    return _build_executor(builder, packed, **vars(options)), packed
+    if max_adapter_rank:
+        builder.take_adapters(max_adapter_rank)
+    ops = _trace(builder, checkpoint, sizes.num_window_parts, bits)
+    _log_formats(checkpoint, ops.tensors)
+    packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache, bits)
+    return _build_executor(builder, packed, **vars(options)), packed, ops.linear_ids
 
 
 @contextmanager
@@ -323,15 +338,23 @@ def _info(
     )
 
 
-def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> list[Weight]:
-    """Traces the model into `builder` and returns its weights in the order of their ids."""
+def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> TracingOps:
+    """Traces the model into `builder`, and returns the operations, which know its weights."""
     if window_parts is not None:
         builder.keep_windows(window_parts)
     ops = TracingOps(builder, checkpoint, bits)
     if checkpoint.config.is_encoder:
         builder.see_all()
     registry.forward(ops, checkpoint.config)
-    return ops.tensors
+    return ops
+
+
+def _adapter_slots(executor: Executor, weight_ids: Mapping[str, int], max_loras: int) -> AdapterSlots | None:
+    if not max_loras:
+        return None
+    from trunkline_server.backends.cpu.adapters import CpuAdapters  # it needs numpy, which serving may not
+
+    return CpuAdapters(executor, weight_ids, max_loras)
 
 
 def step_limits(max_step_tokens: int | None, max_step_sequences: int | None) -> dict[str, int]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DoesNotFit
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.places import takes_adapter
 from trunkline_server.weights.quantize import NONE, quantized_bytes
 from trunkline_server.weights.tensor import stored_bytes
 
@@ -33,6 +35,9 @@ DEFAULT_POOL_MEMORY_DIVISOR = 4
 # A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 
+# The rank of most adapters.
+PLANNED_RANK = 16
+
 _MIB = 2**20
 
 
@@ -41,8 +46,8 @@ class MemoryNeed:
     """The memory that a model needs, in bytes. scratch_bytes: activations and logits of the largest step."""
 
     weight_bytes: int
-    scratch_bytes: int
-    kv_bytes_per_token: int
+    scratch_bytes: int = 0
+    kv_bytes_per_token: int = 0
 
     def bytes_with(self, num_tokens: int) -> int:
         """Returns the bytes of everything, with a KV pool of `num_tokens`."""
@@ -128,6 +133,14 @@ def memory_need(
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_kv_layers - num_apart) * layer_bytes,
     )
+
+
+def adapter_bytes(config: ModelConfig, max_rank: int) -> int:
+    """Returns the bytes that are planned for a loaded adapter: one of rank 16 in f32, or of the largest rank if that is
+    lower. Most adapters are smaller, or few are that large.
+    """
+    shapes = (shape for name, shape in weight_shapes(config).items() if takes_adapter(name, shape))
+    return ACTIVATION_BYTES * min(max_rank, PLANNED_RANK) * sum(map(sum, shapes))
 
 
 def layer_bytes_of(config: ModelConfig, kv_dtype: str, block_size: int) -> int:

@@ -19,6 +19,7 @@ class TracingOps:
     """Implements `Ops[int]`: values are the builder's ids. A weight is passed to the builder on first use.
 
     tensors: the weights passed so far, in the order of their ids.
+    linear_ids: the ids of the weights of `linear`, which adapters may change.
     """
 
     def __init__(self, builder: ProgramBuilder, checkpoint: Checkpoint, bits: str = NONE) -> None:
@@ -28,6 +29,7 @@ class TracingOps:
         # Keyed by the name under which a weight is stored, so that a tied head is the embedding and not a copy of it.
         self._weight_ids: dict[str, int] = {}
         self.tensors: list[Weight] = []
+        self.linear_ids: dict[str, int] = {}
 
     def embedding(self, weight: str) -> int:
         return self._builder.embedding(self._weight(weight))
@@ -48,7 +50,8 @@ class TracingOps:
         return self._builder.head_rms_norm(x, self._weight(weight), eps, head_size)
 
     def linear(self, x: int, weight: str, bias: str | None = None) -> int:
-        return self._builder.linear(x, self._weight(weight), None if bias is None else self._weight(bias))
+        weight_id = self.linear_ids[weight] = self._weight(weight)
+        return self._builder.linear(x, weight_id, None if bias is None else self._weight(bias))
 
     def head_linear(self, x: int, weights: Sequence[str]) -> int:
         return self._builder.head_linear(x, [self._weight(name) for name in weights])

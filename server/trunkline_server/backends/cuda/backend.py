@@ -125,6 +125,7 @@ class CudaBackend:
 
     def __post_init__(self) -> None:
         self.store: Store | None = self.tiers
+        self.adapters = None
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, self.vocab_size)
         self._steps: deque[_Step] = deque()
         self._last_time_us = 0

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.reference.adapters import TorchAdapters
 from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ReferenceOps, Step
@@ -36,7 +37,8 @@ class ReferenceBackend(StepBackend):
     max_batch_total_tokens: positions in the KV pool, rounded up to whole blocks; None: the model's context, at most
     8,192. max_step_tokens, max_step_sequences: limits of one step. kv_cache_dtype: auto, f32, int8 or int4; the last
     two round as the CPU backend does. threads: torch's, None leaves their number unchanged. num_shares: see
-    `BackendOptions`. Raises InvalidArgument.
+    `BackendOptions`. max_loras: slots for adapters; their ranks were checked when they were opened. Raises
+    InvalidArgument.
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class ReferenceBackend(StepBackend):
         threads: int | None = None,
         num_shares: int = 1,
         block_size: int = DEFAULT_BLOCK_SIZE,
+        max_loras: int = 0,
+        max_lora_rank: int = 0,
     ) -> None:
         config = checkpoint.config
         kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
@@ -102,9 +106,11 @@ class ReferenceBackend(StepBackend):
             bytes_per_window_part=4 * config.state_size,
             window_size=2 if config.recurrent is not None else 0,
             recurrent=config.recurrent is not None,
+            num_adapter_slots=max_loras,
         )
         super().__init__(info, pool, config.vocab_size, config.pooling)
         self._pool: KvPool = pool
+        self.adapters = TorchAdapters() if max_loras else None
 
     def _key_scaling(self, block_size: int) -> KeyScaling:
         num_embeddings = self._weights["model.embed_tokens.weight"].shape[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from trunkline_server.models.ops import ClampedSwiglu, Experts, Recurrence, Recu
 from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
+# A [R, K] and the scaled B [N, R] of each weight that an adapter changes, by name.
+Adapter = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class ChunkRows:
 
     slots: of all positions up to the chunk's last, [first_position + end - begin].
     second_text: position of the second of two texts, or 0.
+    adapter: what the sequence's adapter adds to weights.
     """
 
     begin: int
@@ -29,6 +32,7 @@ class ChunkRows:
     first_position: int
     slots: torch.Tensor
     second_text: int = 0
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,12 @@ class ReferenceOps:
         return self.rms_norm(_heads(x, head_size), weight, eps).flatten(-2)
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
-        return F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
+        product = F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
+        for row in self._step.rows:
+            if row.adapter is not None and weight in row.adapter:
+                a, b = row.adapter[weight]
+                product[row.begin : row.end] += F.linear(F.linear(x[row.begin : row.end], a), b)
+        return product
 
     def head_linear(self, x: torch.Tensor, weights: Sequence[str]) -> torch.Tensor:
         heads = x.chunk(len(weights), dim=-1)

@@ -20,8 +20,9 @@ from trunkline_server._proto.shard_pb2 import (
 from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, BackendInfo, Store, failure, step_result
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
+from trunkline_server.backends.reference.adapters import TorchAdapters
 from trunkline_server.backends.reference.kv_pool import Blocks
-from trunkline_server.backends.reference.ops import ChunkRows, Step
+from trunkline_server.backends.reference.ops import Adapter, ChunkRows, Step
 from trunkline_server.backends.sequences import (
     LogitsRows,
     RunningSequence,
@@ -45,6 +46,7 @@ class StepBackend:
     def __init__(self, info: BackendInfo, pool: Blocks, vocab_size: int, pooling: Pooling | None = None) -> None:
         self.info = info
         self.store: Store | None = None
+        self.adapters: TorchAdapters | None = None
         self._pool = pool
         self._pooling = pooling
         # The rows of the last step from which vectors are made, [T, N]; `_run` sets them if there is pooling.
@@ -61,7 +63,12 @@ class StepBackend:
         pass
 
     def start(self, start: SequenceStart) -> None:
-        self._sequences.start(start.sequence_id, RunningSequence.of(start))
+        sequence = RunningSequence.of(start)
+        if start.adapter_slot:
+            if self.adapters is None:
+                raise ValueError("this backend takes no adapters")
+            sequence.adapter = self.adapters.used_by(start)
+        self._sequences.start(start.sequence_id, sequence)
 
     def end(self, sequence_id: int) -> None:
         self._sequences.end(sequence_id)
@@ -120,7 +127,7 @@ class StepBackend:
         for first in range(0, len(token_ids), self.info.max_step_tokens):
             tokens = list(token_ids[first : first + self.info.max_step_tokens])
             slots = self._pool.slots(block_ids, first + len(tokens))
-            step = _make_step([(tokens, first, slots, 0)], sampling_rows=list(range(len(tokens))))
+            step = _make_step([(tokens, first, slots, 0, None)], sampling_rows=list(range(len(tokens))))
             pieces.append(self._run(step))
         return np.concatenate(pieces)
 
@@ -134,7 +141,7 @@ class StepBackend:
             sequence = self._sequences[chunk.sequence_id]
             end = chunk.first_position + chunk.num_tokens
             slots = self._pool.slots(sequence.block_ids, end)
-            parts.append((chunk_tokens, chunk.first_position, slots, sequence.pool or 0))
+            parts.append((chunk_tokens, chunk.first_position, slots, sequence.pool or 0, sequence.adapter))
             sampling_rows += [num_rows + offset for offset in sequence.rows(chunk).offsets(chunk.num_tokens)]
             num_rows += chunk.num_tokens
             sequence.num_computed = end
@@ -203,15 +210,19 @@ class StepBackend:
 
 
 def _make_step(
-    parts: Sequence[tuple[list[int], int, torch.Tensor, int]], sampling_rows: Sequence[int], *, sees_all: bool = False
+    parts: Sequence[tuple[list[int], int, torch.Tensor, int, Adapter | None]],
+    sampling_rows: Sequence[int],
+    *,
+    sees_all: bool = False,
 ) -> Step:
     """Makes a step of chunks.
 
-    parts: (tokens, first position, slots of all positions up to the last, position of the second text) of each chunk.
+    parts: (tokens, first position, slots of all positions up to the last, position of the second text, adapter) of each
+        chunk.
     """
     rows, positions, begin = [], [], 0
-    for tokens, first_position, slots, second_text in parts:
-        rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots, second_text))
+    for tokens, first_position, slots, second_text, adapter in parts:
+        rows.append(ChunkRows(begin, begin + len(tokens), first_position, slots, second_text, adapter))
         positions.append(torch.arange(first_position, first_position + len(tokens)))
         begin += len(tokens)
     return Step(

@@ -1,0 +1,96 @@
+"""Opens adapters for the router and loads them into a backend's slots, on a thread of its own beside the steps."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trunkline_server import hub
+from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse
+from trunkline_server.adapters.adapter import content_hash, load
+from trunkline_server.adapters.open import open_adapter
+from trunkline_server.errors import UserError
+
+if TYPE_CHECKING:
+    from trunkline_server.backends.interface import AdapterSlots, PackedAdapter
+    from trunkline_server.models.config import ModelConfig
+
+logger = logging.getLogger(__name__)
+
+
+class _Loaded(NamedTuple):
+    """The outcome of a load. stream: the number of resets before it began. packed: None if there is a problem."""
+
+    stream: int
+    slot: int
+    packed: PackedAdapter | None
+    problem: str
+
+
+class AdapterLoader:
+    """Opens adapters on the caller's thread, and loads them on its own. wake: called after each load."""
+
+    def __init__(self, slots: AdapterSlots, config: ModelConfig, max_rank: int, wake: Callable[[], None]) -> None:
+        self._slots = slots
+        self._config = config
+        self._max_rank = max_rank
+        self._wake = wake
+        self._stream = 0
+        self._loads = queue.SimpleQueue[tuple[int, AdapterLoad]]()
+        self._loaded = queue.SimpleQueue[_Loaded]()
+        threading.Thread(target=self._run, name="adapters", daemon=True).start()
+
+    def open(self, source: str) -> OpenAdapterResponse:
+        """Answers `OpenAdapter`. May be called from any thread, and reads the whole adapter. Raises UserError."""
+        adapter = open_adapter(hub.resolve_adapter(source), self._config, self._max_rank)
+        return OpenAdapterResponse(
+            # The path that `open_adapter` takes, which for PEFT is the folder of the file.
+            path=str(adapter.path if adapter.path.suffix == ".gguf" else adapter.path.parent),
+            content_hash=bytes.fromhex(content_hash(adapter)),
+            num_bytes=sum(tensor.num_bytes for tensor in adapter.tensors),
+            rank=adapter.rank,
+        )
+
+    def begin(self, load: AdapterLoad) -> None:
+        """Empties a slot and begins to load an adapter into it. Called only by the engine loop."""
+        self._slots.put(load.slot, None)
+        self._loads.put((self._stream, load))
+
+    def take_outcomes(self) -> list[AdapterOutcome]:
+        """Puts the adapters that are loaded into their slots. Called only by the engine loop, between steps."""
+        outcomes = []
+        while not self._loaded.empty():
+            stream, slot, packed, problem = self._loaded.get()
+            if stream != self._stream:
+                continue
+            if packed is not None:
+                self._slots.put(slot, packed)
+            outcomes.append(AdapterOutcome(slot=slot, problem=problem))
+        return outcomes
+
+    def reset(self) -> None:
+        """Forgets the loads in progress. Called only by the engine loop."""
+        self._stream += 1
+
+    def _run(self) -> None:
+        while True:
+            stream, load = self._loads.get()
+            packed, problem = None, ""
+            try:
+                packed = self._load(load)
+            except UserError as error:
+                problem = str(error)
+            # The adapter's own sequences fail, and nothing else.
+            except Exception as error:
+                logger.exception("cannot load adapter %s", load.path)
+                problem = f"cannot load adapter `{load.path}`: {error}"
+            self._loaded.put(_Loaded(stream, load.slot, packed, problem))
+            self._wake()
+
+    def _load(self, wanted: AdapterLoad) -> PackedAdapter:
+        adapter = open_adapter(Path(wanted.path), self._config, self._max_rank)
+        return self._slots.pack(load(adapter, wanted.content_hash.hex()))

@@ -1,0 +1,79 @@
+"""The CPU backend's slots for adapters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trunkline_server._kernels import Adapter
+from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.tensor import Tensor
+
+if TYPE_CHECKING:
+    from trunkline_server._kernels import Executor
+    from trunkline_server.adapters.adapter import Factors
+    from trunkline_server.backends.interface import PackedAdapter
+
+# The kernels pad rows of BF16 to whole runs of this many elements.
+_BF16_RUN = 32
+# The numbers of F16 are below two to the power of this.
+_F16_EXPONENT = 15
+# The formats that the kernels multiply as they are stored. Others become the first of them.
+_FORMATS = ("F32", "F16", "BF16")
+
+
+class CpuAdapters:
+    """Implements `AdapterSlots`. weight_ids: the kernels' ids of the weights that `Ops.linear` takes."""
+
+    def __init__(self, executor: Executor, weight_ids: Mapping[str, int], num_slots: int) -> None:
+        executor.set_num_adapter_slots(num_slots)
+        self._executor = executor
+        self._weight_ids = weight_ids
+
+    def pack(self, factors: Mapping[str, Factors]) -> Adapter:
+        packed = Adapter()
+        for name, (a, b, scale) in factors.items():
+            heads = b.interleaved_heads
+            a, (b, exponent) = _as_floats(a), _without_padding(_as_floats(b))
+            rank, num_columns = a.shape
+            packed.add(
+                self._weight_ids[name],
+                (a.format, a.data, rank, num_columns),
+                (b.format, b.data, b.shape[0]),
+                math.ldexp(scale, -exponent),
+                heads,
+            )
+        return packed
+
+    def put(self, slot: int, packed: PackedAdapter | None) -> None:
+        assert packed is None or isinstance(packed, Adapter), "packed by `pack`"
+        self._executor.set_adapter(slot, packed)
+
+
+def _without_padding(b: Tensor) -> tuple[Tensor, int]:
+    """Returns B as it is stored best, and the exponent of the power of two by which its numbers were multiplied.
+
+    Rows of BF16 that would be padded become F16, if that has all of their numbers, as it mostly does: it has more bits
+    in each, and their exponents differ by less than 32.
+    """
+    if b.format != "BF16" or b.shape[1] % _BF16_RUN == 0:
+        return b, 0
+    values = dequantize(Tensor(b.name, b.format, b.shape, b.data))
+    exponent = _F16_EXPONENT - int(np.frexp(np.abs(values).max())[1])
+    raised = np.ldexp(values, exponent)
+    narrow = np.ascontiguousarray(raised, dtype=np.float16)
+    if not np.array_equal(narrow.astype(np.float32), raised):
+        return b, 0
+    return Tensor(b.name, "F16", b.shape, memoryview(narrow).cast("B")), exponent
+
+
+def _as_floats(tensor: Tensor) -> Tensor:
+    """Returns the tensor in a format of floats, its rows in the order of the file."""
+    if tensor.format in _FORMATS:
+        return tensor
+    in_file_order = Tensor(tensor.name, tensor.format, tensor.shape, tensor.data)
+    values = np.ascontiguousarray(dequantize(in_file_order), dtype=np.float32)
+    return Tensor(tensor.name, _FORMATS[0], tensor.shape, memoryview(values).cast("B"))
