@@ -300,10 +300,15 @@ fn flag((setting, default): (&'static Setting, Option<String>)) -> Arg {
             return arg.action(ArgAction::SetTrue).value_parser(BoolishValueParser::new());
         }
         Form::Choice { named, .. } => arg.value_parser(Listed(named)),
-        Form::Origins | Form::Sockets { .. } => arg.action(ArgAction::Append),
+        Form::Origins | Form::Sockets { .. } | Form::Adapters { .. } => arg.action(ArgAction::Append),
         _ => arg,
     };
-    let arg = if setting.name == "port" { arg.short('p') } else { arg };
+    let arg = match setting.name {
+        "port" => arg.short('p'),
+        // vLLM's name.
+        "lora" => arg.visible_alias("lora-modules"),
+        _ => arg,
+    };
     arg.value_name(setting.form.value_name()).default_values(default)
 }
 
