@@ -35,6 +35,9 @@ pub enum Request {
     Reload(Option<i32>),
     /// Ask the launcher with this process id, or the only one, about its lanes.
     Lanes(Option<i32>, LanesCommand),
+    /// List the adapters of the launcher with this process id, of the only one, or of the server that the arguments
+    /// name.
+    Adapters(Option<i32>, ServerArgs),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
     /// Print this script for a shell.
