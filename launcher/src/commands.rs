@@ -16,7 +16,7 @@ use crate::pair::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{control, programs, report, resolve, signals, status};
+use crate::{adapters, control, programs, report, resolve, signals, status};
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -42,7 +42,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             control::reload(pid)?;
             print("reloaded\n")
         }
-        Request::Lanes(pid, LanesCommand::List) => print(&status::lanes(&control::status_of(pid)?)),
+        Request::Lanes(pid, LanesCommand::List) => print(&status::lanes(&control::status_of(pid, "lanes")?)),
         Request::Lanes(pid, LanesCommand::Drain { lane }) => {
             control::drain_lane(pid, lane)?;
             print(&format!("lane {lane} is drained\n"))
@@ -51,6 +51,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             control::add_lane(pid, lane)?;
             print(&format!("lane {lane} serves\n"))
         }
+        Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;

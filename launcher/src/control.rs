@@ -98,10 +98,11 @@ fn ask_lane(pid: Option<i32>, word: &str, lane: u32) -> Result<(), LauncherError
     find(pid, &command).and_then(|folder| do_it(&folder, &format!("{word} {lane}\n"))).map_err(fail)
 }
 
-/// Returns what the launcher with this process id, or else the only one of this user, says about itself.
-pub(crate) fn status_of(pid: Option<i32>) -> Result<Status, LauncherError> {
-    let fail = |reason| LauncherError::Refused { what: "list the lanes".to_owned(), reason };
-    let folder = find(pid, "trunkline lanes --pid ").map_err(fail)?;
+/// Returns what the launcher with this process id, or else the only one of this user, says about itself, to list its
+/// `lanes` or `adapters`.
+pub(crate) fn status_of(pid: Option<i32>, listed: &str) -> Result<Status, LauncherError> {
+    let fail = |reason| LauncherError::Refused { what: format!("list the {listed}"), reason };
+    let folder = find(pid, &format!("trunkline {listed} --pid ")).map_err(fail)?;
     match status(&folder) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(fail("the server stops".to_owned())),

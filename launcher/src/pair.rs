@@ -106,6 +106,8 @@ impl Plan {
             compute: self.config.compute.clone(),
             step_limits: self.config.step_limits.clone(),
             shard_cache: self.config.shard_cache.clone(),
+            adapters: self.config.adapters.clone(),
+            adapter_slots: self.config.adapter_slots.clone(),
             logging: self.config.logging.clone(),
         }
     }

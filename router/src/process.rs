@@ -2,6 +2,7 @@
 //!
 //! It is part of the library so that the server's code is generated only once and not for each executable.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::path::Path;
@@ -29,7 +30,9 @@ use trunkline_generation::model::Model;
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::tls::Tls;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE};
+use trunkline_settings::{
+    EXIT_CUT, KEY_VARIABLE, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE, parse_adapter,
+};
 
 /// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
@@ -136,6 +139,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         .await
         .map_err(|error| End::Bug(error.into()))?
         .map_err(|error| End::User(error.into()))?;
+    check_adapters(&settings.adapters.lora, &model).map_err(End::User)?;
     let local = listener.local_addr().map_err(|error| End::Bug(error.into()))?;
     tracing::info!(
         address = %format!("{}://{local}", if server.tls_cert.is_some() { "https" } else { "http" }),
@@ -227,6 +231,20 @@ fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that each adapter has a name of its own.
+fn check_adapters(lora: &[String], model: &Model) -> anyhow::Result<()> {
+    let names: Vec<&str> = lora.iter().filter_map(|text| parse_adapter(text)).map(|(name, _)| name).collect();
+    let mut seen = BTreeSet::new();
+    for name in names {
+        anyhow::ensure!(seen.insert(name), "`--lora` names `{name}` twice; hint: give each adapter a name");
+        anyhow::ensure!(
+            !model.is_named(name),
+            "`--lora` names an adapter `{name}`, which is a name of the model; hint: give it another with `NAME=`"
+        );
+    }
+    Ok(())
 }
 
 /// Returns the inherited socket, or binds an address. Flags that `flag_prefix` begins name the address.

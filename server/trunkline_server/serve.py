@@ -133,7 +133,7 @@ def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backe
     from trunkline_server.models.config import ModelConfig
 
     assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"
-    loader = AdapterLoader(backend.adapters, model, settings.compute.max_lora_rank, engine.wake)
+    loader = AdapterLoader(backend.adapters, model, settings.adapter_slots.max_lora_rank, engine.wake)
     engine.load_adapters_with(loader)
     return loader
 
@@ -194,8 +194,8 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         quantize=compute.quantize,
         weights_cache=_cache_folder(compute.weights_cache),
         speculative_model=None if compute.speculative_model is None else Path(compute.speculative_model),
-        max_loras=compute.max_loras,
-        max_lora_rank=compute.max_lora_rank,
+        max_loras=settings.adapter_slots.max_loras or 0,
+        max_lora_rank=settings.adapter_slots.max_lora_rank,
         kv_disk=_kv_disk(cache, options, compute.replicas),
         kv_host_bytes=_part(cache.kv_host_size, compute.replicas),
     )

@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
+use crate::adapter::{self, MAX_ADAPTER_NAME_BYTES};
 use crate::quantity::{self, Unit};
 use crate::value::{AUTO, Named, OFF};
 
@@ -58,6 +59,10 @@ pub enum Form {
     Sockets {
         max: usize,
     },
+    /// Adapters as `NAME=PATH_OR_HUB_ID`, separated by commas.
+    Adapters {
+        max: usize,
+    },
     /// A URL of an object store.
     ObjectStore,
     /// A ZeroMQ endpoint over TCP.
@@ -104,6 +109,7 @@ impl Form {
             Self::FolderOrOff => "DIR|off",
             Self::Origins => "ORIGIN",
             Self::Sockets { .. } => "PATH",
+            Self::Adapters { .. } => "NAME=PATH",
             Self::ObjectStore | Self::Collector => "URL",
             Self::Endpoint => "ENDPOINT",
         }
@@ -149,6 +155,9 @@ impl Form {
             Self::Sockets { max } => {
                 text.split(',').count() <= *max && text.split(',').all(|path| !path.is_empty())
             }
+            Self::Adapters { max } => {
+                text.split(',').count() <= *max && text.split(',').all(|text| adapter::parse(text).is_some())
+            }
             Self::Endpoint => is_endpoint(text),
             Self::Collector => is_collector(text),
         }
@@ -190,6 +199,10 @@ impl Form {
                     .into()
             }
             Self::Sockets { max } => format!("paths of at most {max} Unix sockets, separated by commas"),
+            Self::Adapters { .. } => format!(
+                "`NAME=PATH_OR_HUB_ID`, several separated by commas, with names of 1 to {MAX_ADAPTER_NAME_BYTES} letters, \
+                 digits, `.`, `_`, `-` or `/`"
+            ),
             Self::ObjectStore => "a URL, such as `s3://bucket/prefix`".into(),
             Self::Endpoint => {
                 "`tcp://HOST:PORT`; hint: `tcp://*:5557` listens, `tcp://HOST:5557` connects".into()

@@ -240,6 +240,32 @@ settings! {
         kv_events_replay_endpoint: Option<String> = None, Form::Endpoint;
     }
 
+    /// The adapters that the router knows from the start.
+    "Adapters" => Adapters {
+        /// LoRA adapter that requests may name as their model: a folder with PEFT's files, a GGUF file, or a Hub id;
+        /// repeated, or separated by commas, for several. Without NAME=, the path or id is also the name [default:
+        /// none].
+        lora: Vec<String> = Vec::new(), Form::Adapters { max: MAX_ADAPTERS };
+        /// Folder each of whose subfolders and .gguf files is an adapter of that name, also if it is added while the
+        /// server runs [default: none].
+        lora_folder: Option<PathBuf> = None, Form::Folder;
+    }
+
+    /// The shard's room for adapters.
+    "Adapters" => AdapterSlots {
+        /// Maximum number of adapters that each shard has loaded at once; others are loaded when a request needs them
+        /// [default: 32 with `--lora`, `--lora-folder` or `--enable-lora`, else 0, which turns adapters off].
+        max_loras: Option<u32> = None, Form::count(0, 1024);
+        /// Maximum rank of an adapter. Each place of `--max-loras` has the memory for it.
+        max_lora_rank: u32 = 64, Form::count(1, 256);
+    }
+
+    /// Other spellings of settings of adapters. The launcher resolves them, and no other process knows them.
+    "Adapters" => AdapterAliases {
+        /// Takes adapters that `POST /v1/load_lora_adapter` names, also without `--lora`; the same as `--max-loras 32`.
+        enable_lora: bool = false, Form::Switch;
+    }
+
     /// The log of every process.
     "Logging" => Logging {
         /// Form of log lines [default: text, or json with `--json-output`].
@@ -262,6 +288,10 @@ impl Logging {
     }
 }
 
+/// Places for adapters in a shard if the user asks for adapters and gives no number.
+pub const DEFAULT_ADAPTER_SLOTS: u32 = 32;
+/// Upper bound of the number of adapters that a server knows by name.
+pub const MAX_ADAPTERS: usize = 10_000;
 /// Upper bound of `--speculate`.
 const MAX_SPECULATE: u64 = 64;
 /// Upper bound of `--max-messages`, which bodies are read with before the limit itself is checked.

@@ -15,6 +15,7 @@
 //! # Ok::<(), trunkline_settings::SettingError>(())
 //! ```
 
+mod adapter;
 mod choices;
 mod form;
 mod groups;
@@ -28,14 +29,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::adapter::{MAX_ADAPTER_NAME_BYTES, is_adapter_name, parse as parse_adapter};
 pub use crate::choices::{
     Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, PoolingKind,
     Quantize, ReasoningParser, ToolCallParser,
 };
 pub use crate::form::Form;
 pub use crate::groups::{
-    Aliases, Compute, ForeignShards, Limits, Logging, MAX_MESSAGE_PARTS, MAX_MESSAGES, MAX_REPLICAS, Model,
-    Replies, RouterCache, Server, ShardCache, StepLimits,
+    AdapterAliases, AdapterSlots, Adapters, Aliases, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards, Limits,
+    Logging, MAX_ADAPTERS, MAX_MESSAGE_PARTS, MAX_MESSAGES, MAX_REPLICAS, Model, Replies, RouterCache,
+    Server, ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
 pub use crate::value::{Choice, Named, Speculate, Value, WeightsCache};
@@ -66,6 +69,9 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
         .chain(with_defaults::<ForeignShards>())
         .chain(with_defaults::<ShardCache>())
         .chain(with_defaults::<RouterCache>())
+        .chain(with_defaults::<Adapters>())
+        .chain(with_defaults::<AdapterSlots>())
+        .chain(with_defaults::<AdapterAliases>())
         .chain(with_defaults::<Logging>())
         .chain(with_defaults::<Aliases>())
         .collect()
@@ -97,6 +103,12 @@ pub struct ServeSettings {
     pub step_limits: StepLimits,
     #[serde(default)]
     pub shard_cache: ShardCache,
+    /// Read by the router.
+    #[serde(default)]
+    pub adapters: Adapters,
+    /// Read by the shards. Without `max_loras` they take no adapters.
+    #[serde(default)]
+    pub adapter_slots: AdapterSlots,
     #[serde(default)]
     pub logging: Logging,
 }
@@ -162,6 +174,8 @@ impl ServeSettings {
             compute: Compute::default(),
             step_limits: StepLimits::default(),
             shard_cache: ShardCache::default(),
+            adapters: Adapters::default(),
+            adapter_slots: AdapterSlots::default(),
             logging: Logging::default(),
         }
     }
@@ -175,6 +189,8 @@ impl ServeSettings {
         check(&self.compute)?;
         check(&self.step_limits)?;
         check(&self.shard_cache)?;
+        check(&self.adapters)?;
+        check(&self.adapter_slots)?;
         check(&self.logging)
     }
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use trunkline_settings::{
-    Aliases, Compute, ForeignShards, Group, KEY_VARIABLE, Limits, Logging, Model, Replies, RouterCache,
-    Server, ShardCache, StepLimits, WATERMARK_KEY_VARIABLE,
+    AdapterAliases, AdapterSlots, Adapters, Aliases, Compute, ForeignShards, Group, KEY_VARIABLE, Limits,
+    Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits, WATERMARK_KEY_VARIABLE,
 };
 
 use super::file::File;
@@ -34,6 +34,9 @@ pub(crate) fn render(parsed: &ParsedSettings, file: Option<&File>) -> Result<Str
     add::<ForeignShards>(&mut rows, parsed, place)?;
     add::<ShardCache>(&mut rows, parsed, place)?;
     add::<RouterCache>(&mut rows, parsed, place)?;
+    add::<Adapters>(&mut rows, parsed, place)?;
+    add::<AdapterSlots>(&mut rows, parsed, place)?;
+    add::<AdapterAliases>(&mut rows, parsed, place)?;
     add::<Logging>(&mut rows, parsed, place)?;
     add::<Aliases>(&mut rows, parsed, place)?;
     for (what, variable) in [("API key", KEY_VARIABLE), ("watermark key", WATERMARK_KEY_VARIABLE)] {

@@ -72,6 +72,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
         ParsedCommand::Lanes { command, pid } => Request::Lanes(pid, command.unwrap_or(LanesCommand::List)),
+        ParsedCommand::Adapters { pid, server } => Request::Adapters(pid, server),
         ParsedCommand::Status { server } => Request::Status(server),
         ParsedCommand::Completions { shell } => {
             let mut script = Vec::new();

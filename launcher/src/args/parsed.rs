@@ -104,6 +104,19 @@ pub(crate) enum ParsedCommand {
         #[arg(long, global = true, value_parser = value_parser!(i32).range(1..))]
         pid: Option<i32>,
     },
+    /// List the adapters of a running server
+    ///
+    /// The list has the name of each adapter, its rank and its size on the device once it is open, and its state:
+    /// `unopened` until a request names it, `opening`, `open`, or why it cannot be used. A server with API keys lists
+    /// those that the key may use.
+    Adapters {
+        /// Process id of the `trunkline serve`, if this user runs several
+        #[arg(long, value_parser = value_parser!(i32).range(1..))]
+        pid: Option<i32>,
+        /// The server elsewhere, if any.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// Show the servers that run on this machine
     ///
     /// Lists the servers of this user with the process id of `trunkline serve`, the model, the address, how many of its
@@ -300,10 +313,15 @@ fn flag((setting, default): (&'static Setting, Option<String>)) -> Arg {
             return arg.action(ArgAction::SetTrue).value_parser(BoolishValueParser::new());
         }
         Form::Choice { named, .. } => arg.value_parser(Listed(named)),
-        Form::Origins | Form::Sockets { .. } => arg.action(ArgAction::Append),
+        Form::Origins | Form::Sockets { .. } | Form::Adapters { .. } => arg.action(ArgAction::Append),
         _ => arg,
     };
-    let arg = if setting.name == "port" { arg.short('p') } else { arg };
+    let arg = match setting.name {
+        "port" => arg.short('p'),
+        // vLLM's name.
+        "lora" => arg.visible_alias("lora-modules"),
+        _ => arg,
+    };
     arg.value_name(setting.form.value_name()).default_values(default)
 }
 

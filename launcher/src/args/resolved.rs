@@ -1,11 +1,12 @@
 //! The configuration that the arguments describe: every value valid by itself and consistent with the others.
 
 use std::cmp::Ordering;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use trunkline_settings::{
-    Aliases, Backend, Compute, ForeignShards, Group, Limits, LogFormat, Logging, Model, Replies, RouterCache,
-    Server, ShardCache, StepLimits,
+    AdapterAliases, AdapterSlots, Adapters, Aliases, Backend, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards,
+    Group, Limits, LogFormat, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
+    parse_adapter,
 };
 
 use super::parsed::{Given, LanesCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
@@ -15,6 +16,8 @@ use crate::devices;
 use crate::error::LauncherError;
 use crate::log::Log;
 
+/// TGI's variable for adapters, in the form of `--lora`.
+const TGI_ADAPTERS: &str = "LORA_ADAPTERS";
 /// Size of the KV cache on disk unless the user gives another.
 const DEFAULT_DISK_SIZE: u64 = 10 << 30;
 
@@ -32,6 +35,9 @@ pub enum Request {
     Reload(Option<i32>),
     /// Ask the launcher with this process id, or the only one, about its lanes.
     Lanes(Option<i32>, LanesCommand),
+    /// List the adapters of the launcher with this process id, of the only one, or of the server that the arguments
+    /// name.
+    Adapters(Option<i32>, ServerArgs),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
     /// Print this script for a shell.
@@ -62,6 +68,8 @@ pub struct ServeConfig {
     pub foreign_shards: Vec<PathBuf>,
     pub shard_cache: ShardCache,
     pub router_cache: RouterCache,
+    pub adapters: Adapters,
+    pub adapter_slots: AdapterSlots,
     pub logging: Logging,
 }
 
@@ -80,6 +88,8 @@ impl ServeConfig {
             foreign_shards: parsed.group::<ForeignShards>()?.shard_socket,
             shard_cache: parsed.group()?,
             router_cache: parsed.group()?,
+            adapters: adapters(parsed)?,
+            adapter_slots: parsed.group()?,
             logging: parsed.group()?,
         };
         config.logging.log_format = log_format(config.logging.log_format, parsed)?;
@@ -87,6 +97,7 @@ impl ServeConfig {
         config.check_replicas()?;
         config.check_tokens()?;
         config.check_cache()?;
+        config.set_adapter_slots(parsed)?;
         if config.shard_cache.kv_disk_path.is_some() {
             config.shard_cache.kv_disk_size.get_or_insert(DEFAULT_DISK_SIZE);
         }
@@ -153,6 +164,24 @@ impl ServeConfig {
         )
     }
 
+    /// Turns adapters on if the user names any, or says so.
+    fn set_adapter_slots(&mut self, parsed: &ParsedSettings) -> Result<(), LauncherError> {
+        let aliases: AdapterAliases = parsed.group()?;
+        let flag = match &self.adapters {
+            Adapters { lora, .. } if !lora.is_empty() => Some("--lora"),
+            Adapters { lora_folder: Some(_), .. } => Some("--lora-folder"),
+            _ if aliases.enable_lora => Some("--enable-lora"),
+            _ => None,
+        };
+        let default = if flag.is_some() { DEFAULT_ADAPTER_SLOTS } else { 0 };
+        match (self.adapter_slots.max_loras.get_or_insert(default), flag) {
+            (0, Some(flag)) => {
+                Err(LauncherError::usage(format!("`{flag}` needs `--max-loras` of at least 1")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn check_cache(&self) -> Result<(), LauncherError> {
         if self.shard_cache.kv_disk_path.is_some() {
             return Ok(());
@@ -166,6 +195,25 @@ impl ServeConfig {
         };
         Err(LauncherError::usage(format!("`{flag}` needs `--kv-disk-path`")))
     }
+}
+
+/// Returns the adapters of the flags, or else those of TGI's variable. Paths become absolute.
+fn adapters(parsed: &ParsedSettings) -> Result<Adapters, LauncherError> {
+    let mut adapters: Adapters = parsed.group()?;
+    let by_tgi = std::env::var(TGI_ADAPTERS).unwrap_or_default();
+    if adapters.lora.is_empty() && !by_tgi.is_empty() {
+        let read = Adapters::read(|setting| (setting.name == "lora").then(|| by_tgi.clone()));
+        let read = read.map_err(|error| LauncherError::usage(error.at(&format!("`{TGI_ADAPTERS}`"))))?;
+        adapters.lora = read.lora;
+    }
+    for adapter in &mut adapters.lora {
+        let Some((name, source)) = parse_adapter(adapter) else { continue };
+        let is_path = source.starts_with(['.', '/']) || Path::new(source).exists();
+        if is_path && let Ok(path) = std::path::absolute(source) {
+            *adapter = format!("{name}={}", path.display());
+        }
+    }
+    Ok(adapters)
 }
 
 /// Returns the arguments of the server package's `show`.

@@ -109,6 +109,16 @@ pub(crate) struct Tenant {
     pub disk_pinned: Option<u64>,
 }
 
+/// An adapter of `GET /lora-adapters`, without fields that are not shown.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Adapter {
+    pub name: String,
+    pub state: String,
+    pub rank: Option<u32>,
+    pub num_bytes: Option<u64>,
+    pub problem: Option<String>,
+}
+
 /// A node of `GET /v1/kv/tree`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Node {
@@ -234,6 +244,10 @@ impl Server {
 
     pub(crate) fn totals(&self) -> Result<Totals, ServerError> {
         self.ask(Method::GET, "/v1/kv", String::new())
+    }
+
+    pub(crate) fn adapters(&self) -> Result<Vec<Adapter>, ServerError> {
+        self.ask(Method::GET, "/lora-adapters", String::new())
     }
 
     /// Fetches all nodes that the key may see, of all lanes.

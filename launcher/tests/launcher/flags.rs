@@ -129,6 +129,12 @@ const CASES: &[Case] = &[
     router(&["--kv-events-endpoint tcp://*:5557"]),
     router(&["--kv-events-replay-endpoint tcp://*:5558"]),
     Case {
+        typed: "--lora sql=/sql,org/chat --lora-folder /adapters --max-loras 27 --max-lora-rank 28 --enable-lora",
+        resolver: NOTHING,
+        shard: &["--max-loras 27", "--max-lora-rank 28"],
+        router: &["--lora sql=/sql,org/chat", "--lora-folder /adapters"],
+    },
+    Case {
         typed: "--json-output --log-format json",
         resolver: NOTHING,
         shard: &["--log-format json"],
@@ -192,12 +198,14 @@ fn settings_as_words(settings: &ServeSettings) -> [Vec<String>; 2] {
     add(&mut shard, &settings.compute);
     add(&mut shard, &settings.step_limits);
     add(&mut shard, &settings.shard_cache);
+    add(&mut shard, &settings.adapter_slots);
     add(&mut shard, &settings.logging);
     let mut router = vec![format!("--served-model-name {}", settings.served_model_name)];
     add(&mut router, &settings.server);
     add(&mut router, &settings.limits);
     add(&mut router, &settings.replies);
     add(&mut router, &settings.cache);
+    add(&mut router, &settings.adapters);
     add(&mut router, &settings.logging);
     [shard, router]
 }
@@ -281,6 +289,32 @@ fn the_alias_of_a_log_format_yields_to_a_closer_place_and_must_agree_with_the_sa
         "`--json-output` means `--log-format json`, but `--log-format` is `ecs`; hint: give only one of them";
     assert_eq!(format("", "--json-output --log-format ecs"), Err(error.into()));
     assert_eq!(format(&format!("{alias}\n{ecs}"), ""), Err(error.into()));
+}
+
+#[test]
+fn adapters_get_places_where_they_are_asked_for() {
+    let places = |typed| serve(typed).adapter_slots.max_loras;
+    assert_eq!(places(""), Some(0));
+    for typed in ["--lora a=/a", "--lora-modules a=/a", "--lora-folder /l", "--enable-lora"] {
+        assert_eq!(places(typed), Some(32), "{typed}");
+    }
+    assert_eq!(places("--max-loras 2"), Some(2));
+    let here = std::env::current_dir().unwrap();
+    let lora = serve("--lora a=./a --lora b/c").adapters.lora;
+    assert_eq!(lora, [format!("a={}", here.join("a").display()), "b/c".to_owned()]);
+    for (typed, expected) in [
+        ("--lora a=/a --max-loras 0", "`--lora` needs `--max-loras` of at least 1"),
+        ("--lora a:b=/a", "`--lora` is `a:b=/a`; expected `NAME=PATH_OR_HUB_ID`"),
+        ("--lora a=", "`--lora` is `a=`; expected "),
+        ("--max-lora-rank 257", "expected a whole number from 1 to 256"),
+    ] {
+        let argv: Vec<OsString> =
+            ["trunkline", SERVE].into_iter().chain(typed.split(' ')).map(Into::into).collect();
+        match parse(&argv) {
+            Err(ParseError::Launcher(error)) => assert!(error.to_string().contains(expected), "{error}"),
+            other => panic!("{typed}: {other:?}"),
+        }
+    }
 }
 
 /// Runs the launcher and compares the children's arguments, and the variables with secrets that they inherit.

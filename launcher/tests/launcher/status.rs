@@ -32,6 +32,19 @@ fn a_ready_server_is_listed_with_its_numbers() {
     );
 }
 
+#[test]
+fn adapters_are_listed_with_their_state() {
+    let mut server = Bench::new().serve(&[]);
+    let ready = server.wait_ready();
+    let url = ready[0].split_whitespace().nth(4).unwrap();
+    let table =
+        "NAME  RANK  SIZE     STATE\nsql   8     3.0 MiB  open\nold   -     -        unusable: gone\n";
+    for args in [&["adapters"][..], &["adapters", "--url", url]] {
+        let output = server.bench.command(args).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), table, "{args:?}");
+    }
+}
+
 /// Anybody may make folders in the folder for temporary files, as many as the file system has room for.
 #[test]
 fn folders_of_other_users_hide_no_server() {

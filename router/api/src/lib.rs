@@ -5,6 +5,7 @@
 //! handlers and table. This crate may use all others of the router except the one that starts the server. Begin with
 //! [`route`], then `openai/chat.rs` and `pipeline.rs`.
 
+pub mod adapters;
 pub(crate) mod anthropic;
 pub mod app;
 pub mod chat;

@@ -17,6 +17,7 @@ use super::stream::{Render, stream};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::INLINE_ANSWER_BYTES;
 use trunkline_engine::shard::ShardInfo;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::admission::Admitted;
 use trunkline_generation::answer_memory::least_bytes;
 use trunkline_generation::fold::{Folded, KeepTokens, fold};
@@ -56,8 +57,8 @@ impl Scope {
 pub(crate) trait Call: Send + 'static {
     type Prompts: Prompts;
 
-    /// Returns the requested model, if the body names one.
-    fn model(&self) -> Option<&str>;
+    /// Returns the fields that name the model and its adapter.
+    fn named(&self) -> Named<'_>;
 
     /// Converts the body to the form that all dialects share. Nothing is tokenized yet.
     fn asked(self, scope: &Scope) -> Result<Asked<Self::Prompts>, ApiError>;
@@ -193,7 +194,8 @@ pub(crate) async fn complete<P: Prompts>(
     scope: &Scope,
     checked: Checked<P>,
 ) -> Result<Completed<P::Answer>, ApiError> {
-    let Checked { params, grammar, num_choices, prompts, .. } = checked;
+    let Checked { mut params, grammar, num_choices, prompts, .. } = checked;
+    params.open_adapter(&scope.app.served.adapters).await?;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
         Some(asked) => {
@@ -245,7 +247,7 @@ pub(crate) async fn tokenize<P: Prompts>(
 
 /// A call that passed all checks that need neither tokens nor a compiled grammar.
 pub(crate) struct Checked<P> {
-    params: CheckedParams,
+    pub params: CheckedParams,
     grammar: Option<KeyedGrammar>,
     num_choices: NumChoices,
     is_stream: bool,
@@ -254,10 +256,13 @@ pub(crate) struct Checked<P> {
 
 /// Checks everything about a call that needs neither tokens nor a compiled grammar.
 pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompts>, ApiError> {
-    scope.app.served.model.check_name(call.model())?;
+    let adapter = scope.app.served.choose(&scope.arrival.caller, call.named())?;
     let Asked { params, grammar, num_choices, is_stream, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
-    let params = scope.validator.check(&scope.arrival, params, grammar_field)?;
+    let params = scope.validator.check(&scope.arrival, params, grammar_field)?.with_adapter(adapter);
+    if let Some(trace) = scope.arrival.id.trace() {
+        trace.update(|record| params.model().clone_into(&mut record.model));
+    }
     let grammar = grammar.map(|grammar| grammar.keyed(&scope.arrival.caller));
     Ok(Checked { params, grammar, num_choices, is_stream, prompts })
 }

@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, on};
 
 use super::app::App;
 use super::dialect::Dialect;
-use super::{anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
+use super::{adapters, anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
 
 /// A row of the table.
 #[derive(Debug)]
@@ -115,6 +115,9 @@ routes! {
         POST "/v1/completions/render" OpenAi Named (Renders) openai::render::render_completion;
         GET "/v1/models" OpenAi Unnamed (Answers) models::list_models;
         GET "/v1/models/{*id}" OpenAi Unnamed (Answers) models::get_model;
+        POST "/v1/load_lora_adapter" OpenAi Unnamed (Answers) adapters::load;
+        POST "/v1/unload_lora_adapter" OpenAi Unnamed (Answers) adapters::unload;
+        GET "/lora-adapters" Tgi Unnamed (Answers) adapters::list;
         POST "/v1/responses" OpenAi Named (Chats(Mixed)) responses::route::create;
         GET "/v1/responses/{id}" OpenAi Unnamed (Answers) responses::route::get;
         DELETE "/v1/responses/{id}" OpenAi Unnamed (Answers) responses::route::delete;

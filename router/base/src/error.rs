@@ -2,6 +2,8 @@
 //!
 //! The dialects render it in their own formats. Only `ApiError::kind` maps errors to HTTP status codes.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use trunkline_grammar::GrammarError;
 use trunkline_text::TextError;
@@ -40,9 +42,31 @@ pub enum ApiError {
     #[error("`{field}` is not supported; hint: {hint}")]
     UnsupportedField { field: String, hint: &'static str },
     #[error(
-        "model `{model}` is not served, this server has `{served}`; hint: use that name or leave `model` out"
+        "model `{model}` is not served, this server has `{served}`{}; hint: use {} or leave `model` out",
+        listed(adapters),
+        if adapters.is_empty() { "that name" } else { "one of these names" }
     )]
-    UnknownModel { model: String, served: String },
+    UnknownModel {
+        model: String,
+        served: String,
+        /// The adapters that the caller may use, if they are few.
+        adapters: Vec<Arc<str>>,
+    },
+    #[error(
+        "this server takes no adapters; hint: start it with `--lora`, `--lora-folder` or `--max-loras`, on a backend \
+             that has them"
+    )]
+    NoAdapters,
+    #[error("adapter `{name}` is not loaded; hint: `GET /v1/models` lists all adapters")]
+    UnknownAdapter { name: String },
+    /// `problem` is the shard's.
+    #[error("adapter `{name}` cannot be used: {problem}")]
+    UnusableAdapter { name: Arc<str>, problem: Arc<str> },
+    /// It could be opened before, so another try may find it changed.
+    #[error("adapter `{name}` could not be loaded: {problem}; hint: send the request again")]
+    AdapterFailed { name: Arc<str>, problem: String },
+    #[error("only admins may use `{route}`; hint: use a key of a tenant with `admin = true`")]
+    AdminsOnly { route: &'static str },
     #[error(
         "node `{node}` is not in the KV cache, or it has changed; hint: `GET /v1/kv/tree` lists all nodes"
     )]
@@ -249,6 +273,11 @@ fn hint_of_methods(allowed: &[&str]) -> String {
     }
 }
 
+/// Continues a list of models by adapters.
+fn listed(adapters: &[Arc<str>]) -> String {
+    adapters.iter().fold(String::new(), |list, name| list + ", `" + name + "`")
+}
+
 impl ApiError {
     /// Returns an error about a field's value. `problem` follows the field's name in the text.
     pub fn value(field: impl Into<String>, problem: impl Into<String>) -> Self {
@@ -286,6 +315,11 @@ impl ApiError {
             Self::AnswerTooLarge { .. } => (400, "answer_too_large"),
             Self::PoisonRequest { .. } => (400, "poison_request"),
             Self::InvalidApiKey { .. } => (401, "invalid_api_key"),
+            Self::NoAdapters => (400, "adapters_not_supported"),
+            Self::UnusableAdapter { .. } => (400, "adapter_unusable"),
+            Self::AdminsOnly { .. } => (403, "admins_only"),
+            Self::UnknownAdapter { .. } => (404, "adapter_not_found"),
+            Self::AdapterFailed { .. } => (503, "adapter_failed"),
             Self::TextNotShown => (403, "text_not_shown"),
             Self::ForeignPage { .. } => (403, "origin_not_allowed"),
             Self::UnknownModel { .. } => (404, "model_not_found"),
@@ -377,6 +411,7 @@ impl ApiError {
             | Self::TooManyAnswers
             | Self::TooManyListeners { .. }
             | Self::ListenersShared { .. }
+            | Self::AdapterFailed { .. }
             | Self::ShardLost
             | Self::ShardAway
             | Self::ShardSilent

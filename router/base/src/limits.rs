@@ -6,7 +6,7 @@ use std::time::Duration;
 use trunkline_contract::range;
 use trunkline_grammar::GrammarLimits;
 use trunkline_scheduler::{PolicyKind, Watermark};
-use trunkline_settings::{EvictionPolicy, Replies, RouterCache, ServeSettings, Server};
+use trunkline_settings::{Adapters, EvictionPolicy, Replies, RouterCache, ServeSettings, Server};
 pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 
 use crate::error::ApiError;
@@ -75,6 +75,10 @@ pub const MAX_HANGS: u32 = 3;
 pub const RECONNECT_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(25));
 /// The longest wait for connecting and `Describe`.
 pub const DESCRIBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest wait until a shard has opened an adapter, whose files it may have to download.
+pub const OPEN_ADAPTER_TIMEOUT: Duration = Duration::from_secs(600);
+/// The most adapters that are opened at the same time; more must wait.
+pub const MAX_OPENING_ADAPTERS: usize = 2;
 /// The most connections beyond the open requests, for idle keep-alive connections and probes.
 pub const SPARE_CONNECTIONS: usize = 1024;
 /// The most looks at the KV cache and at usage that are answered at the same time; more must wait. The driving task
@@ -111,6 +115,8 @@ pub struct ServerLimits {
     pub max_pinned_percent: u32,
     /// The watermark of requests that ask for one (`--watermark-gamma`, `--watermark-delta`, `--watermark-key-file`).
     pub watermark: Watermark,
+    /// The adapters that requests may name from the start (`--lora`, `--lora-folder`).
+    pub adapters: Adapters,
     /// The time limits that no flag sets.
     pub timeouts: Timeouts,
     /// The most connections beyond the open requests, which no flag sets.
@@ -133,6 +139,7 @@ impl ServerLimits {
             },
             max_pinned_percent: cache.max_pinned_share,
             watermark: Watermark { gamma, delta, key: DEFAULT_KEY },
+            adapters: Adapters::default(),
             timeouts: Timeouts::default(),
             spare_connections: SPARE_CONNECTIONS,
             max_answers_bytes: MAX_ANSWERS_BYTES,
@@ -213,7 +220,11 @@ impl Deref for ServerLimits {
 
 impl From<&ServeSettings> for ServerLimits {
     fn from(settings: &ServeSettings) -> Self {
-        Self::new(settings.limits.clone(), &settings.server, &settings.replies, &settings.cache)
+        let limits = settings.limits.clone();
+        Self {
+            adapters: settings.adapters.clone(),
+            ..Self::new(limits, &settings.server, &settings.replies, &settings.cache)
+        }
     }
 }
 

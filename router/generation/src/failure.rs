@@ -69,6 +69,10 @@ pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
             tracing::error!(request_id, "a request crashed the shard twice in a row and is not tried again");
             ApiError::CrashedShard
         }
+        EndReason::Failed(error) if error.code == SequenceErrorCode::AdapterFailed => {
+            tracing::warn!(request_id, adapter = ?delivery.adapter, error = error.message, "an adapter was not loaded");
+            delivery.adapter.as_ref().map_or_else(|| bug(delivery), |adapter| adapter.failed(error.message))
+        }
         EndReason::Failed(error) => {
             tracing::error!(request_id, code = ?error.code, error = error.message, "a sequence failed on the shard");
             let detail = match error.code {
@@ -78,6 +82,7 @@ pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
                 }
                 SequenceErrorCode::GrammarFailed
                 | SequenceErrorCode::CrashedShard
+                | SequenceErrorCode::AdapterFailed
                 | SequenceErrorCode::Unspecified => "unknown reason",
             };
             ApiError::SequenceFailed { detail: detail.into() }

@@ -3,9 +3,10 @@
 //! [`request`] checks every value of a request against the model and the limits and makes its prompt, [`grammars`]
 //! compiles and keeps grammars, and [`generate`] submits the request to the engine. Its tokens become text, end at stop
 //! strings ([`stops`]), and leave as events or folded into one answer ([`fold`]). [`served`] ties model, engine and
-//! limits together. Nothing here knows a dialect. It may use `trunkline-base`, `-http` and `-engine`. Begin with
-//! [`request`] and [`generate`].
+//! limits together, and [`adapters`] has what requests may name beside the model. Nothing here knows a dialect. It may
+//! use `trunkline-base`, `-http` and `-engine`. Begin with [`request`] and [`generate`].
 
+pub mod adapters;
 pub mod admission;
 pub mod answer_memory;
 pub mod choices;

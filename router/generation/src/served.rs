@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use trunkline_scheduler::{LaneId, LaneStats, Stats};
 use trunkline_text::ModelText;
 
+use crate::adapters::{Adapters, Chosen, Named};
 use crate::grammars::Grammars;
 use crate::model::Model;
 use crate::request::checked::Validator;
@@ -33,6 +34,7 @@ pub struct ServedModel {
     /// The same of each lane.
     pub lanes: watch::Receiver<Vec<LaneStats>>,
     pub grammars: Arc<Grammars>,
+    pub adapters: Arc<Adapters>,
     /// The object tier, where `--kv-object-store` names one.
     pub objects: Option<Arc<ObjectTier>>,
     pub limits: Arc<ServerLimits>,
@@ -126,6 +128,16 @@ impl ServedModel {
     pub fn liveness(&self) -> Result<(), ApiError> {
         let hangs = self.health.borrow().iter().map(|health| health.hangs).min().unwrap_or(0);
         if hangs < MAX_HANGS { Ok(()) } else { Err(ApiError::ShardHung { hangs }) }
+    }
+
+    /// Returns the adapter that a request names, or `None` for the model alone. Refuses unknown names.
+    pub fn choose(&self, caller: &Caller, named: Named<'_>) -> Result<Option<Chosen>, ApiError> {
+        self.adapters.choose(&self.model, caller, named)
+    }
+
+    /// Checks the `model` field of a request that computes nothing.
+    pub fn check_name(&self, caller: &Caller, asked: Option<&str>) -> Result<(), ApiError> {
+        self.choose(caller, Named::model(asked)).map(drop)
     }
 
     pub fn validator(&self, shard: &ShardInfo) -> Validator {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use trunkline_contract::BlockKey;
+use trunkline_contract::{BlockKey, scaled_hash};
 
 const TENANT: &str = "tenant";
 const ADAPTER: &str = "adapter";
@@ -35,6 +35,15 @@ pub struct Salt {
 /// object stores outlive both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterHash(pub [u8; 32]);
+
+impl AdapterHash {
+    /// Returns the hash of an adapter whose results are computed with `scale`, because each scale gives other keys and
+    /// values. It is the hash itself for 1.
+    #[must_use]
+    pub fn scaled(self, scale: f32) -> Self {
+        if scale == 1.0 { self } else { Self(scaled_hash(&self.0, scale)) }
+    }
+}
 
 impl Salt {
     /// Returns the salt of a tenant's requests that name no adapter and no cache salt.

@@ -85,9 +85,9 @@ mod yielding;
 pub use config::{SchedulerConfig, Speculation, TenantWeight};
 pub use consumption::Consumption;
 pub use event::{
-    Allowed, EndReason, Event, LaneId, MaskedDraft, Millis, NextTokens, Pinned, PooledPrompt, Pooling,
-    Priority, RejectReason, Restored, Retention, SequenceId, SequenceRequest, ShardLimits, StoreContents,
-    Update, Usage,
+    AdapterUse, Allowed, EndReason, Event, LaneId, MaskedDraft, Millis, NextTokens, Pinned, PooledPrompt,
+    Pooling, Priority, RejectReason, Restored, Retention, SequenceId, SequenceRequest, ShardLimits,
+    StoreContents, Update, Usage,
 };
 pub use fairness::MAX_WEIGHT;
 pub use in_flight::RUN_AHEAD;
@@ -104,6 +104,7 @@ pub use stats::{LaneStats, Stats};
 pub use step_cost::StepWork;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, TokenMask, Watermark};
 pub use trunkline_kv::{
-    CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock, Salt,
-    StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage, WindowLimits,
+    AdapterHash, CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock,
+    Salt, StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage,
+    WindowLimits,
 };

@@ -29,6 +29,7 @@ use trunkline_engine::driver::Driver;
 use trunkline_engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
 use trunkline_engine::shard::{HangWatch, Health, LinkEnd, run_link, watch_health};
 use trunkline_engine::step_thread::StepThread;
+use trunkline_generation::adapters::Adapters;
 use trunkline_generation::admission::Admission;
 use trunkline_generation::grammars::Grammars;
 use trunkline_generation::model::Model;
@@ -139,11 +140,15 @@ impl Server {
         let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
         let mut registry = metrics.registry();
         ends.register(&mut registry, objects.as_ref().map(|objects| objects.counts()));
+        let patience = limits.shard_restart_timeout;
+        let adapters =
+            Arc::new(Adapters::new(&limits.adapters, shard_sockets.clone(), ends.shards.clone(), patience));
         let (model, limits) = (Arc::new(model), Arc::new(limits));
         let app = Arc::new(App {
             served: ServedModel {
                 grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
                 model,
+                adapters: adapters.clone(),
                 driver: ends.handle,
                 shards: ends.shards.clone(),
                 health,
@@ -188,6 +193,7 @@ impl Server {
         drop(ends.links);
         let steps = StepThread::start(driver.run(), join_all(links).map(drop))?;
         tokio::spawn(ends.kv_events.run());
+        tokio::spawn(adapters.open_registered());
         let health_in = Arc::new(health_in);
         let polls = lanes().map(|(lane, socket)| {
             let (shards, stats) = (ends.shards.clone(), ends.lanes.clone());

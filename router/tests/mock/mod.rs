@@ -10,4 +10,4 @@ mod store;
 
 pub use masks::KnownMasks;
 pub use model::{END, PAD, START, VOCAB_SIZE, bytes, prompt_of, write_model};
-pub use shard::{MockShard, MockVectors, ShardPlan, Watch};
+pub use shard::{MockAdapters, MockShard, MockVectors, ShardPlan, Watch};

@@ -68,6 +68,64 @@ pub struct ShardPlan {
     pub watch: Option<Arc<dyn Watch>>,
     /// The vectors that it makes, if it makes any.
     pub vectors: Option<MockVectors>,
+    /// The adapters that it can have loaded at once.
+    pub num_adapter_slots: u32,
+    /// What it says about the adapter of a source; of others, that they are missing.
+    pub adapters: MockAdapters,
+}
+
+/// The folder of what was downloaded.
+const HUB: &str = "/hub/";
+
+/// The files of adapters, and what a mock shard was asked of them.
+#[derive(Clone)]
+pub struct MockAdapters {
+    /// The rank of each source's adapter, or the problem.
+    pub sources: Arc<Mutex<HashMap<String, Result<u32, String>>>>,
+    /// One permit for each answer.
+    pub answers: Arc<Semaphore>,
+    /// The sources in the order in which they were asked for.
+    pub asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl Default for MockAdapters {
+    fn default() -> Self {
+        let answers = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
+        Self { sources: Arc::default(), answers, asked: Arc::default() }
+    }
+}
+
+impl MockAdapters {
+    /// Puts adapters where they are found, with these ranks.
+    pub fn of(sources: &[(&str, u32)]) -> Self {
+        let adapters = Self::default();
+        sources.iter().for_each(|(source, rank)| adapters.put(source, Ok(*rank)));
+        adapters
+    }
+
+    pub fn put(&self, source: &str, found: Result<u32, &str>) {
+        self.sources.lock().unwrap().insert(source.to_owned(), found.map_err(str::to_owned));
+    }
+
+    /// Loads an adapter at once, unless its files are gone or have changed.
+    fn load(&self, load: &proto::AdapterLoad) -> proto::AdapterOutcome {
+        let source = load.path.strip_prefix(HUB).unwrap_or(&load.path);
+        let found = self.sources.lock().unwrap().get(source).cloned();
+        let is_same = |rank: u32| Self::hash(source, rank)[..] == load.content_hash;
+        let problem = match found {
+            Some(Ok(rank)) if is_same(rank) => String::new(),
+            _ => "its files have changed".to_owned(),
+        };
+        proto::AdapterOutcome { slot: load.slot, problem }
+    }
+
+    /// The hash of an adapter's files.
+    pub fn hash(source: &str, rank: u32) -> [u8; 32] {
+        let mut hash = [0; 32];
+        let text = format!("{rank} {source}");
+        hash.iter_mut().zip(text.bytes()).for_each(|(place, byte)| *place = byte);
+        hash
+    }
 }
 
 /// The vectors of a mock shard: element `i` of a prompt's vector is the mean of its tokens, plus `i`.
@@ -114,6 +172,8 @@ impl ShardPlan {
             is_store_unreadable: false,
             watch: None,
             vectors: None,
+            num_adapter_slots: 0,
+            adapters: MockAdapters::default(),
         }
     }
 
@@ -224,7 +284,7 @@ impl ShardService for Service {
             window_size: 0,
             max_draft_tokens: self.plan.max_draft_tokens,
             max_own_drafts: 0,
-            num_adapter_slots: 0,
+            num_adapter_slots: self.plan.num_adapter_slots,
             pooling: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.pooling.into()),
             vector_size: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.size),
             labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),
@@ -265,9 +325,21 @@ impl ShardService for Service {
 
     async fn open_adapter(
         &self,
-        _: Request<proto::OpenAdapterRequest>,
+        request: Request<proto::OpenAdapterRequest>,
     ) -> Result<Response<proto::OpenAdapterResponse>, Status> {
-        Err(Status::failed_precondition("the mock shard takes no adapters"))
+        let (source, adapters) = (request.into_inner().source, &self.plan.adapters);
+        adapters.asked.lock().unwrap().push(source.clone());
+        adapters.answers.acquire().await.unwrap().forget();
+        let found = adapters.sources.lock().unwrap().get(&source).cloned();
+        let rank = found
+            .unwrap_or_else(|| Err(format!("`{source}` does not exist")))
+            .map_err(Status::failed_precondition)?;
+        Ok(Response::new(proto::OpenAdapterResponse {
+            content_hash: MockAdapters::hash(&source, rank).to_vec(),
+            path: if source.starts_with('/') { source } else { format!("{HUB}{source}") },
+            num_bytes: 1000 * u64::from(rank),
+            rank,
+        }))
     }
 
     async fn health(
@@ -334,6 +406,7 @@ async fn serve_steps(
             tokio::spawn(restore_late(plan.reads.clone(), store.clone(), hung, results.clone()));
         }
         let restores = store.as_ref().map(|store| store.restore(&at_once));
+        let adapters: Vec<_> = step.adapter_loads.iter().map(|load| plan.adapters.load(load)).collect();
         let chunks = step.chunks.iter().map(|chunk| chunk.sequence_id).collect::<Vec<_>>();
         let (result, stores) = run_step(&plan, store.as_deref(), &mut sequences, step);
         let is_poison = |id| plan.poison.is_some_and(|token| sequences[id].prompt().contains(&token));
@@ -341,8 +414,8 @@ async fn serve_steps(
             return;
         }
         let restores = restores.unwrap_or_default();
-        let transfers =
-            store.is_some().then_some(proto::Transfers { stores, restores, adapters: Vec::new() });
+        let has_transfers = store.is_some() || !adapters.is_empty();
+        let transfers = has_transfers.then_some(proto::Transfers { stores, restores, adapters });
         if let Some(watch) = &plan.watch {
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);

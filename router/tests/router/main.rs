@@ -13,6 +13,7 @@ mod mock;
 mod support;
 
 mod access;
+mod adapters;
 mod anthropic;
 mod cancel;
 mod choices;

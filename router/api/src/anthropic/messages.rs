@@ -22,6 +22,8 @@ use crate::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
 use crate::respond;
 use trunkline_base::clock::unix_s;
 use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::fold::Folded;
 use trunkline_generation::generate::Usage;
 use trunkline_generation::grammars::{AskedGrammar, CompiledGrammar};
@@ -69,8 +71,8 @@ pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 impl Call for Body {
     type Prompts = Conversing;
 
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+    fn named(&self) -> Named<'_> {
+        Named::model(self.model.as_deref())
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Conversing>, ApiError> {
@@ -134,7 +136,7 @@ impl Prompts for Conversing {
         let (request, reply) = self.conversation.complete(scope, params, grammar).await?;
         let head = Head {
             id: format!("msg_{}", trunkline_base::random::id()),
-            model: scope.app.served.model.served_name.clone(),
+            model: params.model().to_owned(),
             service_tier: self.shows_tier.then(|| anthropic_name(request.sequence.priority)),
         };
         let answer = MessageAnswer { head, reply, stops: request.delivery.stops.clone() };
@@ -189,16 +191,16 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
-    let (caller, _place, (chat, tools)) = app.read(request, |app, _, body| counted(app, body)).await?;
+    let (caller, _place, (chat, tools)) = app.read(request, counted).await?;
     let chat = Unencoded { chat, mark: None, tools };
     let (prompt, ..) = encode(&app.served, &caller, chat, 0, |_| Ok(())).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })
 }
 
 /// Parses the body of a request to count tokens.
-fn counted(app: &App, body: &[u8]) -> Result<(ChatRequest, Tools), ApiError> {
+fn counted(app: &App, caller: &Caller, body: &[u8]) -> Result<(ChatRequest, Tools), ApiError> {
     let body: CountBody = parse(body, &[], "")?;
-    app.served.model.check_name(body.model.as_deref())?;
+    app.served.check_name(caller, body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_blocks))?;
     let tools = tools(body.tools, body.tool_choice, &app.limits)?;
     let chat = Chat::new(body.system, body.messages, None)?;

@@ -8,8 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use trunkline_base::error::ApiError;
 
-/// The most models of a page, as in Anthropic's API.
+/// The most models of a page, and how many it has if the query does not say, as in Anthropic's API.
 const MAX_LIMIT: usize = 1000;
+const DEFAULT_LIMIT: usize = 20;
 
 /// The query of a request for a page of models, for Anthropic's clients. OpenAI's have none.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -28,9 +29,9 @@ pub struct ModelsQuery {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AnthropicModelList)]
 pub struct ModelPage {
-    /// The served model, or nothing on a page before or after it.
+    /// The served model and its adapters, as far as they are on the page.
     pub data: Vec<ModelInfo>,
-    /// Always false, because there is one model.
+    /// True if there are more in the direction of the query.
     pub has_more: bool,
     /// The name of the first model of the page.
     pub first_id: Option<String>,
@@ -72,18 +73,28 @@ impl ModelInfo {
 }
 
 impl ModelPage {
-    /// Returns the page of the list that has only this model.
-    pub fn new(model: ModelInfo, query: &ModelsQuery) -> Result<Self, ApiError> {
+    /// Returns a page of these models. There is nothing before or after one that is unknown.
+    pub fn new(mut models: Vec<ModelInfo>, query: &ModelsQuery) -> Result<Self, ApiError> {
         if let Some(limit) = query.limit.filter(|limit| !(1..=MAX_LIMIT).contains(limit)) {
             return Err(ApiError::value(
                 "limit",
                 format!("is {limit}, but a page has 1 to {MAX_LIMIT} models"),
             ));
         }
-        let is_beside = query.after_id.is_some() || query.before_id.is_some();
-        let data: Vec<ModelInfo> = if is_beside { Vec::new() } else { vec![model] };
-        let id = data.first().map(|model| model.id.clone());
-        Ok(Self { data, has_more: false, first_id: id.clone(), last_id: id })
+        let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
+        let place = |id: &str| models.iter().position(|model| model.id == id);
+        let end = query.before_id.as_deref().map(|id| place(id).unwrap_or(0));
+        let begin = query.after_id.as_deref().map(|id| place(id).map_or(models.len(), |place| place + 1));
+        models.truncate(end.unwrap_or(models.len()));
+        models.drain(..begin.unwrap_or(0).min(models.len()));
+        let has_more = models.len() > limit;
+        // A page before a model is the one next to it.
+        match end {
+            Some(_) if has_more => drop(models.drain(..models.len() - limit)),
+            _ => models.truncate(limit),
+        }
+        let id = |model: Option<&ModelInfo>| model.map(|model| model.id.clone());
+        Ok(Self { has_more, first_id: id(models.first()), last_id: id(models.last()), data: models })
     }
 }
 

@@ -5,8 +5,13 @@ macro_rules! body {
     ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
         crate::sampling_body::sampling_body! { openai: $(#[$about])* pub struct $name {
             $($own)*
-            /// The name of the served model; may be omitted.
+            /// The name of the served model, of an adapter, or both as `MODEL:ADAPTER`; may be omitted.
             pub model: Option<String>,
+            /// The name of an adapter. Part of TGI's API.
+            pub adapter_id: Option<String>,
+            /// The scales of adapters, by their places in `GET /lora-adapters`; at most one is not 0. Part of
+            /// llama.cpp's API.
+            pub lora: Option<Vec<LoraScale>>,
             /// The seed of sampling. Equal seeds give equal outputs; random if absent.
             #[schema(value_type = Option<i64>)]
             pub seed: Option<Seed>,
@@ -111,6 +116,15 @@ macro_rules! body {
         } }
 
         impl $name {
+            /// Returns the fields that name the model and its adapter.
+            pub fn names(&self) -> Named<'_> {
+                Named {
+                    model: self.model.as_deref(),
+                    adapter_id: self.adapter_id.as_deref(),
+                    lora: self.lora.as_deref().unwrap_or_default(),
+                }
+            }
+
             /// Takes the common generation parameters out of the body, except for those of the grammar.
             pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
                 let repeat_penalty = self.repeat_penalty.map(|penalty| {

@@ -23,6 +23,7 @@ use crate::respond;
 use trunkline_base::clock::unix_s;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::answer_memory::repeated_ids_bytes;
 use trunkline_generation::fold::{Folded, KeepTokens};
 use trunkline_generation::generate::Usage;
@@ -89,8 +90,8 @@ pub(crate) fn parse_body(body: &[u8], prefix: &str, ignored: &mut IgnoredFields)
 impl Call for Body {
     type Prompts = Chat;
 
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+    fn named(&self) -> Named<'_> {
+        self.names()
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
@@ -157,7 +158,7 @@ impl Prompts for Chat {
         let head = Head {
             id: format!("chatcmpl-{}", trunkline_base::random::id()),
             created: unix_s(),
-            model: model.served_name.clone(),
+            model: params.model().to_owned(),
             system_fingerprint: system_fingerprint(&scope.shard),
             service_tier: self.shows_tier.then(|| openai_name(request.sequence.priority)),
         };
@@ -251,9 +252,9 @@ fn choice(index: usize, folded: Folded, shown: &Shown, tokenizer: &Tokenizer) ->
 }
 
 /// Reads a chat whose prompt is shown without generating a reply.
-pub(crate) fn read_template(app: &App, body: &[u8]) -> Result<ChatRequest, ApiError> {
+pub(crate) fn read_template(app: &App, caller: &Caller, body: &[u8]) -> Result<ChatRequest, ApiError> {
     let mut body = parse_body(body, "", &mut IgnoredFields::default())?;
-    app.served.model.check_name(body.model.as_deref())?;
+    app.served.check_name(caller, body.model.as_deref())?;
     app.limits.check_messages("messages", body.messages.iter().map(Message::num_parts))?;
     let tools = tools(body.tools.take(), body.tool_choice.as_ref(), body.parallel_tool_calls, &app.limits)?;
     let mut chat = chat_request(&mut body)?;

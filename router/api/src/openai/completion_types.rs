@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trunkline_contract::range;
+use trunkline_generation::adapters::{LoraScale, Named};
 use trunkline_text::StopText;
 use utoipa::ToSchema;
 

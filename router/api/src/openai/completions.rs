@@ -19,6 +19,7 @@ use crate::respond;
 use trunkline_base::clock::unix_s;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::answer_memory::{repeated_ids_bytes, repeated_scores_bytes, repeated_text_bytes};
 use trunkline_generation::fold::{Folded, KeepTokens, rank};
 use trunkline_generation::generate::Usage;
@@ -63,8 +64,8 @@ pub(crate) fn parse_body(body: &[u8], ignored: &mut IgnoredFields) -> Result<Bod
 impl Call for Body {
     type Prompts = Completion;
 
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+    fn named(&self) -> Named<'_> {
+        self.names()
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Completion>, ApiError> {
@@ -146,7 +147,7 @@ impl Prompts for Completion {
         let head = Head {
             id: format!("cmpl-{}", trunkline_base::random::id()),
             created: unix_s(),
-            model: served.model.served_name.clone(),
+            model: params.model().to_owned(),
             system_fingerprint: system_fingerprint(&scope.shard),
         };
         let answer = CompletionAnswer { head, shown, tokenizer, echoed, num_choices };

@@ -21,7 +21,6 @@ const ON: &[&str] = &["true"];
 const ZERO: &[&str] = &["0", "0.0"];
 const EMPTY_LIST: &[&str] = &["[]"];
 const LEAVE_OUT: &str = "leave it out";
-const NO_ADAPTERS: &str = "adapters are not supported yet";
 const TEXT_ONLY: &str = "this server reads only text";
 
 /// Fields that are refused, because ignoring them would change the answer.
@@ -61,9 +60,7 @@ pub(super) const REFUSED: &[Refused] = &[
     refused("input_ids", &[], "use `prompt` of /v1/completions"),
     refused("task", &[], LEAVE_OUT),
     refused("guideline", &[], "put it into the messages"),
-    refused("adapter_id", &[], NO_ADAPTERS),
-    refused("lora", EMPTY_LIST, NO_ADAPTERS),
-    refused("lora_path", &[], NO_ADAPTERS),
+    refused("lora_path", &[], "use `model` or `adapter_id`"),
     refused("session_params", &["{}"], LEAVE_OUT),
     refused("bootstrap_host", &[], LEAVE_OUT),
     refused("bootstrap_room", &[], LEAVE_OUT),

@@ -74,13 +74,14 @@ async fn render<C: Call>(
     let scope = Scope::new(app, admitted.arrival, admitted.shard);
     let read = move |scope: &Scope, body: &[u8]| pipeline::check(scope, parse(body)?);
     let (scope, checked) = pipeline::read_body(scope, body, read).await?;
+    let model = checked.params.model().to_owned();
     let requests = pipeline::tokenize(&scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);
     let num_tokens: usize = requests.iter().map(|request| request.sequence.token_ids.len()).sum();
     memory.grow_to(num_tokens * TOKEN_BYTES)?;
     let prompt = |token_ids| RenderedPrompt {
         request_id: scope.arrival.id.to_string(),
-        model: app.served.model.served_name.clone(),
+        model: model.clone(),
         token_ids,
     };
     let prompts = requests.into_iter().map(|request| prompt(request.sequence.token_ids));

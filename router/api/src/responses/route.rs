@@ -26,6 +26,7 @@ use trunkline_base::clock::unix_s;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::Limits;
 use trunkline_base::tenants::Caller;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::fold::Folded;
 use trunkline_generation::generate::Usage;
 use trunkline_generation::grammars::{AskedGrammar, CompiledGrammar};
@@ -149,7 +150,7 @@ pub async fn input_tokens(State(app): State<Arc<App>>, request: Request) -> Resp
 async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError> {
     let read = |app: &App, caller: &Caller, body: &[u8]| {
         let body: CountBody = parse(body, ELSEWHERE, "")?;
-        app.served.model.check_name(body.model.as_deref())?;
+        app.served.check_name(caller, body.model.as_deref())?;
         let tools = tools(body.tools.as_deref(), body.tool_choice.as_ref(), None, &app.limits)?;
         let previous = body.previous_response_id.as_deref();
         let continued = Continued::find(body.input, body.instructions, previous, app, caller)?;
@@ -166,8 +167,8 @@ async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError
 impl Call for Body {
     type Prompts = Continuing;
 
-    fn model(&self) -> Option<&str> {
-        self.model.as_deref()
+    fn named(&self) -> Named<'_> {
+        Named::model(self.model.as_deref())
     }
 
     fn asked(mut self, scope: &Scope) -> Result<Asked<Continuing>, ApiError> {
@@ -200,7 +201,7 @@ impl Call for Body {
                 is_stored: self.store.unwrap_or(true) && app.responses.is_on(),
                 shows_tier: self.service_tier.is_some(),
                 top_p: self.top_p,
-                response: response(app, self),
+                response: response(self),
             },
         })
     }
@@ -234,6 +235,7 @@ impl Prompts for Continuing {
         added.shrink();
         let keeping = is_stored.then_some(added);
         let response = ResponseObject {
+            model: params.model().to_owned(),
             service_tier: shows_tier.then(|| openai_name(request.sequence.priority)),
             store: is_stored,
             temperature: f64::from(request.sequence.sampling.temperature),
@@ -263,7 +265,7 @@ impl pipeline::Answer for ResponseAnswer {
 }
 
 /// Returns the response before its first token, without what is not known yet.
-fn response(app: &App, body: Body) -> ResponseObject {
+fn response(body: Body) -> ResponseObject {
     let text = body.text.map_or_else(plain_text, |text| json!({"format": text.format.unwrap_or_else(plain)}));
     ResponseObject {
         id: format!("resp_{}", trunkline_base::random::id()),
@@ -272,7 +274,6 @@ fn response(app: &App, body: Body) -> ResponseObject {
         status: "in_progress",
         instructions: Echo::new(&body.instructions),
         max_output_tokens: body.max_output_tokens,
-        model: app.served.model.served_name.clone(),
         parallel_tool_calls: body.parallel_tool_calls.unwrap_or(true),
         previous_response_id: body.previous_response_id,
         reasoning: Echo::new(&body.reasoning.unwrap_or_default()),

@@ -12,6 +12,7 @@ use super::ErrorResponse;
 use crate::app::App;
 use crate::respond;
 use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
 use trunkline_http::parse;
 
 /// The body of a request for the text of tokens.
@@ -48,7 +49,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (caller, _place, body) = app.read(request, |app, _, body| read(app, body)).await?;
+    let (caller, _place, body) = app.read(request, read).await?;
     let mut memory = app.admission.answer_memory(&caller);
     let num_bytes = body.tokens.len() * size_of::<u32>();
     let write = move |model: &ModelText| {
@@ -64,9 +65,9 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     memory.hold(response).await
 }
 
-fn read(app: &App, body: &[u8]) -> Result<DetokenizeRequest, ApiError> {
+fn read(app: &App, caller: &Caller, body: &[u8]) -> Result<DetokenizeRequest, ApiError> {
     let body: DetokenizeRequest = parse(body, &[], "")?;
-    app.served.model.check_name(body.model.as_deref())?;
+    app.served.check_name(caller, body.model.as_deref())?;
     let vocab_size = app.served.model.text.tokenizer.vocab_size();
     if let Some((idx, id)) = body.tokens.iter().enumerate().find(|(_, id)| **id >= vocab_size) {
         let problem = format!("is {id}, but token ids are from 0 to {}", vocab_size.saturating_sub(1));

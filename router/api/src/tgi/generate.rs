@@ -23,6 +23,7 @@ use crate::respond;
 use crate::respond::ErrorForm;
 use crate::stream::Render;
 use trunkline_base::error::ApiError;
+use trunkline_generation::adapters::Named;
 use trunkline_generation::answer_memory::{repeated_scores_bytes, repeated_text_bytes};
 use trunkline_generation::fold::{Folded, KeepTokens, rank};
 use trunkline_generation::generate::{FinishReason, Output, OutputToken, Usage};
@@ -48,7 +49,6 @@ const NAMES: FieldNames = FieldNames {
 /// Fields of `parameters` that are refused, because ignoring them would change the answer.
 pub(super) const REFUSED: &[Refused] = &[
     Refused { field: "num_return_sequences", neutral: &["1"], hint: "use `best_of` with `details`" },
-    Refused { field: "adapter_id", neutral: &[], hint: "adapters are not supported yet" },
     Refused { field: "num_beams", neutral: &["1"], hint: "leave it out" },
     Refused { field: "length_penalty", neutral: &["1", "1.0"], hint: "leave it out" },
     Refused { field: "no_repeat_ngram_size", neutral: &["0"], hint: "use `repetition_penalty`" },
@@ -148,8 +148,8 @@ impl Generate {
 impl Call for Generate {
     type Prompts = Inputs;
 
-    fn model(&self) -> Option<&str> {
-        None
+    fn named(&self) -> Named<'_> {
+        Named { adapter_id: self.parameters.adapter_id.as_deref(), ..Named::default() }
     }
 
     fn asked(self, scope: &Scope) -> Result<Asked<Inputs>, ApiError> {

@@ -139,7 +139,7 @@ const TOKEN_BYTES: usize = 128;
 const CHAT_TOKEN_BYTES: usize = 256;
 
 async fn chat_answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let read = |app: &App, _: &Caller, body: &[u8]| openai::chat::read_template(app, body);
+    let read = |app: &App, caller: &Caller, body: &[u8]| openai::chat::read_template(app, caller, body);
     let (caller, _place, chat) = app.read(request, read).await?;
     let prompt = openai::chat::template(app, &caller, chat).await?;
     let mut memory = app.admission.answer_memory(&caller);
@@ -163,13 +163,13 @@ async fn chat_answer(app: &Arc<App>, request: Request) -> Result<Response, ApiEr
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let read = |app: &App, _: &Caller, bytes: &[u8]| {
+    let read = |app: &App, caller: &Caller, bytes: &[u8]| {
         let mut body: TokenizeRequest = parse(bytes, &[], "")?;
-        app.served.model.check_name(body.model.as_deref())?;
+        app.served.check_name(caller, body.model.as_deref())?;
         let (form, text) = body.form_and_text()?;
         let text = match text {
             Some(text) => Asked::Text(text),
-            None => Asked::Chat(openai::chat::read_template(app, bytes)?),
+            None => Asked::Chat(openai::chat::read_template(app, caller, bytes)?),
         };
         Ok((body, form, text))
     };

@@ -34,6 +34,8 @@ sampling_body! { tgi:
     #[derive(Debug, Default, Deserialize, ToSchema)]
     #[schema(as = GenerateParameters)]
     pub struct Parameters {
+        /// The name of an adapter that changes the model for this request.
+        pub adapter_id: Option<String>,
         /// The most tokens to generate; the default is 1024.
         #[schema(minimum = 1)]
         pub max_new_tokens: Option<i64>,

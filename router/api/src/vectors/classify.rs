@@ -70,7 +70,7 @@ pub async fn classify(State(app): State<Arc<App>>, request: Request) -> Response
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
     let body: ClassifyRequest = call.parse(body, &[]).await?;
-    app.served.model.check_name(body.model.as_deref())?;
+    call.choose(body.model.as_deref())?;
     let labels = call.labels()?.to_vec();
     let model = call.model().to_owned();
     let cut = Cut::of_field(body.truncate_prompt_tokens);

@@ -111,7 +111,7 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Respon
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
     let body: EmbeddingRequest = call.parse(body, REFUSED_FOR_EMBEDDINGS).await?;
-    app.served.model.check_name(body.model.as_deref())?;
+    call.choose(body.model.as_deref())?;
     call.expect_embeddings()?;
     let num_elements = dimensions(body.dimensions, call.shard().vector_size())?;
     let model = call.model().to_owned();

@@ -25,6 +25,7 @@ use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_QUESTION_BYTES, MAX_VECTOR_INPUTS};
 use trunkline_base::tenants::Caller;
 use trunkline_engine::shard::{ShardInfo, Vectors as VectorInfo};
+use trunkline_generation::adapters::{Chosen, Named};
 use trunkline_generation::admission::Admitted;
 use trunkline_generation::answer_memory::AnswerMemory;
 use trunkline_generation::place::Place;
@@ -297,6 +298,7 @@ pub(crate) struct Call {
     scope: Scope,
     permit: Place,
     info: VectorInfo,
+    adapter: Option<Chosen>,
     path: String,
     ignored: IgnoredFields,
 }
@@ -344,7 +346,7 @@ impl Call {
             _ => u32::MAX,
         };
         scope.validator.allow_whole_context(most);
-        Ok((Self { scope, permit, info, path, ignored: IgnoredFields::default() }, body))
+        Ok((Self { scope, permit, info, adapter: None, path, ignored: IgnoredFields::default() }, body))
     }
 
     /// Parses the body. `refused` are fields of the route besides those of all routes.
@@ -374,8 +376,16 @@ impl Call {
         if self.info.labels.is_empty() { Err(ApiError::NoClasses) } else { Ok(&self.info.labels) }
     }
 
+    /// Takes the name of the model or of an adapter.
+    fn choose(&mut self, model: Option<&str>) -> Result<(), ApiError> {
+        self.adapter = self.scope.app.served.choose(&self.scope.arrival.caller, Named::model(model))?;
+        Ok(())
+    }
+
+    /// Returns the name of the model in the answer.
     fn model(&self) -> &str {
-        &self.scope.app.served.model.served_name
+        let own = &self.scope.app.served.model.served_name;
+        self.adapter.as_ref().map_or(own, |adapter| &adapter.shown)
     }
 
     fn shard(&self) -> &ShardInfo {
@@ -384,7 +394,7 @@ impl Call {
 
     /// Computes the vectors of inputs. `field` names them in errors.
     async fn vectors(self, inputs: Inputs, field: &'static str, cut: Cut) -> Result<Answered, ApiError> {
-        let Self { scope, permit, info, path, ignored } = self;
+        let Self { scope, permit, info, adapter, path, ignored } = self;
         let (app, caller) = (scope.app.clone(), scope.arrival.caller.clone());
         let num_inputs = inputs.asked.len();
         if num_inputs == 0 {
@@ -407,7 +417,8 @@ impl Call {
         memory.grow_to(answer_bytes)?;
         let names = FieldNames { prompt: field, ..FieldNames::default() };
         let raw = RawParams { names, ..RawParams::default() };
-        let params = scope.validator.check(&scope.arrival, raw, None)?;
+        let mut params = scope.validator.check(&scope.arrival, raw, None)?.with_adapter(adapter);
+        params.open_adapter(&app.served.adapters).await?;
         let encoding = Encoding {
             asks_about_pairs: info.asks_about_pairs,
             max_tokens: cut.max_tokens(scope.validator.prompt.max_input_tokens)?,

@@ -204,7 +204,7 @@ pub async fn rerank_tei(State(app): State<Arc<App>>, request: Request) -> Respon
 async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
     let body: RerankRequest = call.parse(body, REFUSED_FOR_RANKS).await?;
-    app.served.model.check_name(body.model.as_deref())?;
+    call.choose(body.model.as_deref())?;
     check_count("documents", body.documents.as_ref().map_or(0, Vec::len))?;
     check_count("texts", body.texts.as_ref().map_or(0, Vec::len))?;
     let (documents, is_tei) = match (body.documents, body.texts) {
@@ -333,7 +333,7 @@ pub async fn score(State(app): State<Arc<App>>, request: Request) -> Response {
 async fn answer_score(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let (mut call, body) = Call::admit(app, request).await?;
     let body: ScoreRequest = call.parse(body, &[]).await?;
-    app.served.model.check_name(body.model.as_deref())?;
+    call.choose(body.model.as_deref())?;
     let (queries, documents) = (body.text_1.into_list(), body.text_2.into_list());
     if queries.len() != 1 && queries.len() != documents.len() {
         let problem =

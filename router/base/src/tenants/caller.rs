@@ -69,6 +69,12 @@ impl Caller {
         self.is_admin
     }
 
+    /// Returns true if the caller may use the adapter with this name, and may know of it.
+    pub fn may_use_adapter(&self, name: &str) -> bool {
+        let allowed = self.tenant.as_ref().and_then(|tenant| tenant.adapters.as_ref());
+        allowed.is_none_or(|allowed| allowed.contains(name))
+    }
+
     /// Returns true if the caller may see what is cached under `salt`, as its tenant or as an admin.
     pub fn may_see(&self, salt: &Salt) -> bool {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())

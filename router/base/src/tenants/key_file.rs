@@ -7,6 +7,7 @@
 //! share = 2                      # weight of its guaranteed share of the KV cache; default `weight`
 //! max_priority = "high"          # highest priority class that it may use: high, normal or low; default normal
 //! admin = true                   # may see which prefixes other tenants have cached; default false
+//! adapters = ["sql", "chat"]     # the adapters that it may use; all if absent
 //! requests_per_minute = 60       # no limit if absent, like the next two
 //! tokens_per_minute = 100000     # prompt and output tokens together
 //! max_concurrent_requests = 8    # each output counts as one
@@ -19,6 +20,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use trunkline_scheduler::{MAX_WEIGHT, Priority};
+use trunkline_settings::is_adapter_name;
 
 use super::key_ring::{
     DuplicateKey, KeyDigest, KeyRing, MAX_NAME_BYTES, MAX_SHARE, Tenant, digest, key_problem,
@@ -121,6 +123,14 @@ impl Reader<'_> {
                     tenant.is_admin =
                         value.get_ref().as_bool().ok_or_else(|| self.error(value.span(), problem))?;
                 }
+                "adapters" => {
+                    let mut names = Vec::new();
+                    self.texts(value, "adapters", &mut names, |name| match is_adapter_name(name) {
+                        true => Ok(name.to_owned()),
+                        false => Err("an adapter of this tenant has a name that no adapter can have".to_owned()),
+                    })?;
+                    tenant.adapters = Some(names.into_iter().map(|(name, _)| name).collect());
+                }
                 "keys" => self.texts(value, "keys", &mut digests, |key| match key_problem(key) {
                     Some(problem) => Err(format!("a key of this tenant {problem}")),
                     None => Ok(digest(key.as_bytes())),
@@ -134,8 +144,8 @@ impl Reader<'_> {
                 })?,
                 _ => {
                     let problem = "unknown name in a tenant's table; hint: use `keys`, `key_sha256`, `weight`, \
-                                   `share`, `max_priority`, `admin`, `requests_per_minute`, `tokens_per_minute` or \
-                                   `max_concurrent_requests`";
+                                   `share`, `max_priority`, `admin`, `adapters`, `requests_per_minute`, \
+                                   `tokens_per_minute` or `max_concurrent_requests`";
                     return Err(self.error(key.span(), problem));
                 }
             }
@@ -182,12 +192,12 @@ impl Reader<'_> {
     }
 
     /// Reads a string or a list of strings.
-    fn texts(
+    fn texts<T>(
         &self,
         value: &Spanned<DeValue<'_>>,
         field: &str,
-        out: &mut Vec<(KeyDigest, Range<usize>)>,
-        parse: impl Fn(&str) -> Result<KeyDigest, String>,
+        out: &mut Vec<(T, Range<usize>)>,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<(), KeyFileError> {
         let mut take = |value: &Spanned<DeValue<'_>>| {
             let text = value.get_ref().as_str();

@@ -1,5 +1,6 @@
 //! The digests of all keys, and their tenants. The keys themselves are not kept.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct Tenant {
     pub max_priority: Priority,
     /// True if it may see which prefixes other tenants have cached.
     pub is_admin: bool,
+    /// The adapters that it may use; `None` is all.
+    pub adapters: Option<BTreeSet<String>>,
     pub limits: TenantLimits,
 }
 
@@ -43,6 +46,7 @@ impl Tenant {
             share: 1,
             max_priority: Priority::Normal,
             is_admin: false,
+            adapters: None,
             limits: TenantLimits::default(),
         }
     }

@@ -1,5 +1,6 @@
 //! The connection to the shard: the generated service, the link that keeps a Step stream open, and the health poll.
 
+mod adapters;
 mod client;
 mod health;
 mod info;
@@ -8,6 +9,7 @@ mod local_store;
 mod masks;
 mod store;
 
+pub use adapters::{OpenAdapterError, OpenedAdapter, open_adapter};
 pub use client::connect;
 pub use health::{Check, HangWatch, Health, watch_health};
 pub use info::{ShardInfo, Vectors};

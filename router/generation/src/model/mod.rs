@@ -8,7 +8,6 @@ use trunkline_reply::ToolFormat;
 use trunkline_text::{ModelText, TextError};
 
 use trunkline_base::clock::unix_s;
-use trunkline_base::error::ApiError;
 
 pub use reply_style::{CallIds, Choice, ReplyStyle};
 
@@ -48,15 +47,8 @@ impl Model {
         Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
     }
 
-    /// Checks the `model` field of a request.
-    pub fn check_name(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        match asked {
-            Some(name) if name != self.served_name && !MODEL_ALIASES.contains(&name) => {
-                // A name may be as long as the body, so the error repeats only its start.
-                let model = name.chars().take(128).collect();
-                Err(ApiError::UnknownModel { model, served: self.served_name.clone() })
-            }
-            _ => Ok(()),
-        }
+    /// Returns true if clients call the model by this name.
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.served_name || MODEL_ALIASES.contains(&name)
     }
 }

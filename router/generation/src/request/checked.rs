@@ -17,6 +17,7 @@ use super::raw::{FieldNames, RawParams};
 use super::ready::{Delivery, GenerationRequest, Prompt};
 use super::retention::{Breakpoint, to_ms};
 use super::tokens::{PromptLogprobsField, TokenFields};
+use crate::adapters::{Adapters, Chosen};
 use crate::model::Model;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{MAX_STOP_BYTES, MAX_TOP_LOGPROBS, ServerLimits};
@@ -164,6 +165,7 @@ impl Validator {
                 special_tokens: raw.tokens.special_tokens(),
                 stops: raw.stops,
                 stop_text: raw.stop_text,
+                adapter: None,
                 sections: None,
             },
             sequence: SequenceRequest {
@@ -182,6 +184,7 @@ impl Validator {
             takes_breakpoints: !is_decided,
             speculates: raw.speculation != Some(false),
             prediction: raw.prediction,
+            model: self.model.served_name.as_str().into(),
         })
     }
 
@@ -283,9 +286,36 @@ pub struct CheckedParams {
     takes_breakpoints: bool,
     speculates: bool,
     prediction: Option<String>,
+    /// The name of the model in the answer.
+    model: Arc<str>,
 }
 
 impl CheckedParams {
+    /// Names the adapter of the request.
+    pub fn with_adapter(self, adapter: Option<Chosen>) -> Self {
+        let model = adapter.as_ref().map_or(self.model, |chosen| chosen.shown.clone());
+        Self { model, delivery: Delivery { adapter, ..self.delivery }, ..self }
+    }
+
+    /// Opens the adapter, if there is one, before the request's deadline. Only then the request can be computed.
+    pub async fn open_adapter(&mut self, adapters: &Arc<Adapters>) -> Result<(), ApiError> {
+        let Delivery { adapter, deadline, .. } = &self.delivery;
+        let Some(adapter) = adapter else { return Ok(()) };
+        let adding = adapter.add_to(&mut self.sequence, adapters);
+        match deadline {
+            Some(deadline) => {
+                let added = tokio::time::timeout_at(deadline.at, adding).await;
+                added.map_err(|_| deadline.exceeded())?
+            }
+            None => adding.await,
+        }
+    }
+
+    /// Returns the name of the model in the answer: the adapter's as the request gave it, or the model's own.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
     /// Returns the client's guess at much of the output, if drafts may use it.
     pub fn prediction(&self) -> Option<&str> {
         self.prediction.as_deref().filter(|_| self.speculates)

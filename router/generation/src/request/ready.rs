@@ -8,6 +8,7 @@ use trunkline_text::{DecodeSpecial, StopText};
 use super::deadline::Deadline;
 use super::raw::FieldNames;
 use super::retention::Breakpoint;
+use crate::adapters::Chosen;
 use crate::grammars::CompiledGrammar;
 use trunkline_base::request_id::RequestId;
 
@@ -47,6 +48,8 @@ pub struct Delivery {
     /// Strings that end the output; none is empty.
     pub stops: Vec<String>,
     pub stop_text: StopText,
+    /// The adapter of the request, if it names one.
+    pub adapter: Option<Chosen>,
     /// Tells reasoning from content, where only content is searched for stop strings. `None` if all is content.
     pub sections: Option<Sections>,
 }

@@ -9,7 +9,8 @@ use trunkline_grammar::GrammarLimits;
 use trunkline_router::args::{reasoning_format, tool_format};
 use trunkline_scheduler::{PolicyKind, Watermark};
 use trunkline_settings::{
-    Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, ServeSettings, Server, ToolCallParser,
+    Adapters, Choice as _, EvictionPolicy, ReasoningParser, Replies, RouterCache, ServeSettings, Server,
+    ToolCallParser,
 };
 
 #[test]
@@ -45,12 +46,14 @@ fn limits_are_those_of_the_settings() {
     settings.server = Server { graceful_termination_timeout, ..Server::default() };
     settings.replies = Replies { watermark_gamma: 0.25, watermark_delta: 1.5, ..Replies::default() };
     settings.cache = RouterCache { max_pinned_share: 23, ..RouterCache::default() };
+    settings.adapters = Adapters { lora: vec!["a=/a".into()], lora_folder: None };
     let wanted = ServerLimits {
         requests: limits,
         graceful_termination_timeout,
         eviction_policy: PolicyKind::Worth,
         max_pinned_percent: 23,
         watermark: Watermark { gamma: 0.25, delta: 1.5, key: DEFAULT_KEY },
+        adapters: settings.adapters.clone(),
         timeouts: Timeouts::default(),
         spare_connections: SPARE_CONNECTIONS,
         max_answers_bytes: MAX_ANSWERS_BYTES,

@@ -41,3 +41,12 @@ fn a_cache_salt_named_like_the_marker_is_no_tenant() {
     assert_eq!(Salt::of_tenant("a").with_cache_salt("b").tenant(), Some("a"));
     assert_ne!(Salt::default().with_cache_salt(""), Salt::default());
 }
+
+#[test]
+fn each_scale_of_an_adapter_has_a_hash_of_its_own() {
+    let hash = AdapterHash([7; 32]);
+    assert_eq!(hash.scaled(1.0), hash);
+    let hashes = [0.5, 1.0, 2.0, -1.0].map(|scale| hash.scaled(scale));
+    assert_eq!(BTreeSet::from(hashes).len(), hashes.len());
+    assert_ne!(hash.scaled(0.5), AdapterHash([8; 32]).scaled(0.5));
+}

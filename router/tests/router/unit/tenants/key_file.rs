@@ -7,7 +7,7 @@ const SECRET: &str = "sk-secret-0123456789";
 #[test]
 fn tenants_have_keys_shares_and_limits() {
     let ring = read(
-        "[tenants.alice]\nkeys = [\"sk-secret-0123456789\", \"sk-secret-9876543210\"]\nshare = 2\nadmin = true\n\
+        "[tenants.alice]\nkeys = [\"sk-secret-0123456789\", \"sk-secret-9876543210\"]\nshare = 2\nadmin = true\nadapters = [\"sql\"]\n\
          requests_per_minute = 60\ntokens_per_minute = 100_000\nmax_concurrent_requests = 8\n\
          [tenants.bob]\nkey_sha256 = \"9af15b336e6a9619928537df30b2e6a2376569fcf9d7e773eccede65606529a0\"\n",
     )
@@ -19,9 +19,11 @@ fn tenants_have_keys_shares_and_limits() {
         tokens_per_minute: Some(100_000),
         max_concurrent_requests: Some(8),
     };
-    assert_eq!(*alice, Tenant { share: 2, is_admin: true, limits, ..Tenant::new("alice") });
+    let adapters = Some(["sql".to_owned()].into());
+    assert_eq!(*alice, Tenant { share: 2, is_admin: true, adapters, limits, ..Tenant::new("alice") });
     let bob = ring.tenants().iter().find(|tenant| tenant.name == "bob").unwrap();
     assert_eq!((bob.share, bob.is_admin, bob.limits), (1, false, TenantLimits::default()));
+    assert_eq!(bob.adapters, None);
 }
 
 #[test]

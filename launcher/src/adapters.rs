@@ -1,0 +1,33 @@
+//! `trunkline adapters`: the adapters of a running server.
+
+use crate::cache::ServerArgs;
+use crate::cache::render::size;
+use crate::cache::server::{Adapter, Server, ServerError};
+use crate::cache::trust::Trust;
+use crate::error::LauncherError;
+use crate::{control, table};
+
+const UNKNOWN: &str = "-";
+
+/// Returns the table of the adapters of the server that the arguments name, or of one on this machine.
+pub(crate) fn run(pid: Option<i32>, args: &ServerArgs) -> Result<String, LauncherError> {
+    let failed = |error: ServerError| LauncherError::Cache(error.into());
+    let server = match args.server()? {
+        Some(server) => server,
+        // Nobody else can answer on a socket that the launcher has bound, so its certificate proves nothing more.
+        None => {
+            Server::new(&control::status_of(pid, "adapters")?.url, None, Trust::Anybody).map_err(failed)?
+        }
+    };
+    let head = ["NAME", "RANK", "SIZE", "STATE"].map(str::to_owned);
+    let rows = server.adapters().map_err(failed)?.into_iter().map(row);
+    Ok(table::render(&[head].into_iter().chain(rows).collect::<Vec<_>>()))
+}
+
+fn row(adapter: Adapter) -> [String; 4] {
+    let Adapter { name, state, rank, num_bytes, problem } = adapter;
+    let unknown = || UNKNOWN.to_owned();
+    let rank = rank.map_or_else(unknown, |rank| rank.to_string());
+    let state = problem.map_or_else(|| state.clone(), |problem| format!("{state}: {problem}"));
+    [name, rank, num_bytes.map_or_else(unknown, size), state]
+}

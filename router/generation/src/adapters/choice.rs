@@ -1,0 +1,176 @@
+//! The adapter that a request names.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use trunkline_scheduler::{AdapterUse, SequenceRequest};
+use utoipa::ToSchema;
+
+use super::{Adapter, Adapters};
+use crate::model::Model;
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
+
+/// The largest factor of an adapter, in either direction.
+const MAX_SCALE: f32 = 100.0;
+/// The most characters of an unknown name that an error repeats. A name may be as long as the body.
+const MAX_SHOWN_CHARS: usize = 128;
+
+/// An element of llama.cpp's field `lora`.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, ToSchema)]
+pub struct LoraScale {
+    /// The adapter's place in `GET /lora-adapters`.
+    pub id: i64,
+    /// The factor of what the adapter adds to the model's weights; 0 leaves it out.
+    pub scale: f64,
+}
+
+/// The fields of a request that name the model and its adapter.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Named<'a> {
+    pub model: Option<&'a str>,
+    /// TGI's field.
+    pub adapter_id: Option<&'a str>,
+    /// llama.cpp's field.
+    pub lora: &'a [LoraScale],
+}
+
+impl<'a> Named<'a> {
+    /// The fields of a dialect that has only the model's name.
+    pub fn model(model: Option<&'a str>) -> Self {
+        Self { model, ..Self::default() }
+    }
+}
+
+/// The adapter of a request.
+#[derive(Clone)]
+pub struct Chosen {
+    adapter: Arc<Adapter>,
+    /// The name of the model in the answer, as the request gave it.
+    pub shown: Arc<str>,
+    scale: f32,
+}
+
+impl Chosen {
+    /// Opens the adapter and adds it to a sequence.
+    pub async fn add_to(
+        &self,
+        sequence: &mut SequenceRequest,
+        adapters: &Arc<Adapters>,
+    ) -> Result<(), ApiError> {
+        let opened = adapters.open(&self.adapter).await.map_err(|not_open| not_open.error(&self.adapter))?;
+        sequence.salt.adapter = Some(opened.content_hash.scaled(self.scale));
+        let (path, content_hash) = (opened.path.clone(), opened.content_hash);
+        sequence.adapter = Some(AdapterUse { path, content_hash, scale: self.scale });
+        Ok(())
+    }
+
+    pub fn adapter(&self) -> &Adapter {
+        &self.adapter
+    }
+
+    /// Returns the error for a sequence whose adapter the shard could not load. The next request opens it again.
+    pub fn failed(&self, problem: String) -> ApiError {
+        self.adapter.forget();
+        ApiError::AdapterFailed { name: self.adapter.name.clone(), problem }
+    }
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} × {}", self.shown, self.scale)
+    }
+}
+
+impl PartialEq for Chosen {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.adapter, &other.adapter) && self.shown == other.shown && self.scale == other.scale
+    }
+}
+
+impl Adapters {
+    /// Returns the adapter that a request names, or `None` for the model alone.
+    pub fn choose(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        named: Named<'_>,
+    ) -> Result<Option<Chosen>, ApiError> {
+        let by_model = self.by_name(model, caller, named.model)?;
+        let by_id = self.by_name(model, caller, named.adapter_id)?;
+        let by_lora = self.by_scales(caller, named.lora)?;
+        let mut chosen: Option<Chosen> = None;
+        for (field, next) in [("model", by_model), ("adapter_id", by_id), ("lora", by_lora)] {
+            let Some(next) = next else { continue };
+            if chosen.as_ref().is_some_and(|chosen| !Arc::ptr_eq(&chosen.adapter, &next.adapter)) {
+                let problem = "names another adapter than `model` or `adapter_id`; hint: name only one";
+                return Err(ApiError::value(field, problem));
+            }
+            // The answer has the name of the first field, and `lora` alone has a scale.
+            chosen = Some(Chosen { shown: chosen.map_or(next.shown, |chosen| chosen.shown), ..next });
+        }
+        if chosen.is_some() && !self.has_slots() {
+            return Err(ApiError::NoAdapters);
+        }
+        Ok(chosen)
+    }
+
+    /// Finds `NAME` or `MODEL:NAME`.
+    fn by_name(
+        &self,
+        model: &Model,
+        caller: &Caller,
+        asked: Option<&str>,
+    ) -> Result<Option<Chosen>, ApiError> {
+        let Some(asked) = asked.filter(|asked| !model.is_named(asked)) else { return Ok(None) };
+        let find = |name: &str| caller.may_use_adapter(name).then(|| self.find(name)).flatten();
+        let behind_model = asked.rsplit_once(':').filter(|(base, _)| model.is_named(base));
+        let adapter = find(asked).or_else(|| find(behind_model?.1));
+        let adapter = adapter.ok_or_else(|| ApiError::UnknownModel {
+            model: asked.chars().take(MAX_SHOWN_CHARS).collect(),
+            served: model.served_name.clone(),
+            adapters: self.hints(caller),
+        })?;
+        Ok(Some(Chosen { adapter, shown: asked.into(), scale: 1.0 }))
+    }
+
+    fn by_scales(&self, caller: &Caller, scales: &[LoraScale]) -> Result<Option<Chosen>, ApiError> {
+        if scales.is_empty() {
+            return Ok(None);
+        }
+        if !self.has_slots() {
+            return Err(ApiError::NoAdapters);
+        }
+        let listed = self.list(caller);
+        let mut chosen: Option<Chosen> = None;
+        for (idx, LoraScale { id, scale }) in scales.iter().enumerate() {
+            let adapter = usize::try_from(*id).ok().and_then(|id| listed.get(id)).ok_or_else(|| {
+                let problem = format!(
+                    "is {id}, but there are {} adapters; hint: see `GET /lora-adapters`",
+                    listed.len()
+                );
+                ApiError::value(format!("lora[{idx}].id"), problem)
+            })?;
+            let scale = *scale as f32;
+            // JSON has no NaN.
+            if scale.abs() > MAX_SCALE {
+                let problem = format!("is {scale}, must be from -{MAX_SCALE} to {MAX_SCALE}");
+                return Err(ApiError::value(format!("lora[{idx}].scale"), problem));
+            }
+            if scale == 0.0 {
+                continue;
+            }
+            if let Some(other) = &chosen {
+                let (a, b) = (&other.adapter.name, &adapter.name);
+                let problem = format!("has scales for `{a}` and `{b}`, but a request can use one adapter");
+                return Err(ApiError::value("lora", problem));
+            }
+            // One of the folder may not be registered yet.
+            let adapter = self.find(&adapter.name).unwrap_or_else(|| adapter.clone());
+            let shown = adapter.name.clone();
+            chosen = Some(Chosen { adapter, shown, scale });
+        }
+        Ok(chosen)
+    }
+}
