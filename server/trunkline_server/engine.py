@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trunkline_server._proto.shard_pb2 import AdapterLoad, Chunk, SequenceResult, SequenceStart, StepPlan
-    from trunkline_server.adapters.loader import AdapterLoader
-    from trunkline_server.backends.interface import Backend, LateMasks, Store
+    from trunkline_server.backends.interface import Adapters, Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Engine:
 
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
-        self._adapters: AdapterLoader | None = None
+        self._adapters: Adapters | None = None
         self._woken = threading.Event()
         # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
         self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
@@ -62,7 +61,7 @@ class Engine:
         # reason.
         self._sequences: dict[int, str | None] = {}
 
-    def load_adapters_with(self, loader: AdapterLoader) -> None:
+    def load_adapters_with(self, loader: Adapters) -> None:
         """Sets what loads the adapters of plans. It must `wake` this engine after each load."""
         self._adapters = loader
 

@@ -11,23 +11,19 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import grpc
 
 from trunkline_server._kernels import MAX_PLAN_MESSAGE_BYTES, MAX_RESULT_MESSAGE_BYTES
 from trunkline_server._proto import shard_pb2
-from trunkline_server.backends.interface import BackendInfo, Store
+from trunkline_server.backends.interface import Adapters, BackendInfo, Store
 from trunkline_server.errors import InvalidArgument, PlanError, UserError
 from trunkline_server.loop import EngineLoop
 from trunkline_server.models.config import ModelShape
 from trunkline_server.named_masks import NamedMasks
 from trunkline_server.plan_checks import read_request
 from trunkline_server.stream import StepStream, StreamEnd
-
-if TYPE_CHECKING:
-    from trunkline_server.adapters.loader import AdapterLoader
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +59,7 @@ class ShardService:
         model: ModelShape,
         backend: BackendInfo,
         store: Store | None,
-        adapters: AdapterLoader | None,
+        adapters: Adapters | None,
         loop: EngineLoop,
         on_bug: Callable[[BaseException], None],
     ) -> None:
@@ -117,12 +113,13 @@ class ShardService:
         self, request: shard_pb2.OpenAdapterRequest, context: grpc.ServicerContext
     ) -> shard_pb2.OpenAdapterResponse:
         """Looks at an adapter beside the steps."""
-        if self._adapters is None:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this shard takes no adapters")
         try:
+            if self._adapters is None:
+                raise InvalidArgument("this shard takes no adapters", hint="start the server with `--lora`")
             return self._adapters.open(request.source)
         except UserError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise AssertionError("`abort` raises") from error
 
     def Health(self, request: shard_pb2.HealthRequest, context: grpc.ServicerContext) -> shard_pb2.HealthResponse:
         """Answers at once, even while a step runs."""

@@ -24,7 +24,7 @@ from trunkline_server._proto.shard_pb2 import (
     StepResult,
     TokenLogprob,
 )
-from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, BackendInfo, Store, failure
+from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, AdapterSlots, BackendInfo, Store, failure
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 
@@ -71,6 +71,7 @@ class FakeBackend:
         num_window_parts: int = 0,
         max_draft_tokens: int = 3,
         max_own_drafts: int = 2,
+        num_adapter_slots: int = 0,
         on_step: Callable[[Sequence[Chunk]], None] | None = None,
     ) -> None:
         self.info = BackendInfo(
@@ -91,6 +92,7 @@ class FakeBackend:
             window_size=window_size,
             max_draft_tokens=max_draft_tokens,
             max_own_drafts=max_own_drafts,
+            num_adapter_slots=num_adapter_slots,
         )
         self.on_step = on_step
         self.num_resets = 0
@@ -102,7 +104,7 @@ class FakeBackend:
         self.window_parts: set[int] = set()
         self.fake_store = FakeStore(self._pool) if has_store else None
         self.store: Store | None = self.fake_store
-        self.adapters = None
+        self.adapters: AdapterSlots | None = None
         self._caller = 0
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+from tests.fakes.adapters import FakeLoader
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from trunkline_server._proto import shard_pb2
 from trunkline_server.engine import Engine
@@ -31,9 +32,13 @@ class Shard:
         self.backend = backend
         self.socket_path = socket_path
         self.bugs: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-        self.loop = EngineLoop(Engine(backend, vocab_size=VOCAB_SIZE), self.bugs.put)
+        engine = Engine(backend, vocab_size=VOCAB_SIZE)
+        loader = FakeLoader() if backend.info.num_adapter_slots else None
+        if loader is not None:
+            engine.load_adapters_with(loader)
+        self.loop = EngineLoop(engine, self.bugs.put)
         self.server = ShardServer(
-            ShardService(MODEL, backend.info, backend.store, None, self.loop, self.bugs.put), socket_path
+            ShardService(MODEL, backend.info, backend.store, loader, self.loop, self.bugs.put), socket_path
         )
 
 
@@ -55,11 +60,12 @@ class Client:
     def __init__(self, socket_path: Path) -> None:
         # With its own channel pool, because gRPC would share a connection between channels to one address.
         self._channel = grpc.insecure_channel(f"unix:{socket_path}", options=[("grpc.use_local_subchannel_pool", 1)])
-        self._describe, self._health = (
+        self._describe, self._health, self._open_adapter = (
             self._channel.unary_unary(f"/{SERVICE_NAME}/{name}", request.SerializeToString, response.FromString)
             for name, request, response in (
                 ("Describe", shard_pb2.DescribeRequest, shard_pb2.DescribeResponse),
                 ("Health", shard_pb2.HealthRequest, shard_pb2.HealthResponse),
+                ("OpenAdapter", shard_pb2.OpenAdapterRequest, shard_pb2.OpenAdapterResponse),
             )
         )
         self._store_contents = self._channel.unary_stream(
@@ -86,6 +92,9 @@ class Client:
 
     def health(self) -> shard_pb2.HealthResponse:
         return self._health(shard_pb2.HealthRequest(), timeout=DEADLINE_S)
+
+    def open_adapter(self, source: str) -> shard_pb2.OpenAdapterResponse:
+        return self._open_adapter(shard_pb2.OpenAdapterRequest(source=source), timeout=DEADLINE_S)
 
     def open(self) -> Stream:
         return Stream(self._step)

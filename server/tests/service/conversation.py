@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor, json_format, message
+from tests.fakes.adapters import FakeLoader
 from tests.fakes.backend import VOCAB_SIZE, FakeBackend
 from tests.fakes.shard import MODEL
 from trunkline_server._proto import shard_pb2 as pb
@@ -30,7 +31,7 @@ _INT64_TYPES = (descriptor.FieldDescriptor.TYPE_UINT64, descriptor.FieldDescript
 
 def backend() -> FakeBackend:
     """Returns the backend with which the conversation was recorded."""
-    return FakeBackend(has_store=True, reads_other_stores=True)
+    return FakeBackend(has_store=True, reads_other_stores=True, num_adapter_slots=2)
 
 
 def windowed_backend() -> FakeBackend:
@@ -45,6 +46,8 @@ def record() -> list[dict[str, Any]]:
 def _record(fake: FakeBackend, stream: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs the plans of a stream, two ahead, and returns the lines."""
     engine = Engine(fake, vocab_size=VOCAB_SIZE)
+    if fake.info.num_adapter_slots:
+        engine.load_adapters_with(FakeLoader())
     lines: list[dict[str, Any]] = [{"describe": to_json(describe(MODEL, fake.info))}]
     results: list[dict[str, Any]] = []
     named_masks = NamedMasks()

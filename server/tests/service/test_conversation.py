@@ -60,6 +60,6 @@ def test_recorded_conversation_shows_every_field_of_the_plan_and_the_result() ->
             walk(json_format.ParseDict({**line["result"], "device_time_us": 1, "draft_time_us": 1}, pb.StepResult()))
     names = ("StepPlan", "SequenceStart", "SamplingParams", "BlockCopy", "Chunk", "BlockStore", "Restore",
              "BlockRestore", "StepResult", "SequenceResult", "SampledToken", "TokenLogprob",
-             "SequenceError", "LateMask")  # fmt: skip
+             "SequenceError", "LateMask", "AdapterLoad")  # fmt: skip
     declared = {f.full_name for name in names for f in pb.DESCRIPTOR.message_types_by_name[name].fields}
     assert declared - seen == set()

@@ -32,7 +32,7 @@ class _Loaded(NamedTuple):
 
 
 class AdapterLoader:
-    """Opens adapters on the caller's thread, and loads them on its own. wake: called after each load."""
+    """Implements `Adapters`: opens on the caller's thread, and loads on its own. wake: called after each load."""
 
     def __init__(self, slots: AdapterSlots, config: ModelConfig, max_rank: int, wake: Callable[[], None]) -> None:
         self._slots = slots
@@ -45,7 +45,6 @@ class AdapterLoader:
         threading.Thread(target=self._run, name="adapters", daemon=True).start()
 
     def open(self, source: str) -> OpenAdapterResponse:
-        """Answers `OpenAdapter`. May be called from any thread, and reads the whole adapter. Raises UserError."""
         adapter = open_adapter(hub.resolve_adapter(source), self._config, self._max_rank)
         return OpenAdapterResponse(
             # The path that `open_adapter` takes, which for PEFT is the folder of the file.
@@ -56,12 +55,10 @@ class AdapterLoader:
         )
 
     def begin(self, load: AdapterLoad) -> None:
-        """Empties a slot and begins to load an adapter into it. Called only by the engine loop."""
         self._slots.put(load.slot, None)
         self._loads.put((self._stream, load))
 
     def take_outcomes(self) -> list[AdapterOutcome]:
-        """Puts the adapters that are loaded into their slots. Called only by the engine loop, between steps."""
         outcomes = []
         while not self._loaded.empty():
             stream, slot, packed, problem = self._loaded.get()
@@ -73,7 +70,6 @@ class AdapterLoader:
         return outcomes
 
     def reset(self) -> None:
-        """Forgets the loads in progress. Called only by the engine loop."""
         self._stream += 1
 
     def _run(self) -> None:

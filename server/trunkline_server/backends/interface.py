@@ -10,7 +10,10 @@ from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES
 from trunkline_server._proto.shard_pb2 import (
     SEQUENCE_ERROR_CODE_INVALID_PLAN,
     SEQUENCE_ERROR_CODE_NOT_FINITE,
+    AdapterLoad,
+    AdapterOutcome,
     Chunk,
+    OpenAdapterResponse,
     Restore,
     SamplingParams,
     SequenceError,
@@ -158,6 +161,24 @@ class AdapterSlots(Protocol):
 
     def put(self, slot: int, packed: PackedAdapter | None) -> None:
         """Puts an adapter into a slot, or empties the slot. No started sequence may name it."""
+
+
+class Adapters(Protocol):
+    """Opens adapters, and loads them into the slots of a backend beside the steps."""
+
+    def open(self, source: str) -> OpenAdapterResponse:
+        """Answers `OpenAdapter`. May be called from any thread, and may take long. Raises UserError."""
+        ...
+
+    def begin(self, load: AdapterLoad) -> None:
+        """Empties a slot and begins to load an adapter into it. Raises ValueError if a sequence uses the slot."""
+
+    def take_outcomes(self) -> list[AdapterOutcome]:
+        """Puts the adapters that are loaded into their slots. Called only between steps."""
+        ...
+
+    def reset(self) -> None:
+        """Forgets the loads in progress, for a new Step stream."""
 
 
 @runtime_checkable

@@ -67,7 +67,7 @@ def _without_padding(b: Tensor) -> tuple[Tensor, int]:
     narrow = np.ascontiguousarray(raised, dtype=np.float16)
     if not np.array_equal(narrow.astype(np.float32), raised):
         return b, 0
-    return Tensor(b.name, "F16", b.shape, memoryview(narrow).cast("B")), exponent
+    return Tensor(b.name, "F16", b.shape, memoryview(narrow.tobytes())), exponent
 
 
 def _as_floats(tensor: Tensor) -> Tensor:
@@ -76,4 +76,4 @@ def _as_floats(tensor: Tensor) -> Tensor:
         return tensor
     in_file_order = Tensor(tensor.name, tensor.format, tensor.shape, tensor.data)
     values = np.ascontiguousarray(dequantize(in_file_order), dtype=np.float32)
-    return Tensor(tensor.name, _FORMATS[0], tensor.shape, memoryview(values).cast("B"))
+    return Tensor(tensor.name, _FORMATS[0], tensor.shape, memoryview(values.tobytes()))

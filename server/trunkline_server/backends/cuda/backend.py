@@ -33,6 +33,7 @@ from trunkline_server.backends.cuda.vectors import Vectors
 from trunkline_server.backends.interface import (
     INVALID_PLAN,
     NOT_FINITE,
+    AdapterSlots,
     BackendInfo,
     Store,
     failure,
@@ -125,7 +126,7 @@ class CudaBackend:
 
     def __post_init__(self) -> None:
         self.store: Store | None = self.tiers
-        self.adapters = None
+        self.adapters: AdapterSlots | None = None
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, self.vocab_size)
         self._steps: deque[_Step] = deque()
         self._last_time_us = 0

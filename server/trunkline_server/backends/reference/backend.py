@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from trunkline_server.backends.interface import BackendInfo
+from trunkline_server.backends.interface import AdapterSlots, BackendInfo
 from trunkline_server.backends.reference.adapters import TorchAdapters
 from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
@@ -110,7 +110,7 @@ class ReferenceBackend(StepBackend):
         )
         super().__init__(info, pool, config.vocab_size, config.pooling)
         self._pool: KvPool = pool
-        self.adapters = TorchAdapters() if max_loras else None
+        self.adapters: AdapterSlots | None = TorchAdapters() if max_loras else None
 
     def _key_scaling(self, block_size: int) -> KeyScaling:
         num_embeddings = self._weights["model.embed_tokens.weight"].shape[0]

@@ -17,7 +17,15 @@ from trunkline_server._proto.shard_pb2 import (
     SequenceStart,
     StepResult,
 )
-from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, BackendInfo, Store, failure, step_result
+from trunkline_server.backends.interface import (
+    INVALID_PLAN,
+    NOT_FINITE,
+    AdapterSlots,
+    BackendInfo,
+    Store,
+    failure,
+    step_result,
+)
 from trunkline_server.backends.interface import LateMasks as AnyLateMasks
 from trunkline_server.backends.late_masks import LateMasks
 from trunkline_server.backends.reference.adapters import TorchAdapters
@@ -46,7 +54,7 @@ class StepBackend:
     def __init__(self, info: BackendInfo, pool: Blocks, vocab_size: int, pooling: Pooling | None = None) -> None:
         self.info = info
         self.store: Store | None = None
-        self.adapters: TorchAdapters | None = None
+        self.adapters: AdapterSlots | None = None
         self._pool = pool
         self._pooling = pooling
         # The rows of the last step from which vectors are made, [T, N]; `_run` sets them if there is pooling.
@@ -65,7 +73,7 @@ class StepBackend:
     def start(self, start: SequenceStart) -> None:
         sequence = RunningSequence.of(start)
         if start.adapter_slot:
-            if self.adapters is None:
+            if not isinstance(self.adapters, TorchAdapters):
                 raise ValueError("this backend takes no adapters")
             sequence.adapter = self.adapters.used_by(start)
         self._sequences.start(start.sequence_id, sequence)

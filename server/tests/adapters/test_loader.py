@@ -1,0 +1,104 @@
+"""Adapters that an engine loads while others run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.adapters.adapter_files import config_of, modules_of, random_pair, save_peft
+from tests.adapters.test_backends import NUM_SLOTS, pairs_of, start
+from tests.adapters.test_merged import MAX_RANK
+from tests.cpu.tiny_backend import build_tiny
+from tests.models.tiny import TinyModel
+from tests.plans import new_chunk
+from tests.running import DEADLINE_S
+from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse, StepPlan
+from trunkline_server.adapters.loader import AdapterLoader
+from trunkline_server.backends.cpu.backend import CpuBackend
+from trunkline_server.engine import Engine
+from trunkline_server.errors import InvalidArgument, ModelNotFound, PlanError
+from trunkline_server.weights.checkpoint import open_checkpoint
+
+
+class Shard:
+    """An engine that loads adapters, and its plans."""
+
+    def __init__(self, backend: CpuBackend, model: TinyModel) -> None:
+        assert backend.adapters is not None
+        self.engine = Engine(backend, vocab_size=model.config["vocab_size"])
+        self.loader = AdapterLoader(backend.adapters, config_of(model), MAX_RANK, self.engine.wake)
+        self.engine.load_adapters_with(self.loader)
+        self.step_id = 0
+
+    def plan(self, **parts: object) -> StepPlan:
+        self.step_id += 1
+        return StepPlan(step_id=self.step_id, **parts)  # type: ignore[arg-type]
+
+    def load(self, slot: int, opened: OpenAdapterResponse) -> AdapterOutcome:
+        load = AdapterLoad(slot=slot, path=opened.path, content_hash=opened.content_hash)
+        self.engine.step(self.plan(adapter_loads=[load]))
+        while (transfers := self.engine.take_transfers()) is None:
+            self.engine.wait_outcomes(DEADLINE_S)
+        (outcome,) = transfers.adapters
+        assert outcome.slot == slot
+        return outcome
+
+
+@pytest.fixture
+def model() -> TinyModel:
+    return TinyModel("llama3")
+
+
+@pytest.fixture
+def shard(model: TinyModel, tmp_path: Path) -> Iterator[Shard]:
+    base = open_checkpoint(model.save(tmp_path / "base"))
+    yield Shard(build_tiny(base, max_loras=NUM_SLOTS, max_lora_rank=MAX_RANK), model)
+
+
+def test_an_adapter_is_loaded_between_steps_and_used(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    opened = shard.loader.open(str(save_peft(tmp_path / "adapter", pairs_of(model))))
+    assert (opened.path, opened.rank) == (str(tmp_path / "adapter"), 4)
+    assert shard.load(2, opened).problem == ""
+    chunk = new_chunk(7, 0, 5, [0], sample=True)
+    result = shard.engine.step(shard.plan(starts=[start(7, 2, prompt=[5, 9, 2, 17, 3])], chunks=[chunk]))
+    assert result.sequences[0].HasField("token")
+    with pytest.raises(PlanError, match="a started sequence uses slot 2"):
+        shard.load(2, opened)
+
+
+def test_a_load_fails_if_the_adapter_has_changed_or_is_gone(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    folder = save_peft(tmp_path / "adapter", pairs_of(model))
+    opened = shard.loader.open(str(folder))
+    save_peft(folder, pairs_of(model, "other"))
+    assert f"adapter `{folder}/adapter_model.safetensors` has changed" in shard.load(1, opened).problem
+    (folder / "adapter_model.safetensors").unlink()
+    assert "has no `adapter_model.safetensors`" in shard.load(1, opened).problem
+    chunk = new_chunk(7, 0, 5, [0], sample=True)
+    result = shard.engine.step(shard.plan(starts=[start(7, 1, prompt=[5, 9, 2, 17, 3])], chunks=[chunk]))
+    assert "slot 1 has no adapter" in result.sequences[0].error.message
+    save_peft(folder, pairs_of(model))
+    assert shard.load(1, opened).problem == "", "the slot takes another load"
+
+
+def test_a_new_stream_hears_of_no_earlier_load(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    opened = shard.loader.open(str(save_peft(tmp_path / "adapter", pairs_of(model))))
+    is_packed, backend = threading.Event(), shard.loader._slots
+    pack = backend.pack
+    backend.pack = lambda factors: (is_packed.wait(DEADLINE_S), pack(factors))[1]  # type: ignore[method-assign]
+    load = AdapterLoad(slot=1, path=opened.path, content_hash=opened.content_hash)
+    shard.engine.step(shard.plan(adapter_loads=[load]))
+    shard.engine.reset()
+    shard.step_id = 0
+    is_packed.set()
+    assert shard.load(2, opened) == AdapterOutcome(slot=2)
+
+
+def test_a_source_that_is_no_adapter_is_refused(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=f"adapter `{tmp_path}/no-such` does not exist"):
+        shard.loader.open(str(tmp_path / "no-such"))
+    name = "model.layers.0.self_attn.q_proj"
+    large = save_peft(tmp_path / "large", {name: random_pair(name, modules_of(model)[name], 9)}, r=9)
+    with pytest.raises(InvalidArgument, match="has rank 9, but `--max-lora-rank` is 8"):
+        shard.loader.open(str(large))
