@@ -102,6 +102,10 @@ pub enum ApiError {
         "this model generates no text, it makes only vectors; hint: use `/v1/embeddings`, `/v1/rerank` or `/v1/classify`"
     )]
     NoGeneration,
+    #[error(
+        "this server takes no adapters; hint: leave the adapter out, or serve the model with slots for adapters"
+    )]
+    NoAdapters,
     #[error("body is larger than {limit} bytes; hint: raise `--max-body-bytes`")]
     BodyTooLarge { limit: usize },
     #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]
@@ -221,6 +225,9 @@ pub enum ApiError {
     /// `detail` never contains text of a prompt or an output.
     #[error("the shard could not continue this request: {detail}")]
     SequenceFailed { detail: String },
+    /// `detail` is the shard's.
+    #[error("the adapter could not be loaded: {detail}")]
+    AdapterFailed { detail: String },
     /// Tokens wait for the client in a bounded channel, and this request filled it.
     #[error("the client reads too slowly: {limit} tokens are waiting for it")]
     SlowReader { limit: usize },
@@ -280,6 +287,7 @@ impl ApiError {
             Self::NoVectors | Self::NoEmbeddings => (400, "embeddings_not_supported"),
             Self::NoClasses | Self::NoScores { .. } => (400, "scores_not_supported"),
             Self::NoGeneration => (400, "generation_not_supported"),
+            Self::NoAdapters => (400, "adapters_not_supported"),
             Self::NotInBackground { .. } => (400, "response_not_in_background"),
             Self::GrammarFailed { .. } => (400, "grammar_failed"),
             Self::BodyBroken => (400, "body_broken"),
@@ -308,6 +316,7 @@ impl ApiError {
             Self::ShardLost => (502, "shard_lost"),
             Self::CrashedShard => (502, "crashed_shard"),
             Self::SequenceFailed { .. } => (502, "sequence_failed"),
+            Self::AdapterFailed { .. } => (502, "adapter_failed"),
             Self::TooManyAnswers => (503, "too_many_answers"),
             Self::Draining => (503, "draining"),
             Self::Terminated { .. } => (503, "terminated"),

@@ -44,6 +44,7 @@ pub(super) fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, delive
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }
         }
+        RejectReason::NoAdapters => ApiError::NoAdapters,
         RejectReason::ShardAway => ApiError::ShardAway,
         RejectReason::Poison { for_ms } => ApiError::PoisonRequest { for_s: for_ms.div_ceil(1_000) },
         RejectReason::Invalid { message } => {
@@ -69,6 +70,10 @@ pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
             tracing::error!(request_id, "a request crashed the shard twice in a row and is not tried again");
             ApiError::CrashedShard
         }
+        EndReason::Failed(error) if error.code == SequenceErrorCode::AdapterFailed => {
+            tracing::warn!(request_id, error = error.message, "an adapter could not be loaded");
+            ApiError::AdapterFailed { detail: error.message }
+        }
         EndReason::Failed(error) => {
             tracing::error!(request_id, code = ?error.code, error = error.message, "a sequence failed on the shard");
             let detail = match error.code {
@@ -78,6 +83,7 @@ pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
                 }
                 SequenceErrorCode::GrammarFailed
                 | SequenceErrorCode::CrashedShard
+                | SequenceErrorCode::AdapterFailed
                 | SequenceErrorCode::Unspecified => "unknown reason",
             };
             ApiError::SequenceFailed { detail: detail.into() }

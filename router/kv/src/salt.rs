@@ -36,6 +36,25 @@ pub struct Salt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AdapterHash(pub [u8; 32]);
 
+impl AdapterHash {
+    /// Returns the hash of the adapter where what it adds is multiplied by `scale`; the same for 1.
+    ///
+    /// ```
+    /// use trunkline_kv::AdapterHash;
+    ///
+    /// let hash = AdapterHash([7; 32]);
+    /// assert_eq!(hash.scaled(1.0), hash);
+    /// assert_ne!(hash.scaled(0.5), hash.scaled(0.25));
+    /// ```
+    #[must_use]
+    pub fn scaled(self, scale: f32) -> Self {
+        let Self(mut bytes) = self;
+        let difference = (scale.to_bits() ^ 1f32.to_bits()).to_le_bytes();
+        bytes.iter_mut().zip(difference).for_each(|(byte, difference)| *byte ^= difference);
+        Self(bytes)
+    }
+}
+
 impl Salt {
     /// Returns the salt of a tenant's requests that name no adapter and no cache salt.
     pub fn of_tenant(tenant: &str) -> Self {

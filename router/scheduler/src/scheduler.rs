@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use trunkline_kv::{KvCache, KvEvent, TenantUsage};
+use trunkline_kv::{AdapterHash, KvCache, KvEvent, TenantUsage};
 
+use crate::adapters::AdapterSlot;
 use crate::balance::take_over;
 use crate::cells::Cells;
 use crate::config::SchedulerConfig;
@@ -29,6 +30,9 @@ use crate::sequences::Sequences;
 use crate::stats::{LaneStats, Stats};
 use crate::transfers::{abandon_overdue_restores, escape_late, take_transfers};
 use crate::{invariants, shard::Shard};
+
+/// The most waiting sequences whose adapters are reported.
+const MAX_REPORTED: usize = 1024;
 
 /// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
 /// no clock and does no I/O.
@@ -245,6 +249,25 @@ impl Scheduler {
             losses: lane.losses.count() - lane.num_stops,
             excused_losses: lane.num_excused_losses,
         }
+    }
+
+    /// The adapters that are loaded on a lane, and those that are being loaded.
+    pub fn adapters(&self, lane: LaneId) -> Vec<AdapterSlot> {
+        self.lane(lane).shard.as_ref().map(|shard| shard.adapters.in_use().collect()).unwrap_or_default()
+    }
+
+    /// The adapters of the first waiting sequences, each once and at most `max` of them.
+    pub fn waiting_adapters(&self, max: usize) -> Vec<AdapterHash> {
+        let mut found = Vec::new();
+        for key in self.sequences.waiting().take(MAX_REPORTED) {
+            if let Some(adapter) = &self.sequences[key].request.adapter
+                && !found.contains(&adapter.content_hash)
+                && found.len() < max
+            {
+                found.push(adapter.content_hash);
+            }
+        }
+        found
     }
 
     /// Gauges and counters of all lanes together. O(1).

@@ -341,7 +341,8 @@ async fn serve_steps(
             return;
         }
         let restores = restores.unwrap_or_default();
-        let transfers = store.is_some().then_some(proto::Transfers { stores, restores, adapters: Vec::new() });
+        let transfers =
+            store.is_some().then_some(proto::Transfers { stores, restores, adapters: Vec::new() });
         if let Some(watch) = &plan.watch {
             let mut prompts = result.sequences.iter().map(|result| sequences[&result.sequence_id].prompt());
             watch.result_ready(result.step_id, &mut prompts);
@@ -370,7 +371,8 @@ async fn restore_late(
 ) {
     drop(reads.acquire().await);
     let step = proto::StepPlan { restores, ..Default::default() };
-    let transfers = proto::Transfers { stores: Vec::new(), restores: store.restore(&step), adapters: Vec::new() };
+    let transfers =
+        proto::Transfers { stores: Vec::new(), restores: store.restore(&step), adapters: Vec::new() };
     // It fails if the stream has ended.
     let _ = results.send(Ok(proto::StepResponse { result: None, transfers: Some(transfers) })).await;
 }

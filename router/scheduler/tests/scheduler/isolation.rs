@@ -82,7 +82,10 @@ impl World {
             num_blocks: restore.blocks.len() as u32,
             time_us: 100,
         });
-        self.handle(Event::Transfers(LaneId::FIRST, Transfers { stores, restores: restores.collect(), ..Transfers::default() }));
+        self.handle(Event::Transfers(
+            LaneId::FIRST,
+            Transfers { stores, restores: restores.collect(), ..Transfers::default() },
+        ));
         Some(shape)
     }
 

@@ -5,9 +5,9 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_scheduler::{
-    BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
-    SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers,
-    Update,
+    AdapterLoad, AdapterOutcome, BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId,
+    RejectReason, Restore, Scheduler, SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult,
+    StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -38,6 +38,8 @@ enum Happening {
     Written(ShardName, Vec<Write>),
     /// A shard has read blocks from the store.
     Read(ShardName, Restore, ReadFrom),
+    /// A shard has loaded an adapter, or failed to.
+    Loaded(ShardName, AdapterLoad),
     /// A user removes a node, or a prompt lacks blocks that the tier below has.
     Visit,
     /// Blocks of the tier below are in the lane's store, in reserved slots.
@@ -98,6 +100,10 @@ pub(super) struct World<'a> {
     /// The consumption of each tenant, as the scheduler reported it.
     consumption: BTreeMap<Option<Box<str>>, Consumption>,
     last_token_at: BTreeMap<SequenceId, Millis>,
+    /// Loads of adapters have numbers of their own, so that they change no other number of a seed.
+    adapter_rng: Rng,
+    /// The content hashes of adapters that could not be loaded, at least once.
+    failed_adapters: BTreeSet<Vec<u8>>,
     /// The device time of the results that the scheduler took.
     device_time_us: u64,
     report: Report,
@@ -133,6 +139,8 @@ impl<'a> World<'a> {
             asked_drafts: BTreeMap::new(),
             consumption: BTreeMap::new(),
             last_token_at: BTreeMap::new(),
+            adapter_rng: Rng::new(scenario.seed ^ 0x6c6f_6164),
+            failed_adapters: BTreeSet::new(),
             device_time_us: 0,
             report: Report {
                 trace_hash: 0,
@@ -332,10 +340,32 @@ impl<'a> World<'a> {
                 let transfers = Transfers { restores: vec![outcome], ..Transfers::default() };
                 self.tell(Event::Transfers(name.lane, transfers));
             }
+            Happening::Loaded(name, load) => self.end_load(name, &load),
             Happening::Visit if self.rng.once_in(4) => self.remove_node(),
             Happening::Visit => self.fetch(),
             Happening::Fetched(lane, writes) => self.end_fetch(lane, writes),
             Happening::Wake => {}
+        }
+    }
+
+    /// Ends a load of an adapter.
+    fn end_load(&mut self, name: ShardName, load: &AdapterLoad) {
+        let faults = self.scenario.faults;
+        let is_broken = faults.broken_adapter.is_some_and(|broken| load.content_hash[0] == broken);
+        let has_failed = is_broken || self.adapter_rng.once_in(faults.load);
+        let is_twice = self.adapter_rng.once_in(self.scenario.twice);
+        let lane = &mut self.lanes[name.lane.0 as usize];
+        let Some(shard) = lane.shard.as_mut().filter(|_| lane.num_shards == name.number) else { return };
+        shard.end_load(load.slot, !has_failed);
+        let mut problem = String::new();
+        if has_failed {
+            problem = format!("{} is broken", load.path);
+            self.failed_adapters.insert(load.content_hash.clone());
+        }
+        let outcome = AdapterOutcome { slot: load.slot, problem };
+        for _ in 0..=usize::from(is_twice) {
+            let transfers = Transfers { adapters: vec![outcome.clone()], ..Transfers::default() };
+            self.tell(Event::Transfers(name.lane, transfers));
         }
     }
 
@@ -608,6 +638,11 @@ impl<'a> World<'a> {
         } else {
             self.at(free_at, Happening::Result(name, result));
         }
+        for load in &plan.adapter_loads {
+            let longest_ms = self.scenario.load_ms.unwrap_or(0);
+            let at = self.now.plus(self.adapter_rng.range(0, longest_ms));
+            self.at(self.scenario.end_of(id, self.now, at), Happening::Loaded(name, load.clone()));
+        }
         let lane = &mut self.lanes[id.0 as usize];
         let Some(store) = &mut lane.store else {
             assert!(
@@ -747,6 +782,9 @@ impl<'a> World<'a> {
                     assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
                     let has_shard = self.lanes.iter().any(|lane| lane.shard.is_some());
                     assert!(reason != RejectReason::ShardAway || !has_shard, "all lanes are away");
+                    if reason == RejectReason::NoAdapters {
+                        assert!(self.arrivals[&id].request.adapter.is_some() && !self.takes_adapters());
+                    }
                     self.report.rejections.insert(id, reason);
                     self.report.ended_ats.insert(id, self.now);
                 }

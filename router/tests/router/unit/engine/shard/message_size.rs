@@ -86,7 +86,11 @@ fn result(limits: &ShardLimits, outcomes: Outcomes) -> proto::StepResponse {
     };
     let store = proto::StoreOutcome { slot: u32::MAX, is_stored: true };
     let restore = proto::RestoreOutcome { restore_id: u64::MAX, num_blocks: u32::MAX, time_us: u64::MAX };
-    let transfers = proto::Transfers { stores: vec![store; 1 << 14], restores: vec![restore; 1 << 14], adapters: Vec::new() };
+    let transfers = proto::Transfers {
+        stores: vec![store; 1 << 14],
+        restores: vec![restore; 1 << 14],
+        adapters: Vec::new(),
+    };
     proto::StepResponse { result: Some(result), transfers: Some(transfers) }
 }
 
