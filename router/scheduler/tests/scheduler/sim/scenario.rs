@@ -256,7 +256,7 @@ impl Scenario {
             store,
             load_ms: None,
         };
-        let mut rng = Rng::new(seed ^ 0x6164_6170);
+        let mut rng = Rng::new(seed ^ 0x4164_6170);
         if rng.once_in(4) {
             scenario.add_adapters(&mut rng);
         }
@@ -286,7 +286,7 @@ impl Scenario {
         self.load_ms = Some([0, 5, 60, 3_000][rng.range(0, 3) as usize]);
         self.faults.load = if rng.once_in(3) { rng.range(2, 12) } else { 0 };
         self.faults.broken_adapter = rng.once_in(4).then(|| rng.range(1, num_adapters) as u8);
-        self.limits.num_adapter_slots = rng.range_u32(1, 4);
+        self.limits.num_adapter_slots = if rng.once_in(12) { 0 } else { rng.range_u32(1, 4) };
         self.add_slots(rng);
         for Arrival { request, salt, .. } in &mut self.arrivals {
             if rng.once_in(3) {
