@@ -41,6 +41,15 @@ pub struct AdapterSlot {
     pub num_runs: u32,
 }
 
+/// The use of adapters on all lanes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdapterUses {
+    /// The slots of each lane that have an adapter or get one; empty if no lane takes adapters.
+    pub lanes: Vec<Vec<AdapterSlot>>,
+    /// The adapters of the first waiting sequences, each once.
+    pub waiting: Vec<AdapterHash>,
+}
+
 /// A slot of the shard.
 #[derive(Debug, Default)]
 struct Slot {

@@ -83,7 +83,7 @@ mod turns;
 mod windows;
 mod yielding;
 
-pub use adapters::{AdapterSlot, SLOT_PATIENCE_MS};
+pub use adapters::{AdapterSlot, AdapterUses, SLOT_PATIENCE_MS};
 pub use config::{SchedulerConfig, Speculation, TenantWeight};
 pub use consumption::Consumption;
 pub use event::{

@@ -65,7 +65,10 @@ const fn vector_bytes(vector_size: u32) -> u64 {
 }
 
 /// The largest vectors of which a result holds at least one.
-pub const MAX_VECTOR_SIZE: u32 = ((MAX_RESULT_MESSAGE_BYTES as u64 - result_bytes(1)) / 4) as u32;
+pub const MAX_VECTOR_SIZE: u32 = {
+    let taken = result_bytes(1) + MAX_ADAPTER_SLOTS as u64 * LOAD_OUTCOME_BYTES;
+    ((MAX_RESULT_MESSAGE_BYTES as u64 - taken) / 4) as u32
+};
 
 /// Returns the most sequences of a step, so that messages have room for a mask, a late mask and a row of each.
 pub fn max_step_sequences(limits: &ShardLimits) -> u32 {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use trunkline_kv::{AdapterHash, KvCache, KvEvent, TenantUsage};
+use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
-use crate::adapters::AdapterSlot;
+use crate::adapters::AdapterUses;
 use crate::balance::take_over;
 use crate::cells::Cells;
 use crate::config::SchedulerConfig;
@@ -32,7 +32,7 @@ use crate::transfers::{abandon_overdue_restores, escape_late, take_transfers};
 use crate::{invariants, shard::Shard};
 
 /// The most waiting sequences whose adapters are reported.
-const MAX_REPORTED: usize = 1024;
+const MAX_SEQUENCES_REPORTED: usize = 256;
 
 /// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
 /// no clock and does no I/O.
@@ -251,23 +251,22 @@ impl Scheduler {
         }
     }
 
-    /// The adapters that are loaded on a lane, and those that are being loaded.
-    pub fn adapters(&self, lane: LaneId) -> Vec<AdapterSlot> {
-        self.lane(lane).shard.as_ref().map(|shard| shard.adapters.in_use().collect()).unwrap_or_default()
-    }
-
-    /// The adapters of the first waiting sequences, each once and at most `max` of them.
-    pub fn waiting_adapters(&self, max: usize) -> Vec<AdapterHash> {
-        let mut found = Vec::new();
-        for key in self.sequences.waiting().take(MAX_REPORTED) {
+    /// The use of adapters. Its size, and the time that it takes, are bounded.
+    pub fn adapter_uses(&self) -> AdapterUses {
+        let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        if shards().all(|shard| shard.adapters.num_slots() == 0) {
+            return AdapterUses::default();
+        }
+        let mut waiting = Vec::new();
+        for key in self.sequences.waiting().take(MAX_SEQUENCES_REPORTED) {
             if let Some(adapter) = &self.sequences[key].request.adapter
-                && !found.contains(&adapter.content_hash)
-                && found.len() < max
+                && !waiting.contains(&adapter.content_hash)
             {
-                found.push(adapter.content_hash);
+                waiting.push(adapter.content_hash);
             }
         }
-        found
+        let slots_of = |lane: &Lane| lane.shard.iter().flat_map(|shard| shard.adapters.in_use()).collect();
+        AdapterUses { lanes: self.lanes.iter().map(slots_of).collect(), waiting }
     }
 
     /// Gauges and counters of all lanes together. O(1).

@@ -65,9 +65,7 @@ fn a_run_waits_for_its_own_adapter_and_nobody_else_does() {
         assert_eq!(num_chunks(&mut driver), 2, "the others go on");
     }
     assert_eq!(driver.loads.len(), 1, "both wait for one load");
-    let uses: Vec<(bool, u32)> = driver
-        .scheduler
-        .adapters(LaneId::FIRST)
+    let uses: Vec<(bool, u32)> = driver.scheduler.adapter_uses().lanes[0]
         .iter()
         .map(|slot| (slot.is_loading, slot.num_runs))
         .collect();
@@ -105,7 +103,7 @@ fn a_load_keeps_its_slot_although_its_run_has_gone() {
     driver.handle(Event::Abort(SequenceId(1)));
     driver.submit(asked(2, 2, 2));
     assert_eq!(num_chunks(&mut driver), 0, "the load cannot be taken back");
-    assert_eq!(driver.scheduler.waiting_adapters(8), [adapter(2, 1.0).content_hash]);
+    assert_eq!(driver.scheduler.adapter_uses().waiting, [adapter(2, 1.0).content_hash]);
     driver.end_loads("");
     driver.step();
     assert_eq!(driver.end_loads(""), [1]);
@@ -177,7 +175,7 @@ fn a_lost_shard_loses_its_adapters() {
     driver.step();
     assert_eq!(driver.loads.len(), 1);
     driver.restart_shard();
-    assert_eq!(driver.scheduler.adapters(LaneId::FIRST), []);
+    assert_eq!(driver.scheduler.adapter_uses().lanes, [vec![]]);
     while driver.ended(2).is_none() || driver.ended(3).is_none() {
         driver.step();
         driver.end_loads("");

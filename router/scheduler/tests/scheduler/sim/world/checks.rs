@@ -105,7 +105,7 @@ impl World<'_> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         assert_eq!(stats.blocks_total, shards().map(|shard| u64::from(shard.limits.num_blocks)).sum::<u64>());
         assert!(shards().all(|shard| shard.num_sequences() == 0), "shards were told of every end");
-        for slot in self.scheduler.lane_ids().flat_map(|lane| self.scheduler.adapters(lane)) {
+        for slot in self.scheduler.adapter_uses().lanes.concat() {
             assert!(slot.num_runs == 0 && !slot.is_loading, "all slots return: {slot:?}");
         }
         if self.scenario.twice == 0 {
