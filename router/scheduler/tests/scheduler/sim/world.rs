@@ -54,7 +54,8 @@ struct ShardName {
     number: u64,
 }
 
-/// The store that is read, and its opening when the read was planned.
+/// The store that is read, and its opening when the read was chosen, or one before. The plan that begins a read may be
+/// held back.
 #[derive(Clone, Copy, Debug)]
 struct ReadFrom {
     lane: usize,
@@ -67,6 +68,8 @@ struct Lane {
     shard: Option<FakeShard>,
     store: Option<FakeStore>,
     num_shards: u64,
+    /// The openings of all stores when its last plan was made.
+    openings: Vec<u64>,
     free_at: Millis,
     /// The result of the step that awaits masks.
     blocked: Option<StepResult>,
@@ -295,6 +298,7 @@ impl<'a> World<'a> {
                 let of_lane = &mut self.lanes[lane.0 as usize];
                 of_lane.num_shards += 1;
                 (of_lane.free_at, of_lane.shard) = (self.now, Some(shard));
+                self.note_openings(lane);
                 self.tell(Event::ShardReady(lane, limits));
                 self.open_store(lane, limits.block_size);
             }
@@ -346,6 +350,13 @@ impl<'a> World<'a> {
             Happening::Fetched(lane, writes) => self.end_fetch(lane, writes),
             Happening::Wake => {}
         }
+    }
+
+    /// Notes the openings of all stores for a lane, and returns those that were noted before.
+    fn note_openings(&mut self, lane: LaneId) -> Vec<u64> {
+        let openings = self.lanes.iter().map(|lane| lane.store.as_ref().map_or(0, |store| store.opening));
+        let openings = openings.collect();
+        std::mem::replace(&mut self.lane(lane).openings, openings)
     }
 
     /// Ends a load of an adapter.
@@ -654,13 +665,14 @@ impl<'a> World<'a> {
         plan.discards.iter().for_each(|&slot| store.discard(slot));
         writes.iter().for_each(|write| store.begin_write(write.slot));
         let times = store.plan;
+        let openings = self.note_openings(id);
         for restore in &plan.restores {
             let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block));
             let at = self.scenario.end_of(id, self.now, self.now.plus(times.read_ms(&mut self.rng)));
             let lane = restore.store_folder.parse().unwrap_or(id.0 as usize);
-            let opening =
-                self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
+            let own = self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
+            let opening = if lane == id.0 as usize { own } else { openings[lane] };
             self.at(at, Happening::Read(name, restore.clone(), ReadFrom { lane, opening }));
         }
         if !writes.is_empty() {
