@@ -13,7 +13,11 @@ impl StepPlan {
     /// Returns true if the step does nothing.
     pub fn is_empty(&self) -> bool {
         // Starts and copies come with chunks.
-        self.chunks.is_empty() && self.ends.is_empty() && self.restores.is_empty() && self.discards.is_empty()
+        self.chunks.is_empty()
+            && self.ends.is_empty()
+            && self.adapter_loads.is_empty()
+            && self.restores.is_empty()
+            && self.discards.is_empty()
     }
 }
 

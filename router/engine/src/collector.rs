@@ -156,7 +156,7 @@ fn labelled(
     metric.encode(family.encode_family(labels)?)
 }
 
-fn gauges(stats: &Stats) -> [Sample; 16] {
+fn gauges(stats: &Stats) -> [Sample; 18] {
     [
         ("queued_sequences", "Waiting sequences, including preempted ones", stats.num_waiting),
         ("running_sequences", "Running sequences", stats.num_running),
@@ -177,11 +177,13 @@ fn gauges(stats: &Stats) -> [Sample; 16] {
             stats.store_blocks_pinned,
         ),
         ("store_slots", "Slots of the store", stats.store_slots),
+        ("adapter_slots", "Slots for adapters", stats.adapter_slots),
+        ("adapter_slots_loaded", "Slots whose adapters are loaded", stats.adapter_slots_loaded),
         ("object_waiting_blocks", "Stored blocks waiting for their upload", stats.offered_blocks),
     ]
 }
 
-fn counters(stats: &Stats) -> [Sample; 30] {
+fn counters(stats: &Stats) -> [Sample; 34] {
     [
         ("steps", "Steps planned", stats.steps),
         ("prompt_tokens", "Prompt tokens of started sequences", stats.prompt_tokens),
@@ -224,6 +226,10 @@ fn counters(stats: &Stats) -> [Sample; 30] {
             "Times a request waited for another that was computing its prefix",
             stats.prefix_waits,
         ),
+        ("adapter_loads", "Loads of adapters planned", stats.adapter_loads),
+        ("adapter_load_failures", "Loads of adapters that failed", stats.adapter_load_failures),
+        ("adapter_evictions", "Loaded adapters whose slot another one took", stats.adapter_evictions),
+        ("adapter_waits", "Sequences that waited for a slot for their adapter", stats.adapter_waits),
         ("unexpected_results", "Results that match no plan; not 0 means a defect", stats.unexpected_results),
     ]
 }

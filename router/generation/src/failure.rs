@@ -44,6 +44,7 @@ pub(super) fn rejected(reason: RejectReason, retry_after_ms: Option<u64>, delive
                 hint: "shorten the prompt or the output, or raise `--max-batch-total-tokens`".into(),
             }
         }
+        RejectReason::NoAdapters => ApiError::NoAdapters,
         RejectReason::ShardAway => ApiError::ShardAway,
         RejectReason::Poison { for_ms } => ApiError::PoisonRequest { for_s: for_ms.div_ceil(1_000) },
         RejectReason::Invalid { message } => {

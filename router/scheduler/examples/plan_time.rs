@@ -2,7 +2,7 @@
 //!
 //! It decodes many sequences with short and with long contexts, where the time per step must not grow with the context.
 //! It also measures the cost of a long prompt, when it starts and when a prefix hit covers it, and of several lanes: of
-//! their decodes, and of plans that pass over many waiting requests. An argument such as `"8 lanes"` selects runs.
+//! their decodes, and of plans that pass over many waiting requests, because of lanes or of adapters. An argument such as `"8 lanes"` selects runs.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
 #[path = "fleet/limits.rs"]
@@ -13,8 +13,9 @@ use std::time::Instant;
 
 use limits::shard_limits;
 use trunkline_scheduler::{
-    Event, LaneId, Millis, Outcome, SampledToken, SamplingParams, Scheduler, SchedulerConfig, SequenceId,
-    SequenceRequest, SequenceResult, StepPlan, StepResult, Update,
+    AdapterHash, AdapterLoad, AdapterOutcome, AdapterUse, Event, LaneId, Millis, Outcome, SampledToken,
+    SamplingParams, Scheduler, SchedulerConfig, SequenceId, SequenceRequest, SequenceResult, ShardLimits,
+    StepPlan, StepResult, Transfers, Update,
 };
 
 const NUM_STEPS: u32 = 2_000;
@@ -96,6 +97,12 @@ fn drive(scheduler: &mut Scheduler, num_steps: u32) -> Clock {
             if let Some(plan) = plan {
                 clock.num_steps += 1;
                 clock.num_tokens += plan.chunks.iter().filter(|chunk| chunk.sample).count();
+                let loaded = |load: &AdapterLoad| AdapterOutcome { slot: load.slot, problem: String::new() };
+                if !plan.adapter_loads.is_empty() {
+                    let adapters = plan.adapter_loads.iter().map(loaded).collect();
+                    let transfers = Transfers { adapters, ..Transfers::default() };
+                    scheduler.handle(now, Event::Transfers(lane, transfers), &mut updates);
+                }
                 in_flight.push_back((lane, answer(&plan, step % 50_000)));
             }
         }
@@ -170,6 +177,23 @@ fn passing() -> Scheduler {
     scheduler
 }
 
+/// Requests with a thousand adapters. Runs hold all 32 slots, and the others wait for one.
+fn lacking_slots() -> Scheduler {
+    let mut scheduler = scheduler(1, 100_000);
+    let limits = ShardLimits { num_adapter_slots: 32, ..shard_limits(16, 100_000, 64, 50_000) };
+    scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut Vec::new());
+    for id in 0..1_000 {
+        let mut asked = request(id, 100, NUM_STEPS * 2);
+        let mut content_hash = AdapterHash([0; 32]);
+        content_hash.0[..8].copy_from_slice(&id.to_le_bytes());
+        asked.salt.adapter = Some(content_hash);
+        asked.adapter = Some(AdapterUse { path: "/adapter".into(), content_hash, scale: 1.0 });
+        submit(&mut scheduler, asked);
+    }
+    drive(&mut scheduler, 200);
+    scheduler
+}
+
 fn main() {
     let wanted = std::env::args().nth(1).unwrap_or_default();
     for (num_lanes, num_sequences, num_prompt_tokens) in
@@ -185,6 +209,11 @@ fn main() {
     if what.contains(&wanted) {
         let passed = show(what, NUM_STEPS, passing);
         println!("{:<44} {} still wait", "", passed.stats().num_waiting);
+    }
+    let what = "1 lanes, 968 wait for a slot";
+    if what.contains(&wanted) {
+        let lacking = show(what, NUM_STEPS, lacking_slots);
+        println!("{:<44} {} still wait", "", lacking.stats().num_waiting);
     }
     for (what, is_known) in [("100000 tokens, new", false), ("100000 tokens, found again", true)] {
         if !what.contains(&wanted) {

@@ -1,7 +1,7 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
 //! with `--kind windows` of a model whose layers have windows, with `--kind recurrent` of one with recurrent layers,
 //! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors,
-//! with `--kind lanes` of several lanes.
+//! with `--kind lanes` of several lanes, and with `--kind adapters` or `--kind adapter-lanes` of requests with adapters.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 
@@ -26,9 +26,12 @@ fn main() {
             ("--kind", "tenants", _) => random = Scenario::random_tenants,
             ("--kind", "vectors", _) => random = Scenario::random_pooled,
             ("--kind", "lanes", _) => random = Scenario::random_lanes,
+            ("--kind", "adapters", _) => random = Scenario::random_adapters,
+            ("--kind", "adapter-lanes", _) => random = Scenario::random_adapter_lanes,
             _ => {
                 println!(
-                    "usage: sim [--seed N] [--count N] [--kind windows|recurrent|tenants|vectors|lanes]"
+                    "usage: sim [--seed N] [--count N] \
+                     [--kind windows|recurrent|tenants|vectors|lanes|adapters|adapter-lanes]"
                 );
                 return;
             }

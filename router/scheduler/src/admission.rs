@@ -62,8 +62,11 @@ pub(crate) fn admit(parts: &mut Lifecycle<'_>, choice: &mut Choice, step_id: u64
         };
         match admission {
             Admission::Admitted => {
-                num_tokens += u64::from(parts.sequences[key].num_unplanned());
-                num_prefills += 1;
+                // One that waits for its adapter takes nothing of the step.
+                if !parts.sequences[key].run().awaits_adapter {
+                    num_tokens += u64::from(parts.sequences[key].num_unplanned());
+                    num_prefills += 1;
+                }
             }
             Admission::Parked => num_parked += 1,
             Admission::NoRoom => {
@@ -241,8 +244,8 @@ fn worth_restoring(parts: &mut Lifecycle<'_>, hit: PrefixHit) -> PrefixHit {
 fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, source: Option<StoreSource>) {
     let hand_over_at = Roles::of(parts).hand_over_at(parts.lane, &parts.sequences[key]);
     parts.sequences.leave_queue(key);
-    parts.sequences[key].wait.passed_at = None;
-    parts.sequences[key].moves_to = None;
+    let sequence = &mut parts.sequences[key];
+    (sequence.wait.passed_at, sequence.wait.slot_since, sequence.moves_to) = (None, None, None);
     let wire_id = parts.lane.new_wire_id();
     let shard = parts.lane.shard_mut();
     let sequence = &mut parts.sequences[key];
@@ -255,6 +258,11 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
     assert!(shard.kv.device_mut().grow(&mut table, num_new), "room was counted");
     let other = source.and_then(|source| neighbours::open(&mut parts.others, source));
     let restore = shard.begin_restore(key, &mut table, hit, other);
+    let adapter = sequence.request.adapter.as_ref();
+    let (held, load) = adapter.map(|adapter| shard.adapters.hold(key, adapter)).unwrap_or_default();
+    if let Some(load) = load {
+        shard.outbox.load_adapter(load);
+    }
     let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
     sequence.run = Some(Run {
         lane: parts.lane.id,
@@ -281,6 +289,8 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
         waiters: Vec::new(),
         restore,
         restored: Restored::default(),
+        adapter_slot: held.slot,
+        awaits_adapter: held.is_loading,
     });
     sequence.num_paid = sequence.num_paid.max(num_hit_tokens).min(sequence.num_prompt_tokens);
     parts.sequences.begin_running(key);

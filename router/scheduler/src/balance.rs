@@ -61,6 +61,7 @@ fn cheapest(parts: &Lifecycle<'_>, from: &Lane) -> Option<SequenceKey> {
             && sequence.suspected.is_none()
             && roles.let_take(parts, parts.lane.id, sequence)
             && parts.lane.shard().takes(sequence)
+            && parts.lane.shard().adapters.have_room_for(sequence)
     };
     from.running.keys().iter().filter(may_move).min_by_key(|key| parts.sequences[**key].num_tokens()).copied()
 }

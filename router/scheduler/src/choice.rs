@@ -4,6 +4,7 @@
 //! sequence that another lane will probably answer sooner, because it has more of its prefix or less to do. So a
 //! conversation stays where its prefix is, until the wait there costs more than computing the prefix again.
 
+use crate::adapters::SlotQueue;
 use crate::drain::leaves_all;
 use crate::event::LaneId;
 use crate::lane::Lane;
@@ -67,13 +68,22 @@ impl Choice {
             let (shard, roles) = (parts.lane.shard(), *self.roles.get_or_insert_with(|| Roles::of(parts)));
             // Those that were passed over are in front, in this order, unless the queue has changed.
             let mut passed = self.passed.iter().peekable();
+            let mut slots = SlotQueue::new(&shard.adapters, parts.now);
             let may_run = |key: &SequenceKey| {
                 let sequence = &parts.sequences[*key];
                 let was_passed = passed.next_if_eq(&key).is_some() || self.passed.contains(key);
                 let may_take = !was_passed && !sequence.awaits_late_step();
-                may_take && roles.let_take(parts, parts.lane.id, sequence) && shard.takes(sequence)
+                may_take
+                    && roles.let_take(parts, parts.lane.id, sequence)
+                    && shard.takes(sequence)
+                    && slots.let_take(*key, sequence)
             };
-            let key = parts.sequences.waiting().find(may_run)?;
+            let found = parts.sequences.waiting().find(may_run);
+            for key in slots.passed {
+                parts.sequences[key].wait.slot_since = Some(parts.now);
+                parts.counters.adapter_waits += 1;
+            }
+            let key = found?;
             if self.others(parts).is_empty() {
                 return Some(key);
             }
@@ -92,7 +102,11 @@ impl Choice {
         if leaves_all(parts) {
             return None;
         }
-        let takes = |key: &SequenceKey| parts.lane.shard().takes(&parts.sequences[*key]);
+        let shard = parts.lane.shard();
+        let takes = |key: &SequenceKey| {
+            let sequence = &parts.sequences[*key];
+            shard.takes(sequence) && shard.adapters.have_room_for(sequence)
+        };
         let suspects: Vec<SequenceKey> = parts.sequences.suspects().filter(takes).take(MAX_PASSED).collect();
         let &first = suspects.first()?;
         let mut choice = Self::default();
@@ -132,6 +146,7 @@ impl Choice {
         let is_better = |other: &Outlook| {
             let lane = parts.others.get(other.lane);
             lane.shard().takes(sequence)
+                && lane.shard().adapters.have_room_for(sequence)
                 && (sequence.suspected.is_some() || roles.let_take(parts, other.lane, sequence))
                 && (sequence.moves_to == Some(other.lane) || cost_ms(*other, sequence) < here_ms)
                 && (waits_for_place || self::has_room(parts, *other, sequence))

@@ -174,15 +174,22 @@ pub struct SequenceRequest {
     pub adapter: Option<AdapterUse>,
 }
 
-/// An adapter that changes a sequence's results. Its content hash is in [`SequenceRequest::salt`].
+/// An adapter that changes a sequence's results. [`SequenceRequest::salt`] has its [`AdapterUse::salt_hash`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterUse {
-    /// The path of its files, from `OpenAdapter`.
+    /// The path of its files, from `OpenAdapter`; at most 4,096 bytes.
     pub path: Arc<str>,
     /// The hash of its files, from `OpenAdapter`.
     pub content_hash: AdapterHash,
     /// The factor of what it adds to the model's weights; 1 is as it was trained.
     pub scale: f32,
+}
+
+impl AdapterUse {
+    /// What the salt has of it: K and V depend on the scale, too.
+    pub fn salt_hash(&self) -> AdapterHash {
+        self.content_hash.scaled(self.scale)
+    }
 }
 
 /// A prompt whose vector is asked for.
@@ -426,6 +433,8 @@ pub enum RejectReason {
         /// Milliseconds until the deadline.
         deadline_in_ms: u64,
     },
+    /// The request names an adapter, and the shards take none.
+    NoAdapters,
     /// The shard was lost, and no other one came within `SchedulerConfig::shard_patience_ms`.
     ShardAway,
     /// An equal request of the tenant crashed shards and was convicted a short time ago.

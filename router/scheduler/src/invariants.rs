@@ -94,6 +94,11 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
         abandoned.iter().all(|&block| shard.kv.device().is_held(block)),
         "blocks of abandoned restores are reserved"
     );
+    let adapter_runs = of_lane(sequences, lane).filter_map(|(key, sequence, run)| {
+        let content_hash = sequence.request.adapter.as_ref()?.content_hash;
+        Some((key, content_hash, run.adapter_slot, run.awaits_adapter))
+    });
+    shard.adapters.check(&adapter_runs.collect::<Vec<_>>());
     let mut counts = Counts::default();
     for (key, sequence, run) in of_lane(sequences, lane) {
         counts.leaving += usize::from(run.phase != Phase::Running);
@@ -108,7 +113,7 @@ fn check_lane(config: &SchedulerConfig, sequences: &Sequences, lane: &Lane) {
             );
             check_constraint(shard, sequence, run);
         }
-        check_steps(shard, key, run);
+        check_steps(shard, key, sequence, run);
         check_positions(shard, sequence, run, &abandoned);
     }
     if shard.limits.windows.is_some() {
@@ -168,7 +173,7 @@ fn check_constraint(shard: &Shard, sequence: &Sequence, run: &Run) {
     assert!(run.num_unsent_tokens == 0 || constraint.is_some(), "only a grammar forces tokens");
 }
 
-fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
+fn check_steps(shard: &Shard, key: SequenceKey, sequence: &Sequence, run: &Run) {
     let chunks = shard.steps.iter().flat_map(|step| &step.chunks);
     let chunks = chunks.filter(|chunk| chunk.key == key && chunk.wire_id == run.wire_id);
     let (num_steps, num_samples) =
@@ -177,6 +182,12 @@ fn check_steps(shard: &Shard, key: SequenceKey, run: &Run) {
         assert_eq!(shard.restores.key(restore.restore_id), Some(key), "a restore knows its sequence");
         assert_eq!(num_steps, 0, "a sequence computes nothing while it waits for the store");
     }
+    assert!(!run.awaits_adapter || num_steps == 0 && !run.is_on_shard, "a sequence starts with its adapter");
+    assert_eq!(
+        run.adapter_slot > 0,
+        sequence.request.adapter.is_some(),
+        "a run holds the slot of its adapter"
+    );
     let num_awaited = num_steps + u32::from(run.restore.is_some());
     assert_eq!(run.steps_in_flight, num_awaited, "steps in flight");
     assert!(run.phase == Phase::Running || num_awaited > 0, "a leaving sequence waits for a step");

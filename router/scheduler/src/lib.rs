@@ -18,7 +18,7 @@
 //! sequence, sequence_map, queue            a sequence, all of them, and those that wait
 //! recents, sequences                       their recent outputs, and the whole with their tenants
 //! poison, loss_log, cells                  the requests to which losses of shards are due, and what follows for them
-//! in_flight, outbox, restores, shard       one connected shard
+//! in_flight, outbox, restores, adapters, shard   one connected shard
 //! running, lane                            a shard with the sequences that run on it
 //! lifecycle                                the moves of a sequence between queue, run and end
 //! yielding, windows, scores, output        rules and steps that several of the next ones share
@@ -30,6 +30,7 @@
 //! scheduler, invariants                    the whole
 //! ```
 
+pub mod adapters;
 mod admission;
 mod balance;
 pub mod budget;
@@ -82,6 +83,7 @@ mod turns;
 mod windows;
 mod yielding;
 
+pub use adapters::{AdapterSlot, AdapterUses, SLOT_PATIENCE_MS};
 pub use config::{SchedulerConfig, Speculation, TenantWeight};
 pub use consumption::Consumption;
 pub use event::{
@@ -94,9 +96,9 @@ pub use in_flight::RUN_AHEAD;
 pub use lower_tier::{Coverage, LowerTier};
 pub use pins::Nodes;
 pub use plan::{
-    BlockCopy, BlockRestore, BlockStore, Chunk, LateMask, LogitsRows, Outcome, Restore, RestoreOutcome,
-    SampledToken, SequenceError, SequenceErrorCode, SequenceResult, SequenceStart, StepPlan, StepResult,
-    StoreOutcome, TokenLogprob, TokenScore, Transfers,
+    AdapterLoad, AdapterOutcome, BlockCopy, BlockRestore, BlockStore, Chunk, LateMask, LogitsRows, Outcome,
+    Restore, RestoreOutcome, SampledToken, SequenceError, SequenceErrorCode, SequenceResult, SequenceStart,
+    StepPlan, StepResult, StoreOutcome, TokenLogprob, TokenScore, Transfers,
 };
 pub use prefill::MIN_PREFILL_TOKENS;
 pub use scheduler::Scheduler;

@@ -198,6 +198,7 @@ impl Lifecycle<'_> {
     fn close(&mut self, key: SequenceKey, run: Run) {
         self.lane.running.end_leaving();
         let shard = self.lane.shard_mut();
+        shard.adapters.release(run.adapter_slot, key);
         shard.kv.close(run.table, &self.sequences[key].tokens[..run.acknowledged as usize]);
         if run.is_on_shard {
             shard.outbox.end_sequence(run.wire_id);

@@ -21,7 +21,7 @@ use crate::lifecycle::Lifecycle;
 use crate::neighbours;
 use crate::plan::{SequenceError, SequenceErrorCode};
 use crate::poison::{POISON_MS, RequestDigest};
-use crate::refusal::reject;
+use crate::refusal::{clearest, reject};
 use crate::sequence::{Loss, MAX_LOSSES, Phase, Run, Sequence, SequenceKey, Suspicion};
 use crate::shard::Shard;
 
@@ -31,10 +31,10 @@ const BURST_MS: u64 = 60_000;
 /// Sequences that were in flight at this many losses are separated.
 const MIN_LOSSES_TO_SEPARATE: usize = 2;
 
-/// The sequences that a shard computes or restores.
+/// The sequences that a shard computes or restores, or whose adapters it loads.
 pub(crate) fn in_flight(shard: &Shard) -> BTreeSet<SequenceKey> {
     let chunks = shard.steps.iter().flat_map(|step| &step.chunks);
-    chunks.map(|chunk| chunk.key).chain(shard.restores.awaiting()).collect()
+    chunks.map(|chunk| chunk.key).chain(shard.restores.awaiting()).chain(shard.adapters.awaiting()).collect()
 }
 
 /// Puts the runs of the lane, whose shard was lost, back in the queue.
@@ -206,7 +206,7 @@ pub(crate) fn end_stranded(parts: &mut Lifecycle<'_>) {
         if sequence.first_start.is_some() {
             parts.end(key, EndReason::ShardLost);
         } else {
-            let misfit = shards().find_map(|shard| shard.misfit_of(sequence));
+            let misfit = clearest(shards().filter_map(|shard| shard.misfit_of(sequence)));
             let id = parts.remove_waiting(key);
             reject(parts, id, misfit.unwrap_or(RejectReason::ShardAway));
         }

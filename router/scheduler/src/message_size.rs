@@ -16,6 +16,11 @@ pub const MAX_SEQUENCE_TOKENS: u32 = 16 << 20;
 /// The most bytes of a plan's starts if there are several. The shard reads them between two steps.
 pub const MAX_STARTS_BYTES: u64 = 4 << 20;
 
+/// The most slots for adapters, each of which may have a load in a plan and an outcome in a result.
+pub const MAX_ADAPTER_SLOTS: u32 = 1024;
+/// The most bytes of an adapter's path.
+pub const MAX_ADAPTER_PATH_BYTES: usize = 4096;
+
 /// A tag, whose field number is below 2048.
 const TAG: u64 = 2;
 const U32: u64 = TAG + 5;
@@ -36,6 +41,20 @@ const CHUNK_PLAN_BYTES: u64 = 2 << 10;
 /// The rest of a plan: its starts, or the largest one, and transfers.
 const PLAN_REST_BYTES: u64 = 96 << 20;
 
+/// The load of an adapter in a plan, and its outcome in a result.
+const LOAD_BYTES: u64 = NESTED + U32 + NESTED + MAX_ADAPTER_PATH_BYTES as u64 + NESTED + 32;
+const LOAD_OUTCOME_BYTES: u64 = NESTED + U32 + NESTED + MAX_ERROR_MESSAGE_BYTES as u64;
+
+fn num_adapter_slots(limits: &ShardLimits) -> u64 {
+    limits.num_adapter_slots.min(MAX_ADAPTER_SLOTS).into()
+}
+
+/// The bytes of a result that its chunks, rows and the rest leave to vectors, or to more chunks.
+fn result_room(limits: &ShardLimits, taken: u64) -> u64 {
+    let taken = taken + num_adapter_slots(limits) * LOAD_OUTCOME_BYTES;
+    (MAX_RESULT_MESSAGE_BYTES as u64).saturating_sub(taken)
+}
+
 /// The bytes of rows and chunks in a result of `num_sequences` sequences, which has as many rows.
 const fn result_bytes(num_sequences: u32) -> u64 {
     RESULT_REST_BYTES + num_sequences as u64 * (CHUNK_RESULT_BYTES + ROW_BYTES)
@@ -46,21 +65,24 @@ const fn vector_bytes(vector_size: u32) -> u64 {
 }
 
 /// The largest vectors of which a result holds at least one.
-pub const MAX_VECTOR_SIZE: u32 = ((MAX_RESULT_MESSAGE_BYTES as u64 - result_bytes(1)) / 4) as u32;
+pub const MAX_VECTOR_SIZE: u32 = {
+    let taken = result_bytes(1) + MAX_ADAPTER_SLOTS as u64 * LOAD_OUTCOME_BYTES;
+    ((MAX_RESULT_MESSAGE_BYTES as u64 - taken) / 4) as u32
+};
 
 /// Returns the most sequences of a step, so that messages have room for a mask, a late mask and a row of each.
 pub fn max_step_sequences(limits: &ShardLimits) -> u32 {
     let mask_bytes = (TokenMask::num_bytes(limits.vocab_size) + 8 * MAX_MASK_PENALTIES) as u64;
-    let of_plan = (MAX_PLAN_MESSAGE_BYTES as u64 - PLAN_REST_BYTES)
+    let of_plan = (MAX_PLAN_MESSAGE_BYTES as u64 - PLAN_REST_BYTES - num_adapter_slots(limits) * LOAD_BYTES)
         / (CHUNK_PLAN_BYTES + 2 * (NESTED + U64 + U32 + NESTED + mask_bytes));
-    let room = (MAX_RESULT_MESSAGE_BYTES as u64).saturating_sub(vector_bytes(limits.vector_size));
-    let of_result = room.saturating_sub(RESULT_REST_BYTES) / (CHUNK_RESULT_BYTES + ROW_BYTES);
+    let room = result_room(limits, vector_bytes(limits.vector_size) + RESULT_REST_BYTES);
+    let of_result = room / (CHUNK_RESULT_BYTES + ROW_BYTES);
     limits.max_step_sequences.min(of_plan.min(of_result) as u32).max(1)
 }
 
 /// Returns the most vectors that a step may report.
 pub fn max_vectors(limits: &ShardLimits) -> u32 {
-    let room = (MAX_RESULT_MESSAGE_BYTES as u64).saturating_sub(result_bytes(limits.max_step_sequences));
+    let room = result_room(limits, result_bytes(limits.max_step_sequences));
     (room / vector_bytes(limits.vector_size).max(1)).min(u64::from(u32::MAX)) as u32
 }
 
@@ -72,7 +94,7 @@ pub(crate) fn start_bytes(
     last: Option<&SequenceStart>,
     limits: &ShardLimits,
 ) -> u64 {
-    const PARAMS_BYTES: u64 = 512;
+    const PARAMS_BYTES: u64 = 512 + U32 + F32;
     let token_bytes = u64::from(limits.vocab_size.max(2).ilog2() / 7 + 1);
     let num_blocks = num_tokens.div_ceil(limits.block_size);
     let last_mask = last.and_then(|last| last.sampling.as_ref()).map(|last| &last.allowed_tokens[..]);

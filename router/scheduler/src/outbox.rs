@@ -1,6 +1,6 @@
 //! Messages to the shard that wait for the next plan, and late masks, which are sent at once.
 
-use crate::plan::{LateMask, Restore, StepPlan};
+use crate::plan::{AdapterLoad, LateMask, Restore, StepPlan};
 
 /// Everything that the shard is to be told and that no plan has carried yet.
 #[derive(Debug, Default)]
@@ -8,6 +8,8 @@ pub(crate) struct Outbox {
     /// Wire ids of sequences that the shard may forget.
     ends: Vec<u64>,
     restores: Vec<Restore>,
+    /// At most one for each slot.
+    adapter_loads: Vec<AdapterLoad>,
     /// Masks for steps in flight. They do not wait for a plan.
     late_masks: Vec<LateMask>,
 }
@@ -19,6 +21,10 @@ impl Outbox {
 
     pub(crate) fn restore(&mut self, restore: Restore) {
         self.restores.push(restore);
+    }
+
+    pub(crate) fn load_adapter(&mut self, load: AdapterLoad) {
+        self.adapter_loads.push(load);
     }
 
     pub(crate) fn send_late_mask(&mut self, mask: LateMask) {
@@ -33,5 +39,6 @@ impl Outbox {
     pub(crate) fn move_into(&mut self, plan: &mut StepPlan) {
         plan.ends = std::mem::take(&mut self.ends);
         plan.restores = std::mem::take(&mut self.restores);
+        plan.adapter_loads = std::mem::take(&mut self.adapter_loads);
     }
 }

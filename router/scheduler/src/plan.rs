@@ -2,9 +2,9 @@
 
 use trunkline_contract::proto;
 pub use trunkline_contract::proto::{
-    BlockCopy, BlockRestore, BlockStore, Chunk, LateMask, PromptTokenLogprob as TokenScore, Restore,
-    RestoreOutcome, SampledToken, SequenceResult, SequenceStart, StepPlan, StepResult, StoreOutcome,
-    TokenLogprob, Transfers, sequence_result::Outcome,
+    AdapterLoad, AdapterOutcome, BlockCopy, BlockRestore, BlockStore, Chunk, LateMask,
+    PromptTokenLogprob as TokenScore, Restore, RestoreOutcome, SampledToken, SequenceResult, SequenceStart,
+    StepPlan, StepResult, StoreOutcome, TokenLogprob, Transfers, sequence_result::Outcome,
 };
 
 /// The positions of a chunk whose logits are computed: its first ones, which are scored, then its last one, after which
@@ -54,7 +54,7 @@ pub enum SequenceErrorCode {
     /// Two shards in a row were lost while they computed the sequence, the second one by itself. Only the scheduler
     /// reports this.
     CrashedShard,
-    /// The sequence's adapter could not be loaded; the message is for the client. Only the scheduler reports this.
+    /// The adapter could not be loaded. The message is the shard's, for the client. Only the scheduler reports this.
     AdapterFailed,
 }
 

@@ -46,6 +46,7 @@ fn parameters(request: &SequenceRequest) -> Vec<u32> {
         SamplingParams { seed: 0, choice: 0, end_token_ids: Vec::new(), ..request.sampling.clone() };
     // No valid number of logprobs is this large.
     let mut words = vec![u32::from(request.constrained), sampling.prompt_logprobs.unwrap_or(u32::MAX)];
+    words.push(request.adapter.as_ref().map_or(0, |adapter| adapter.scale.to_bits()));
     words.extend(request.pooling.map_or([0; 2], |pooled| {
         let kind = match pooled.pooling {
             Pooling::Last => 1,

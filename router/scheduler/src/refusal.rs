@@ -1,10 +1,11 @@
 //! Rejections of new requests, and when a rejected client should retry.
 
 use crate::estimate::Load;
-use crate::event::{RejectReason, SequenceId, SequenceRequest, Update};
+use crate::event::{AdapterUse, RejectReason, SequenceId, SequenceRequest, Update};
 use crate::fairness::Backlog;
 use crate::lane::gives_up_at;
 use crate::lifecycle::Lifecycle;
+use crate::message_size::MAX_ADAPTER_PATH_BYTES;
 
 /// The time after which a rejected client should retry, as long as nothing was measured.
 const DEFAULT_RETRY_AFTER_MS: u64 = 1_000;
@@ -25,6 +26,9 @@ pub(crate) fn refusal(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Optio
     }
     if let Err(error) = request.sampling.check() {
         return Some(RejectReason::Invalid { message: error.to_string() });
+    }
+    if let Some(message) = adapter_problem(request) {
+        return Some(RejectReason::Invalid { message: message.to_owned() });
     }
     let misfit = misfit(parts, request);
     if misfit.is_some() {
@@ -59,7 +63,10 @@ pub(crate) fn reject(parts: &mut Lifecycle<'_>, id: SequenceId, reason: RejectRe
             Some(predicted_wait_ms.saturating_sub(*deadline_in_ms).max(MIN_RETRY_AFTER_MS))
         }
         RejectReason::ShardAway => Some(DEFAULT_RETRY_AFTER_MS),
-        RejectReason::TooLong { .. } | RejectReason::Poison { .. } | RejectReason::Invalid { .. } => None,
+        RejectReason::TooLong { .. }
+        | RejectReason::NoAdapters
+        | RejectReason::Poison { .. }
+        | RejectReason::Invalid { .. } => None,
     };
     parts.updates.push(Update::Rejected { id, reason, retry_after_ms });
 }
@@ -95,15 +102,37 @@ fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
     new.map(|(_, sequence)| parts.now.since(sequence.submitted_at)).max().unwrap_or(0)
 }
 
+/// What is wrong with the adapter of a request, if anything is.
+fn adapter_problem(request: &SequenceRequest) -> Option<&'static str> {
+    let adapter = request.adapter.as_ref();
+    // Otherwise it could hit blocks that were computed without the adapter.
+    if adapter.map(AdapterUse::salt_hash) != request.salt.adapter {
+        return Some("the salt is not that of the adapter");
+    }
+    let is_long = adapter.is_some_and(|adapter| adapter.path.len() > MAX_ADAPTER_PATH_BYTES);
+    is_long.then_some("the path of the adapter is too long for a plan")
+}
+
 /// Why no connected shard can ever run a request, if none can.
 fn misfit(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Option<RejectReason> {
     let highest_token_id = request.token_ids.iter().copied().max().unwrap_or(0);
     let num_prompt_tokens = request.token_ids.len() as u32;
-    let mut misfit = None;
+    let mut misfits = Vec::new();
     for shard in parts.lanes().filter_map(|lane| lane.shard.as_ref()) {
-        misfit = Some(shard.misfit(highest_token_id, num_prompt_tokens, request.max_new_tokens)?);
+        let has_adapter = request.adapter.is_some();
+        misfits.push(shard.misfit(
+            highest_token_id,
+            num_prompt_tokens,
+            request.max_new_tokens,
+            has_adapter,
+        )?);
     }
-    misfit
+    clearest(misfits.into_iter())
+}
+
+/// Chooses the reason for the client from those of all shards: that a shard takes no adapters only if none does.
+pub(crate) fn clearest(misfits: impl Iterator<Item = RejectReason>) -> Option<RejectReason> {
+    misfits.reduce(|one, other| if one == RejectReason::NoAdapters { other } else { one })
 }
 
 /// All of the queue.

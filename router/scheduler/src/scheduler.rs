@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use trunkline_kv::{KvCache, KvEvent, TenantUsage};
 
+use crate::adapters::AdapterUses;
 use crate::balance::take_over;
 use crate::cells::Cells;
 use crate::config::SchedulerConfig;
@@ -29,6 +30,9 @@ use crate::sequences::Sequences;
 use crate::stats::{LaneStats, Stats};
 use crate::transfers::{abandon_overdue_restores, escape_late, take_transfers};
 use crate::{invariants, shard::Shard};
+
+/// The most waiting sequences whose adapters are reported.
+const MAX_SEQUENCES_REPORTED: usize = 256;
 
 /// The queue of all requests, and the token budget and KV index of each lane. One task owns it; it never waits, reads
 /// no clock and does no I/O.
@@ -245,6 +249,24 @@ impl Scheduler {
             losses: lane.losses.count() - lane.num_stops,
             excused_losses: lane.num_excused_losses,
         }
+    }
+
+    /// The use of adapters. Its size, and the time that it takes, are bounded.
+    pub fn adapter_uses(&self) -> AdapterUses {
+        let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        if shards().all(|shard| shard.adapters.num_slots() == 0) {
+            return AdapterUses::default();
+        }
+        let mut waiting = Vec::new();
+        for key in self.sequences.waiting().take(MAX_SEQUENCES_REPORTED) {
+            if let Some(adapter) = &self.sequences[key].request.adapter
+                && !waiting.contains(&adapter.content_hash)
+            {
+                waiting.push(adapter.content_hash);
+            }
+        }
+        let slots_of = |lane: &Lane| lane.shard.iter().flat_map(|shard| shard.adapters.in_use()).collect();
+        AdapterUses { lanes: self.lanes.iter().map(slots_of).collect(), waiting }
     }
 
     /// Gauges and counters of all lanes together. O(1).

@@ -157,6 +157,8 @@ pub struct Wait {
     pub num_readable_tokens: u32,
     /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
+    /// When a lane first passed it over because no slot was free for its adapter.
+    pub slot_since: Option<Millis>,
     /// The lane to which another one left it last.
     pub left_to: Option<LaneId>,
     /// The running sequence that computes a prefix which both share. It is set while this one is parked.
@@ -231,6 +233,10 @@ pub struct Run {
     pub restore: Option<RunRestore>,
     /// The part of its tokens that was read from the store.
     pub restored: Restored,
+    /// The slot of its adapter, which it holds; 0 without an adapter.
+    pub adapter_slot: u32,
+    /// True until its adapter is loaded. No chunk is planned before that.
+    pub awaits_adapter: bool,
 }
 
 impl Run {
@@ -371,7 +377,7 @@ impl Sequence {
     }
 
     /// Tokens that may be planned in the step that is being made; 0 also for a suspect, when the step has a chunk of
-    /// the sequence already, or when a restore is in flight.
+    /// the sequence already, or when a restore or the load of its adapter is in flight.
     pub fn num_wanted(&self, step_id: u64) -> u32 {
         if self.suspected.is_some() { 0 } else { self.num_wanted_alone(step_id) }
     }
@@ -379,8 +385,8 @@ impl Sequence {
     /// Like [`Sequence::num_wanted`], in a step that has no other sequence.
     pub fn num_wanted_alone(&self, step_id: u64) -> u32 {
         let must_wait =
-            self.run.as_ref().is_some_and(|run| run.last_step_id == step_id || run.restore.is_some());
-        if must_wait {
+            |run: &Run| run.last_step_id == step_id || run.restore.is_some() || run.awaits_adapter;
+        if self.run.as_ref().is_some_and(must_wait) {
             return 0;
         }
         let before_scores = self.run.as_ref().and_then(|run| self.num_before_scores(run.planned));

@@ -92,9 +92,15 @@ impl Sequences {
         let (priority, tenant, since) = (sequence.request.priority, sequence.tenant, sequence.waiting_since);
         let rank = Rank { priority, tenant, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
-        let passed_at = sequence.wait.passed_at;
-        sequence.wait =
-            Wait { rank: Some(rank), num_uncached_tokens, cached_tokens, passed_at, ..Wait::default() };
+        let Wait { passed_at, slot_since, .. } = sequence.wait;
+        sequence.wait = Wait {
+            rank: Some(rank),
+            num_uncached_tokens,
+            cached_tokens,
+            passed_at,
+            slot_since,
+            ..Wait::default()
+        };
         if sequence.suspected.is_some() && !sequence.awaits_late_step() {
             self.suspects.insert((priority, sequence.arrival, key));
         }
@@ -108,7 +114,7 @@ impl Sequences {
         let sequence = &mut self.map[key];
         self.suspects.remove(&(sequence.request.priority, sequence.arrival, key));
         let wait = std::mem::take(&mut sequence.wait);
-        sequence.wait.passed_at = wait.passed_at;
+        (sequence.wait.passed_at, sequence.wait.slot_since) = (wait.passed_at, wait.slot_since);
         let is_new = sequence.first_start.is_none();
         self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
         self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
 
+use crate::adapters::Adapters;
 use crate::config::SchedulerConfig;
 use crate::event::{RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
@@ -30,6 +31,7 @@ pub(crate) struct Shard {
     pub(crate) steps: StepsInFlight,
     pub(crate) outbox: Outbox,
     pub(crate) restores: Restores,
+    pub(crate) adapters: Adapters,
     /// Failed writes and reads of the store since the last that worked.
     pub(crate) num_store_failures: u32,
 }
@@ -52,7 +54,8 @@ impl Shard {
         kv.set_shares(&config.shares);
         kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
         let (steps, outbox, restores) = (StepsInFlight::default(), Outbox::default(), Restores::default());
-        Self { limits, kv, steps, outbox, restores, num_store_failures: 0 }
+        let adapters = Adapters::new(limits.num_adapter_slots);
+        Self { limits, kv, steps, outbox, restores, adapters, num_store_failures: 0 }
     }
 
     /// Adds a store with these contents and pins.
@@ -75,7 +78,11 @@ impl Shard {
         highest_token_id: u32,
         num_prompt_tokens: u32,
         max_new_tokens: u32,
+        has_adapter: bool,
     ) -> Option<RejectReason> {
+        if has_adapter && self.limits.num_adapter_slots == 0 {
+            return Some(RejectReason::NoAdapters);
+        }
         let pool_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size);
         let max_total_tokens = (pool_tokens + 1).min(u64::from(MAX_SEQUENCE_TOKENS));
         if u64::from(num_prompt_tokens) + u64::from(max_new_tokens.max(1)) > max_total_tokens {
@@ -93,8 +100,8 @@ impl Shard {
 
     /// Why a sequence can never run on this shard, if it cannot.
     pub(crate) fn misfit_of(&self, sequence: &Sequence) -> Option<RejectReason> {
-        let &Sequence { highest_token_id, num_prompt_tokens, .. } = sequence;
-        self.misfit(highest_token_id, num_prompt_tokens, sequence.request.max_new_tokens)
+        let &Sequence { highest_token_id, num_prompt_tokens, ref request, .. } = sequence;
+        self.misfit(highest_token_id, num_prompt_tokens, request.max_new_tokens, request.adapter.is_some())
     }
 
     /// Returns true if a sequence can run on this shard, and go on there with the same numbers.
@@ -175,9 +182,11 @@ impl Shard {
         stats.store_slots += u64::from(store.total);
         stats.blocks_late += self.restores.abandoned_blocks().count() as u64;
         stats.offered_blocks += u64::from(store.offered);
+        stats.adapter_slots += u64::from(self.adapters.num_slots());
+        stats.adapter_slots_loaded += u64::from(self.adapters.num_loaded());
     }
 
-    /// Adds the counters that the KV index keeps, which are lost with the shard.
+    /// Adds the counters that the KV index and the slots of adapters keep, which are lost with the shard.
     pub(crate) fn add_counters(&self, stats: &mut Stats) {
         stats.evicted_blocks += self.kv.device().num_evicted();
         stats.dropped_window_parts += self.kv.device().window_counts().unwrap_or_default().dropped;
@@ -188,5 +197,8 @@ impl Shard {
         let store = self.kv.store().map(StoreIndex::counts).unwrap_or_default();
         stats.store_evicted_blocks += store.evicted;
         stats.unoffered_blocks += store.unoffered;
+        stats.adapter_loads += self.adapters.num_loads();
+        stats.adapter_load_failures += self.adapters.num_failures();
+        stats.adapter_evictions += self.adapters.num_evictions();
     }
 }

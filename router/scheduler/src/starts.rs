@@ -21,8 +21,8 @@ pub(crate) fn start_on_shard(plan: &mut StepPlan, shard: &Shard, sequence: &mut 
                 .store()
                 .map_or_else(Vec::new, |_| sequence.request.salt.root_key().as_bytes().to_vec()),
             pooled: sequence.request.pooling.map(|pooled| PooledPrompt { second_text: pooled.second_text }),
-            adapter_slot: 0,
-            adapter_scale: 0.0,
+            adapter_slot: run.adapter_slot,
+            adapter_scale: sequence.request.adapter.as_ref().map_or(0.0, |adapter| adapter.scale),
         });
     }
     if let Some(copy) = run.copy.take() {

@@ -37,6 +37,10 @@ pub struct Stats {
     pub store_slots: u64,
     /// Gauge: stored blocks that wait for the tier below.
     pub offered_blocks: u64,
+    /// Gauge: slots for adapters.
+    pub adapter_slots: u64,
+    /// Gauge: slots whose adapters are loaded.
+    pub adapter_slots_loaded: u64,
     /// Gauge: recent mean milliseconds from a sequence's start to its end. 0 before one has ended by itself.
     pub run_ms: u64,
     /// Gauge: the mean relative error of predicted step times, in millionths.
@@ -106,10 +110,20 @@ pub struct Stats {
     pub pins_dropped: u64,
     /// Counter: times a request was parked on another one that was computing its prefix.
     pub prefix_waits: u64,
+    /// Counter: loads of adapters that were planned.
+    pub adapter_loads: u64,
+    /// Counter: loads of adapters that failed.
+    pub adapter_load_failures: u64,
+    /// Counter: loaded adapters whose slot another one took.
+    pub adapter_evictions: u64,
+    /// Counter: sequences that had to wait because no slot was free for their adapter.
+    pub adapter_waits: u64,
     /// Counter: rejections with `RejectReason::QueueFull` or `QueueShared`.
     pub rejected_queue_full: u64,
     /// Counter: rejections with `RejectReason::TooLong`.
     pub rejected_too_long: u64,
+    /// Counter: rejections with `RejectReason::NoAdapters`.
+    pub rejected_no_adapters: u64,
     /// Counter: rejections with `RejectReason::DeadlineUnreachable`.
     pub rejected_deadline: u64,
     /// Counter: rejections with `RejectReason::ShardAway`.
@@ -162,6 +176,7 @@ impl Stats {
             }
             RejectReason::DeadlineUnreachable { .. } => &mut self.rejected_deadline,
             RejectReason::TooLong { .. } => &mut self.rejected_too_long,
+            RejectReason::NoAdapters => &mut self.rejected_no_adapters,
             RejectReason::ShardAway => &mut self.rejected_shard_away,
             RejectReason::Poison { .. } => &mut self.rejected_poison,
             RejectReason::Invalid { .. } => &mut self.rejected_invalid,

@@ -1,13 +1,14 @@
-//! Blocks that move between the pool and the store: their outcomes, and restores that take too long.
+//! Blocks that move between the pool and the store: their outcomes, and restores that take too long. Outcomes of loads
+//! of adapters arrive with them.
 
 use trunkline_contract::SlotId;
 use trunkline_kv::RestoredBlock;
 
-use crate::event::Restored;
+use crate::event::{EndReason, Restored};
 use crate::lane::Lane;
 use crate::lifecycle::Lifecycle;
 use crate::neighbours;
-use crate::plan::{RestoreOutcome, Transfers};
+use crate::plan::{AdapterOutcome, RestoreOutcome, SequenceError, SequenceErrorCode, Transfers};
 use crate::restores::{AbandonedRestore, num_windowed};
 use crate::sequence::{Phase, SequenceKey};
 use crate::shared_store::StoreSource;
@@ -27,6 +28,27 @@ pub(crate) fn take_transfers(parts: &mut Lifecycle<'_>, transfers: &Transfers) {
     }
     for outcome in &transfers.restores {
         take_restore(parts, outcome);
+    }
+    for outcome in &transfers.adapters {
+        take_load(parts, outcome);
+    }
+}
+
+/// Lets the runs go on that wait for an adapter, or ends their sequences if it could not be loaded.
+fn take_load(parts: &mut Lifecycle<'_>, outcome: &AdapterOutcome) {
+    let Some(shard) = &mut parts.lane.shard else { return };
+    let has_failed = !outcome.problem.is_empty();
+    let Some(waiting) = shard.adapters.end_load(outcome.slot, has_failed) else {
+        parts.counters.unexpected_results += 1;
+        return;
+    };
+    for key in waiting {
+        parts.sequences[key].run_mut().awaits_adapter = false;
+        if has_failed && !parts.sequences[key].is_ending() {
+            let code = SequenceErrorCode::AdapterFailed;
+            let error = SequenceError { code, message: outcome.problem.clone() };
+            parts.end(key, EndReason::Failed(error));
+        }
     }
 }
 

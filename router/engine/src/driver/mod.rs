@@ -21,8 +21,8 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    Event, LaneId, LaneStats, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId, Stats,
-    TenantUsage, Update,
+    AdapterUses, Event, LaneId, LaneStats, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId,
+    Stats, TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
@@ -66,6 +66,7 @@ pub struct Driver {
     phase: watch::Receiver<Phase>,
     stats: watch::Sender<Stats>,
     lanes: watch::Sender<Vec<LaneStats>>,
+    adapters: watch::Sender<AdapterUses>,
     tenants: watch::Sender<Vec<TenantUsage>>,
     usage: Arc<UsageLedger>,
     kv_events: EventSink,
@@ -93,6 +94,8 @@ pub struct DriverEnds {
     pub stats: watch::Receiver<Stats>,
     /// The statistics of each lane after the last turn.
     pub lanes: watch::Receiver<Vec<LaneStats>>,
+    /// The use of adapters after the last turn.
+    pub adapters: watch::Receiver<AdapterUses>,
     /// Each tenant's use of the block pool after the last turn.
     pub tenants: watch::Receiver<Vec<TenantUsage>>,
     /// Each tenant's usage up to the last turn.
@@ -117,6 +120,7 @@ impl Driver {
         let (shards, shards_out) = watch::channel(vec![ShardStatus::Loading; num_lanes]);
         let (stats, stats_out) = watch::channel(Stats::default());
         let (lanes, lanes_out) = watch::channel(vec![LaneStats::default(); num_lanes]);
+        let (adapters, adapters_out) = watch::channel(AdapterUses::default());
         let (tenants, tenants_out) = watch::channel(Vec::new());
         let usage = Arc::<UsageLedger>::default();
         let (kv_events, kv_events_out) = kv_events::channel(num_lanes);
@@ -136,6 +140,7 @@ impl Driver {
             phase,
             stats,
             lanes,
+            adapters,
             tenants,
             usage: usage.clone(),
             kv_events,
@@ -148,9 +153,9 @@ impl Driver {
             step_spans: StepSpans::new(telemetry),
         };
         let handle = DriverHandle::new(commands);
-        let (shards, stats, lanes) = (shards_out, stats_out, lanes_out);
+        let (shards, stats, lanes, adapters) = (shards_out, stats_out, lanes_out, adapters_out);
         let (tenants, kv_events) = (tenants_out, kv_events_out);
-        (driver, DriverEnds { handle, links, shards, stats, lanes, tenants, usage, kv_events })
+        (driver, DriverEnds { handle, links, shards, stats, lanes, adapters, tenants, usage, kv_events })
     }
 
     /// Runs until all handles, or all links, are gone.
@@ -187,6 +192,13 @@ impl Driver {
             }
             self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
             self.record_usage(&stats);
+            self.adapters.send_if_modified(|uses| {
+                let is_modified = stats.adapter_slots > 0 || *uses != AdapterUses::default();
+                if is_modified {
+                    *uses = self.scheduler.adapter_uses();
+                }
+                is_modified
+            });
             self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
                 for (lane, before) in self.scheduler.lane_ids().zip(lanes.iter()) {

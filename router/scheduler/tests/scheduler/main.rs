@@ -1,5 +1,6 @@
 //! All tests of the crate. They are one binary, because each binary is linked by itself.
 
+mod adapters;
 mod allocations;
 mod behaviour;
 #[path = "../../../../kernels/tests/kernels/counting.rs"]

@@ -87,7 +87,7 @@ fn every_request_ends_once_with_its_own_text_whatever_happens() {
             reason => format!("{reason:?}"),
         }));
     });
-    let all = "Aborted DeadlineExceeded EndToken Failed(CrashedShard) Failed(InvalidResult) Failed(NotFinite) \
+    let all = "Aborted DeadlineExceeded EndToken Failed(AdapterFailed) Failed(CrashedShard) Failed(InvalidResult) Failed(NotFinite) \
                Finished Length ShardLost";
     assert_eq!(Vec::from_iter(reasons).join(" "), all, "the runs meet every end");
 }
@@ -102,6 +102,36 @@ fn vectors_are_those_of_their_prompts_beside_requests_that_generate() {
         |stats| stats.accepted_draft_tokens,
     ];
     run_all("--kind vectors ", Scenario::random_pooled, 200, &counts, |_| {});
+}
+
+#[test]
+fn every_request_ends_once_with_its_own_text_where_requests_have_adapters() {
+    let counts: [Count; 9] = [
+        |stats| stats.preemptions,
+        |stats| stats.prefix_waits,
+        |stats| stats.prefix_hit_tokens,
+        |stats| stats.replays,
+        |stats| stats.restored_blocks,
+        |stats| stats.adapter_loads,
+        |stats| stats.adapter_load_failures,
+        |stats| stats.adapter_evictions,
+        |stats| stats.adapter_waits,
+    ];
+    run_all("--kind adapters ", Scenario::random_adapters, 200, &counts, |_| {});
+}
+
+#[test]
+fn every_request_ends_once_with_its_own_text_where_lanes_have_adapters() {
+    let counts: [Count; 7] = [
+        |stats| stats.moves,
+        |stats| stats.escapes,
+        |stats| stats.hand_overs,
+        |stats| stats.adapter_load_failures,
+        |stats| stats.adapter_evictions,
+        |stats| stats.adapter_waits,
+        |stats| stats.rejected_no_adapters,
+    ];
+    run_all("--kind adapter-lanes ", Scenario::random_adapter_lanes, 200, &counts, |_| {});
 }
 
 /// Nobody needs a window part or a state when all have ended.
@@ -200,6 +230,7 @@ pub fn crowded() -> Scenario {
         max_delay_ms: 2,
         twice: 0,
         store: None,
+        load_ms: None,
     }
 }
 

@@ -56,6 +56,18 @@ fn acknowledged_blocks_are_restored_after_a_kill() {
 }
 
 #[test]
+fn a_decode_stores_few_blocks_of_a_backlog() {
+    let limits = ShardLimits { max_step_tokens: 128, ..LIMITS };
+    let mut driver = Driver::new(SchedulerConfig::default(), limits).with_store(60);
+    driver.submit(request(1, text(1, 100), 6));
+    let plans = driver.run();
+    let num_stores: Vec<usize> =
+        plans.iter().flat_map(|plan| &plan.chunks).map(|chunk| chunk.stores.len()).collect();
+    // The prompt has 25 blocks, and the fourth decode completes one more.
+    assert_eq!(num_stores, [16, 4, 4, 1, 1, 0]);
+}
+
+#[test]
 fn others_go_on_while_blocks_are_read() {
     let (mut driver, prompt) = after_a_kill();
     driver.submit(request(2, prompt, 2));

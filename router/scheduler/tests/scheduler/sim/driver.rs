@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use trunkline_scheduler::{
-    EndReason, Event, LaneId, Millis, Outcome, RejectReason, Restore, RestoreOutcome, Salt, SampledToken,
-    Scheduler, SchedulerConfig, SequenceRequest, SequenceResult, ShardLimits, StepPlan, StepResult,
-    StoreOutcome, Transfers, Update,
+    AdapterLoad, AdapterOutcome, EndReason, Event, LaneId, Millis, Outcome, RejectReason, Restore,
+    RestoreOutcome, Salt, SampledToken, Scheduler, SchedulerConfig, SequenceRequest, SequenceResult,
+    ShardLimits, StepPlan, StepResult, StoreOutcome, Transfers, Update,
 };
 
 use super::model::Known;
@@ -27,6 +27,8 @@ pub struct Driver {
     pub store: Option<FakeStore>,
     /// The restores that are in flight.
     pub restores: Vec<Restore>,
+    /// The loads of adapters that are in flight.
+    pub loads: Vec<AdapterLoad>,
 }
 
 pub const LIMITS: ShardLimits = ShardLimits {
@@ -77,6 +79,7 @@ impl Driver {
             now: Millis(0),
             store: None,
             restores: Vec::new(),
+            loads: Vec::new(),
         }
     }
 
@@ -126,6 +129,7 @@ impl Driver {
         self.shard = FakeShard::new(limits, ShardFaults::default(), beside);
         self.results.clear();
         self.restores.clear();
+        self.loads.clear();
         self.handle(Event::ShardLost { lane: LaneId::FIRST, may_return: true });
         self.handle(Event::ShardReady(LaneId::FIRST, limits));
         if let Some(mut store) = self.store.take() {
@@ -160,6 +164,17 @@ impl Driver {
         }
     }
 
+    /// Ends all loads of adapters in flight, with this problem or with none. Returns their slots.
+    pub fn end_loads(&mut self, problem: &str) -> Vec<u32> {
+        let loads = std::mem::take(&mut self.loads);
+        for load in &loads {
+            self.shard.end_load(load.slot, problem.is_empty());
+            let adapters = vec![AdapterOutcome { slot: load.slot, problem: problem.to_owned() }];
+            self.handle(Event::Transfers(LaneId::FIRST, Transfers { adapters, ..Transfers::default() }));
+        }
+        loads.iter().map(|load| load.slot).collect()
+    }
+
     pub fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now, event, &mut self.updates);
         self.scheduler.check_invariants();
@@ -184,6 +199,7 @@ impl Driver {
             plan.discards.iter().for_each(|&slot| store.discard(slot));
         }
         self.restores.extend(plan.restores.clone());
+        self.loads.extend(plan.adapter_loads.clone());
         Some(plan)
     }
 

@@ -1,7 +1,7 @@
 //! A model whose text follows from hashes, and the text that it writes for a single request.
 
 use trunkline_scheduler::{
-    Allowed, MaskedDraft, NextTokens, Pooling, SequenceRequest, TokenMask, TokenScore,
+    AdapterUse, Allowed, MaskedDraft, NextTokens, Pooling, SequenceRequest, TokenMask, TokenScore,
 };
 
 use super::rng::mix;
@@ -137,6 +137,7 @@ pub struct Known {
     pub is_constrained: bool,
     pub is_scored: bool,
     pub pooling: Option<Pooling>,
+    pub adapter: Option<AdapterUse>,
 }
 
 impl Known {
@@ -148,6 +149,7 @@ impl Known {
             is_constrained: request.constrained,
             is_scored: request.sampling.prompt_logprobs.is_some(),
             pooling: request.pooling.map(|pooled| pooled.pooling),
+            adapter: request.adapter.clone(),
         }
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use trunkline_draft::Drafter;
 use trunkline_scheduler::{
-    CachePriority, LaneId, Millis, PolicyKind, PooledPrompt, Pooling, Priority, Retention, Salt,
-    SamplingParams, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Speculation, TenantShare,
-    WindowLimits,
+    AdapterHash, AdapterUse, CachePriority, LaneId, Millis, PolicyKind, PooledPrompt, Pooling, Priority,
+    Retention, Salt, SamplingParams, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Speculation,
+    TenantShare, WindowLimits,
 };
 
 use super::model::Known;
@@ -71,6 +71,11 @@ pub struct Stall {
     pub for_ms: u64,
 }
 
+/// The use of an adapter in tests. `index` is not 0.
+pub fn adapter(index: u8, scale: f32) -> AdapterUse {
+    AdapterUse { path: format!("/adapter-{index}").into(), content_hash: AdapterHash([index; 32]), scale }
+}
+
 /// What crashes the shard, each time that a step computes it.
 #[derive(Clone, Copy, Debug)]
 pub enum Poison {
@@ -112,6 +117,8 @@ pub struct Scenario {
     /// One result in so many is sent twice; none for 0.
     pub twice: u64,
     pub store: Option<StorePlan>,
+    /// The longest time of a load, if requests have adapters.
+    pub load_ms: Option<u64>,
 }
 
 pub fn salt(index: u64) -> Salt {
@@ -211,6 +218,7 @@ impl Scenario {
             sequence_error: one_in(&mut rng),
             missing_token: one_in(&mut rng) * 3,
             foreign_token: one_in(&mut rng) * 3,
+            ..ShardFaults::default()
         };
         let span_ms = rng.range(1, 200);
         let arrivals = Self::random_arrivals(&mut rng, vocab_size, span_ms);
@@ -231,7 +239,7 @@ impl Scenario {
         let twice = if rng.once_in(4) { rng.range(2, 20) } else { 0 };
         let store = Self::random_store(seed);
         let poison = Self::random_poison(seed, arrivals.len() as u64);
-        Self {
+        let mut scenario = Self {
             seed,
             config,
             limits: first_limits,
@@ -246,6 +254,57 @@ impl Scenario {
             max_delay_ms,
             twice,
             store,
+            load_ms: None,
+        };
+        let mut rng = Rng::new(seed ^ 0x4164_6170);
+        if rng.once_in(4) {
+            scenario.add_adapters(&mut rng);
+        }
+        scenario
+    }
+
+    /// Like [`Scenario::random`], where some requests have adapters.
+    pub fn random_adapters(seed: u64) -> Self {
+        Self::random(seed).with_adapters(seed)
+    }
+
+    /// Like [`Scenario::random_lanes`], where some requests have adapters.
+    pub fn random_adapter_lanes(seed: u64) -> Self {
+        Self::random_lanes(seed).with_adapters(seed)
+    }
+
+    fn with_adapters(mut self, seed: u64) -> Self {
+        if self.load_ms.is_none() {
+            self.add_adapters(&mut Rng::new(seed ^ 0x6c6f_7261));
+        }
+        self
+    }
+
+    /// Gives most requests one of a few adapters, and most shards some slots, often fewer than there are adapters.
+    fn add_adapters(&mut self, rng: &mut Rng) {
+        let num_adapters = rng.range(1, 9);
+        self.load_ms = Some([0, 5, 60, 3_000][rng.range(0, 3) as usize]);
+        self.faults.load = if rng.once_in(3) { rng.range(2, 12) } else { 0 };
+        self.faults.broken_adapter = rng.once_in(4).then(|| rng.range(1, num_adapters) as u8);
+        self.limits.num_adapter_slots = if rng.once_in(12) { 0 } else { rng.range_u32(1, 4) };
+        self.add_slots(rng);
+        for Arrival { request, salt, .. } in &mut self.arrivals {
+            if rng.once_in(3) {
+                continue;
+            }
+            let (index, scale) = (rng.range(1, num_adapters) as u8, if rng.once_in(8) { 0.5 } else { 1.0 });
+            let adapter = adapter(index, scale);
+            request.salt.adapter = Some(adapter.salt_hash());
+            *salt += 1_000 * u64::from(index) + if scale == 1.0 { 0 } else { 100 };
+            request.adapter = Some(adapter);
+        }
+    }
+
+    /// Gives the other lanes' shards, and those that replace lost ones, slots for adapters. Some have none.
+    fn add_slots(&mut self, rng: &mut Rng) {
+        let replacing = self.outages.iter_mut().map(|outage| &mut outage.limits);
+        for limits in self.more_lanes.iter_mut().chain(replacing) {
+            limits.num_adapter_slots = if rng.once_in(6) { 0 } else { rng.range_u32(1, 4) };
         }
     }
 
@@ -287,6 +346,9 @@ impl Scenario {
         }
         if rng.once_in(2) {
             scenario.add_drains(seed);
+        }
+        if scenario.load_ms.is_some() {
+            scenario.add_slots(&mut Rng::new(seed ^ 0x736c_6f74));
         }
         scenario
     }

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use trunkline_contract::{MAX_RESULT_MESSAGE_BYTES, proto};
 use trunkline_scheduler::{
-    BlockKey, BlockRestore, Chunk, LateMask, Outcome, Pooling, SampledToken, SequenceResult, SequenceStart,
-    ShardLimits, StepPlan, StepResult, TokenScore,
+    AdapterLoad, AdapterUse, BlockKey, BlockRestore, Chunk, LateMask, Outcome, Pooling, SampledToken,
+    SequenceResult, SequenceStart, ShardLimits, StepPlan, StepResult, TokenScore,
 };
 
 use super::model::{Known, Model};
@@ -34,6 +34,8 @@ struct ShardSequence {
     is_constrained: bool,
     pooling: Option<Pooling>,
     root_key: Vec<u8>,
+    /// The slot of its adapter, and the adapter's content hash.
+    adapter: Option<(u32, Vec<u8>)>,
     /// The chunk that awaits a mask.
     awaited_mask: Option<AwaitedMask>,
 }
@@ -51,6 +53,15 @@ fn check_pooled(sequence: &ShardSequence, chunk: &Chunk) {
     }
 }
 
+/// A slot for adapters.
+#[derive(Clone, Debug, Default, PartialEq)]
+enum AdapterSlot {
+    #[default]
+    Empty,
+    Loading(Vec<u8>),
+    Loaded(Vec<u8>),
+}
+
 /// A chunk that awaits a mask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum AwaitedMask {
@@ -65,6 +76,10 @@ pub struct ShardFaults {
     pub sequence_error: u64,
     pub missing_token: u64,
     pub foreign_token: u64,
+    /// The load of an adapter.
+    pub load: u64,
+    /// An adapter whose loads all fail.
+    pub broken_adapter: Option<u8>,
 }
 
 pub struct FakeShard {
@@ -75,6 +90,7 @@ pub struct FakeShard {
     slots: Vec<Vec<u64>>,
     /// The window parts, if blocks are in two parts; none for a block without its part.
     window_slots: Vec<Option<Vec<u64>>>,
+    adapters: Vec<AdapterSlot>,
     sequences: BTreeMap<u64, ShardSequence>,
     last_step_id: u64,
     /// The blocks that the last step stores.
@@ -90,6 +106,7 @@ impl FakeShard {
             max_prefill_beside_decodes,
             slots: vec![vec![EMPTY; limits.block_size as usize]; limits.num_blocks as usize],
             window_slots: vec![None; limits.num_blocks as usize],
+            adapters: vec![AdapterSlot::Empty; limits.num_adapter_slots as usize],
             sequences: BTreeMap::new(),
             last_step_id: 0,
             writes: Vec::new(),
@@ -144,6 +161,7 @@ impl FakeShard {
         for wire_id in &plan.ends {
             assert!(self.sequences.remove(wire_id).is_some(), "only what was started is ended");
         }
+        plan.adapter_loads.iter().for_each(|load| self.begin_load(load));
         self.start(plan, known);
         assert!(plan.window_drops.is_empty() || self.limits.windows.is_some(), "blocks are in two parts");
         for &block_id in &plan.window_drops {
@@ -191,6 +209,41 @@ impl FakeShard {
         let num_rows: u32 = plan.chunks.iter().map(Chunk::num_rows).sum();
         let device_time_us = if plan.chunks.is_empty() { 0 } else { 200 + u64::from(num_rows) * 100 };
         StepResult { step_id: plan.step_id, sequences, device_time_us, draft_time_us: 0 }
+    }
+
+    fn begin_load(&mut self, load: &AdapterLoad) {
+        let named = self.sequences.values().filter_map(|sequence| sequence.adapter.as_ref());
+        assert!(
+            named.map(|(slot, _)| slot).all(|&slot| slot != load.slot),
+            "no started sequence names the slot"
+        );
+        let slot = &mut self.adapters[load.slot as usize - 1];
+        assert!(!matches!(slot, AdapterSlot::Loading(_)), "one load at a time goes into slot {}", load.slot);
+        assert!(load.path.starts_with("/adapter-") && load.content_hash.len() == 32);
+        *slot = AdapterSlot::Loading(load.content_hash.clone());
+    }
+
+    pub fn end_load(&mut self, slot: u32, is_good: bool) {
+        let slot = &mut self.adapters[slot as usize - 1];
+        *slot = match std::mem::take(slot) {
+            AdapterSlot::Loading(hash) if is_good => AdapterSlot::Loaded(hash),
+            AdapterSlot::Loading(_) => AdapterSlot::Empty,
+            slot => panic!("no load is in flight: {slot:?}"),
+        };
+    }
+
+    /// Checks the slot of a start, and returns it with its adapter.
+    fn slot_of(&self, start: &SequenceStart, adapter: Option<&AdapterUse>) -> Option<(u32, Vec<u8>)> {
+        let scale = adapter.map_or(0.0, |adapter| adapter.scale);
+        assert_eq!(start.adapter_scale.to_bits(), scale.to_bits(), "the scale is that of the request");
+        let Some(adapter) = adapter else {
+            assert_eq!(start.adapter_slot, 0, "the request has no adapter");
+            return None;
+        };
+        let slot = &self.adapters[start.adapter_slot as usize - 1];
+        let expected = AdapterSlot::Loaded(adapter.content_hash.0.to_vec());
+        assert_eq!(*slot, expected, "a sequence starts with its adapter");
+        Some((start.adapter_slot, adapter.content_hash.0.to_vec()))
     }
 
     /// Gives a block a window part if it has none.
@@ -272,6 +325,7 @@ impl FakeShard {
                 is_constrained: request.is_constrained,
                 pooling: request.pooling,
                 root_key: start.root_key.clone(),
+                adapter: self.slot_of(start, request.adapter.as_ref()),
                 awaited_mask: None,
             };
             assert_eq!(
@@ -371,6 +425,10 @@ impl FakeShard {
     fn compute(&mut self, chunk: &Chunk, rng: &mut Rng) -> Option<SequenceResult> {
         let block_size = self.limits.block_size as usize;
         let sequence = self.sequences.get_mut(&chunk.sequence_id).expect("only started sequences compute");
+        if let Some((slot, hash)) = &sequence.adapter {
+            let expected = AdapterSlot::Loaded(hash.clone());
+            assert_eq!(self.adapters[*slot as usize - 1], expected, "the adapter stays while it is used");
+        }
         for &block_id in &chunk.new_block_ids {
             assert!(block_id < self.limits.num_blocks, "a block of the pool");
             assert!(!sequence.table.contains(&block_id), "a block stands once in a table");

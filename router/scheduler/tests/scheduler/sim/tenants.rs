@@ -40,8 +40,9 @@ impl Scenario {
                 tenant = flooding;
                 arrival.at = Millis(at);
             }
-            arrival.salt = tenant;
-            arrival.request.salt = salt(tenant);
+            // The adapter stays.
+            arrival.salt = tenant + arrival.salt / 100 * 100;
+            arrival.request.salt.tenant = salt(tenant).tenant;
         }
         scenario
     }
@@ -75,6 +76,7 @@ impl Scenario {
             max_delay_ms: 0,
             twice: 0,
             store: None,
+            load_ms: None,
         }
     }
 }

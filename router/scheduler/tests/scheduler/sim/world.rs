@@ -5,9 +5,9 @@ mod checks;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_scheduler::{
-    BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore, Scheduler,
-    SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore, Transfers,
-    Update,
+    AdapterLoad, AdapterOutcome, BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId,
+    RejectReason, Restore, Scheduler, SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult,
+    StoreOutcome, TokenScore, Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -38,6 +38,8 @@ enum Happening {
     Written(ShardName, Vec<Write>),
     /// A shard has read blocks from the store.
     Read(ShardName, Restore, ReadFrom),
+    /// A shard has loaded an adapter, or failed to.
+    Loaded(ShardName, AdapterLoad),
     /// A user removes a node, or a prompt lacks blocks that the tier below has.
     Visit,
     /// Blocks of the tier below are in the lane's store, in reserved slots.
@@ -52,7 +54,8 @@ struct ShardName {
     number: u64,
 }
 
-/// The store that is read, and its opening when the read was planned.
+/// The store that is read, and its opening when the read was chosen, or one before. The plan that begins a read may be
+/// held back.
 #[derive(Clone, Copy, Debug)]
 struct ReadFrom {
     lane: usize,
@@ -65,6 +68,8 @@ struct Lane {
     shard: Option<FakeShard>,
     store: Option<FakeStore>,
     num_shards: u64,
+    /// The openings of all stores when its last plan was made.
+    openings: Vec<u64>,
     free_at: Millis,
     /// The result of the step that awaits masks.
     blocked: Option<StepResult>,
@@ -98,6 +103,10 @@ pub(super) struct World<'a> {
     /// The consumption of each tenant, as the scheduler reported it.
     consumption: BTreeMap<Option<Box<str>>, Consumption>,
     last_token_at: BTreeMap<SequenceId, Millis>,
+    /// Loads of adapters have numbers of their own, so that they change no other number of a seed.
+    adapter_rng: Rng,
+    /// The content hashes of adapters that could not be loaded, at least once.
+    failed_adapters: BTreeSet<Vec<u8>>,
     /// The device time of the results that the scheduler took.
     device_time_us: u64,
     report: Report,
@@ -133,6 +142,8 @@ impl<'a> World<'a> {
             asked_drafts: BTreeMap::new(),
             consumption: BTreeMap::new(),
             last_token_at: BTreeMap::new(),
+            adapter_rng: Rng::new(scenario.seed ^ 0x6c6f_6164),
+            failed_adapters: BTreeSet::new(),
             device_time_us: 0,
             report: Report {
                 trace_hash: 0,
@@ -287,6 +298,7 @@ impl<'a> World<'a> {
                 let of_lane = &mut self.lanes[lane.0 as usize];
                 of_lane.num_shards += 1;
                 (of_lane.free_at, of_lane.shard) = (self.now, Some(shard));
+                self.note_openings(lane);
                 self.tell(Event::ShardReady(lane, limits));
                 self.open_store(lane, limits.block_size);
             }
@@ -332,10 +344,39 @@ impl<'a> World<'a> {
                 let transfers = Transfers { restores: vec![outcome], ..Transfers::default() };
                 self.tell(Event::Transfers(name.lane, transfers));
             }
+            Happening::Loaded(name, load) => self.end_load(name, &load),
             Happening::Visit if self.rng.once_in(4) => self.remove_node(),
             Happening::Visit => self.fetch(),
             Happening::Fetched(lane, writes) => self.end_fetch(lane, writes),
             Happening::Wake => {}
+        }
+    }
+
+    /// Notes the openings of all stores for a lane, and returns those that were noted before.
+    fn note_openings(&mut self, lane: LaneId) -> Vec<u64> {
+        let openings = self.lanes.iter().map(|lane| lane.store.as_ref().map_or(0, |store| store.opening));
+        let openings = openings.collect();
+        std::mem::replace(&mut self.lane(lane).openings, openings)
+    }
+
+    /// Ends a load of an adapter.
+    fn end_load(&mut self, name: ShardName, load: &AdapterLoad) {
+        let faults = self.scenario.faults;
+        let is_broken = faults.broken_adapter.is_some_and(|broken| load.content_hash[0] == broken);
+        let has_failed = is_broken || self.adapter_rng.once_in(faults.load);
+        let is_twice = self.adapter_rng.once_in(self.scenario.twice);
+        let lane = &mut self.lanes[name.lane.0 as usize];
+        let Some(shard) = lane.shard.as_mut().filter(|_| lane.num_shards == name.number) else { return };
+        shard.end_load(load.slot, !has_failed);
+        let mut problem = String::new();
+        if has_failed {
+            problem = format!("{} is broken", load.path);
+            self.failed_adapters.insert(load.content_hash.clone());
+        }
+        let outcome = AdapterOutcome { slot: load.slot, problem };
+        for _ in 0..=usize::from(is_twice) {
+            let transfers = Transfers { adapters: vec![outcome.clone()], ..Transfers::default() };
+            self.tell(Event::Transfers(name.lane, transfers));
         }
     }
 
@@ -608,6 +649,11 @@ impl<'a> World<'a> {
         } else {
             self.at(free_at, Happening::Result(name, result));
         }
+        for load in &plan.adapter_loads {
+            let longest_ms = self.scenario.load_ms.unwrap_or(0);
+            let at = self.now.plus(self.adapter_rng.range(0, longest_ms));
+            self.at(self.scenario.end_of(id, self.now, at), Happening::Loaded(name, load.clone()));
+        }
         let lane = &mut self.lanes[id.0 as usize];
         let Some(store) = &mut lane.store else {
             assert!(
@@ -619,13 +665,14 @@ impl<'a> World<'a> {
         plan.discards.iter().for_each(|&slot| store.discard(slot));
         writes.iter().for_each(|write| store.begin_write(write.slot));
         let times = store.plan;
+        let openings = self.note_openings(id);
         for restore in &plan.restores {
             let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
             restore.blocks.iter().for_each(|block| shard.begin_restore(block));
             let at = self.scenario.end_of(id, self.now, self.now.plus(times.read_ms(&mut self.rng)));
             let lane = restore.store_folder.parse().unwrap_or(id.0 as usize);
-            let opening =
-                self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
+            let own = self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
+            let opening = if lane == id.0 as usize { own } else { openings[lane] };
             self.at(at, Happening::Read(name, restore.clone(), ReadFrom { lane, opening }));
         }
         if !writes.is_empty() {
@@ -747,6 +794,9 @@ impl<'a> World<'a> {
                     assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
                     let has_shard = self.lanes.iter().any(|lane| lane.shard.is_some());
                     assert!(reason != RejectReason::ShardAway || !has_shard, "all lanes are away");
+                    if reason == RejectReason::NoAdapters {
+                        assert!(self.arrivals[&id].request.adapter.is_some() && !self.takes_adapters());
+                    }
                     self.report.rejections.insert(id, reason);
                     self.report.ended_ats.insert(id, self.now);
                 }

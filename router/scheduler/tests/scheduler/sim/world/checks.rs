@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use trunkline_scheduler::{
-    Consumption, EndReason, SamplingParams, SequenceErrorCode, SequenceId, SequenceRequest, ShardLimits,
-    Stats,
+    Consumption, EndReason, Salt, SamplingParams, SequenceErrorCode, SequenceId, SequenceRequest,
+    ShardLimits, Stats,
 };
 
 use super::super::Blow;
@@ -15,10 +15,17 @@ use super::World;
 /// Returns true if a shard's pool has room for a request.
 fn fits(request: &SequenceRequest, limits: &ShardLimits) -> bool {
     let num_tokens = request.token_ids.len() as u32 + request.max_new_tokens.max(1);
-    num_tokens <= limits.num_blocks * limits.block_size + 1
+    let has_slot = request.adapter.is_none() || limits.num_adapter_slots > 0;
+    has_slot && num_tokens <= limits.num_blocks * limits.block_size + 1
 }
 
 impl World<'_> {
+    /// Returns true if a connected shard takes adapters.
+    pub(super) fn takes_adapters(&self) -> bool {
+        let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
+        shards.map(|shard| shard.limits).any(|limits| limits.num_adapter_slots > 0)
+    }
+
     pub(super) fn check_open(&self, id: SequenceId) {
         let is_open = !self.report.ends.contains_key(&id) && !self.report.rejections.contains_key(&id);
         assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
@@ -98,6 +105,9 @@ impl World<'_> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         assert_eq!(stats.blocks_total, shards().map(|shard| u64::from(shard.limits.num_blocks)).sum::<u64>());
         assert!(shards().all(|shard| shard.num_sequences() == 0), "shards were told of every end");
+        for slot in self.scheduler.adapter_uses().lanes.concat() {
+            assert!(slot.num_runs == 0 && !slot.is_loading, "all slots return: {slot:?}");
+        }
         if self.scenario.twice == 0 {
             assert_eq!(stats.unexpected_results, 0);
         }
@@ -109,6 +119,7 @@ impl World<'_> {
         let rejected = stats.rejected_queue_full
             + stats.rejected_too_long
             + stats.rejected_deadline
+            + stats.rejected_no_adapters
             + stats.rejected_shard_away
             + stats.rejected_poison
             + stats.rejected_invalid;
@@ -161,7 +172,8 @@ impl World<'_> {
             let request = self.arrivals[&id].request.clone();
             let sampling =
                 SamplingParams { seed: 0, choice: 0, end_token_ids: Vec::new(), ..request.sampling };
-            (request.salt.tenant, request.token_ids, sampling, request.constrained, request.pooling)
+            let Salt { tenant, adapter, .. } = request.salt;
+            (tenant, adapter, request.token_ids, sampling, request.constrained, request.pooling)
         };
         of(SequenceId(one)) == of(other)
     }
@@ -201,6 +213,13 @@ impl World<'_> {
                     let may_be_unlucky =
                         !self.scenario.outages.is_empty() || matches!(blow, Some(Blow::LoseShard(_)));
                     self.report.num_losses >= 2 && (is_poison || may_be_unlucky)
+                }
+                EndReason::Failed(error) if error.code == SequenceErrorCode::AdapterFailed => {
+                    // A load fails by itself.
+                    arrival.request.adapter.as_ref().is_some_and(|adapter| {
+                        error.message == format!("{} is broken", adapter.path)
+                            && self.failed_adapters.contains(&adapter.content_hash.0[..])
+                    })
                 }
                 EndReason::Failed(_) => {
                     faults.sequence_error + faults.missing_token + faults.foreign_token > 0

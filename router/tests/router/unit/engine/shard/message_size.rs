@@ -9,7 +9,8 @@ use trunkline_contract::{
 use trunkline_engine::shard::proto::{self, sequence_result::Outcome};
 use trunkline_scheduler::ShardLimits;
 use trunkline_scheduler::message_size::{
-    MAX_SEQUENCE_TOKENS, MAX_STARTS_BYTES, MAX_VECTOR_SIZE, max_step_sequences, max_vectors,
+    MAX_ADAPTER_PATH_BYTES, MAX_ADAPTER_SLOTS, MAX_SEQUENCE_TOKENS, MAX_STARTS_BYTES, MAX_VECTOR_SIZE,
+    max_step_sequences, max_vectors,
 };
 
 /// More sequences than any step has.
@@ -28,7 +29,7 @@ fn limits(vocab_size: u32, vector_size: u32) -> ShardLimits {
         numerics: 0,
         max_draft_tokens: 16,
         max_own_drafts: 0,
-        num_adapter_slots: 0,
+        num_adapter_slots: 2 * MAX_ADAPTER_SLOTS,
     };
     limits.max_step_sequences = max_step_sequences(&limits);
     limits
@@ -86,10 +87,11 @@ fn result(limits: &ShardLimits, outcomes: Outcomes) -> proto::StepResponse {
     };
     let store = proto::StoreOutcome { slot: u32::MAX, is_stored: true };
     let restore = proto::RestoreOutcome { restore_id: u64::MAX, num_blocks: u32::MAX, time_us: u64::MAX };
+    let adapter = proto::AdapterOutcome { slot: u32::MAX, problem: "x".repeat(MAX_ERROR_MESSAGE_BYTES) };
     let transfers = proto::Transfers {
         stores: vec![store; 1 << 14],
         restores: vec![restore; 1 << 14],
-        adapters: Vec::new(),
+        adapters: vec![adapter; MAX_ADAPTER_SLOTS as usize],
     };
     proto::StepResponse { result: Some(result), transfers: Some(transfers) }
 }
@@ -135,9 +137,20 @@ fn the_largest_plan_fits() {
         let largest = proto::SequenceStart {
             sequence_id: u64::MAX,
             token_ids: vec![vocab_size - 1; MAX_SEQUENCE_TOKENS as usize],
+            adapter_slot: u32::MAX,
+            adapter_scale: 0.5,
             ..proto::SequenceStart::default()
         };
-        let starts = proto::StepPlan { starts: vec![largest], ..proto::StepPlan::default() };
+        let load = proto::AdapterLoad {
+            slot: u32::MAX,
+            path: "x".repeat(MAX_ADAPTER_PATH_BYTES),
+            content_hash: vec![0xff; 32],
+        };
+        let starts = proto::StepPlan {
+            starts: vec![largest],
+            adapter_loads: vec![load; MAX_ADAPTER_SLOTS as usize],
+            ..proto::StepPlan::default()
+        };
         let starts = proto::StepRequest { plan: Some(starts), late_masks: Vec::new() };
         let num_bytes = num_sequences * size_of(&one) + size_of(&starts) + MAX_STARTS_BYTES as usize;
         assert!(num_bytes <= MAX_PLAN_MESSAGE_BYTES, "{num_bytes} bytes for {num_sequences} sequences");

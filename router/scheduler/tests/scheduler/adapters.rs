@@ -1,0 +1,234 @@
+//! Adapters: which slot a load goes into, who waits for it, and for how long.
+
+use crate::sim::driver::{Driver, LIMITS};
+use crate::sim::scenario::{Arrival, Client, adapter, request};
+use crate::sim::{Options, run};
+use crate::simulation::crowded;
+use trunkline_scheduler::*;
+
+fn limits(num_adapter_slots: u32) -> ShardLimits {
+    ShardLimits { num_adapter_slots, ..LIMITS }
+}
+
+fn driver(num_slots: u32) -> Driver {
+    Driver::new(SchedulerConfig::default(), limits(num_slots))
+}
+
+/// Returns a request whose prompt no other one has, with an adapter unless it is 0.
+fn asked(id: u64, of: u8, num_new: u32) -> SequenceRequest {
+    let prompt = (0..5).map(|position| (id as u32 * 7 + position * 3) % 50).collect();
+    let mut request = request(id, prompt, num_new);
+    request.adapter = (of > 0).then(|| adapter(of, 1.0));
+    request.salt.adapter = request.adapter.as_ref().map(AdapterUse::salt_hash);
+    request
+}
+
+/// Runs a request to its end, and returns the slots into which its adapter was loaded.
+fn complete(driver: &mut Driver, id: u64, of: u8) -> Vec<u32> {
+    driver.submit(asked(id, of, 2));
+    driver.step();
+    let slots = driver.end_loads("");
+    driver.run();
+    assert_eq!(driver.ended(id), Some(&EndReason::Length));
+    slots
+}
+
+/// Returns the number of chunks in the next step.
+fn num_chunks(driver: &mut Driver) -> usize {
+    driver.step().map_or(0, |plan| plan.chunks.len())
+}
+
+#[test]
+fn empty_slots_are_taken_first_then_the_least_recently_used() {
+    let mut driver = driver(3);
+    assert_eq!(complete(&mut driver, 1, 1), [1]);
+    assert_eq!(complete(&mut driver, 2, 2), [2]);
+    assert_eq!(complete(&mut driver, 3, 1), [] as [u32; 0], "it is loaded");
+    assert_eq!(complete(&mut driver, 4, 3), [3], "a slot is empty");
+    assert_eq!(complete(&mut driver, 5, 4), [2]);
+    assert_eq!(complete(&mut driver, 6, 5), [1]);
+    assert_eq!(complete(&mut driver, 7, 3), [] as [u32; 0]);
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.adapter_loads, stats.adapter_evictions, stats.adapter_load_failures), (5, 2, 0));
+    assert_eq!((stats.adapter_slots, stats.adapter_slots_loaded, stats.adapter_waits), (3, 3, 0));
+}
+
+#[test]
+fn a_run_waits_for_its_own_adapter_and_nobody_else_does() {
+    let mut driver = driver(2);
+    complete(&mut driver, 1, 1);
+    driver.submit(asked(2, 0, 20));
+    driver.submit(asked(3, 1, 20));
+    driver.submit(asked(4, 2, 20));
+    driver.submit(asked(5, 2, 20));
+    for _ in 0..5 {
+        assert_eq!(num_chunks(&mut driver), 2, "the others go on");
+    }
+    assert_eq!(driver.loads.len(), 1, "both wait for one load");
+    let uses: Vec<(bool, u32)> = driver.scheduler.adapter_uses().lanes[0]
+        .iter()
+        .map(|slot| (slot.is_loading, slot.num_runs))
+        .collect();
+    assert_eq!(uses, [(false, 1), (true, 2)]);
+    driver.end_loads("");
+    assert_eq!(num_chunks(&mut driver), 4);
+    driver.run();
+    assert!((2..6).all(|id| driver.ended(id) == Some(&EndReason::Length)));
+}
+
+#[test]
+fn a_failed_load_ends_the_sequences_that_wait_for_it() {
+    let mut driver = driver(2);
+    driver.submit(asked(1, 0, 20));
+    driver.submit(asked(2, 1, 20));
+    driver.submit(asked(3, 1, 20));
+    driver.step();
+    assert_eq!(driver.end_loads("the files have changed"), [1]);
+    for id in [2, 3] {
+        let Some(EndReason::Failed(error)) = driver.ended(id) else { panic!("sequence {id} goes on") };
+        assert_eq!(error.code, SequenceErrorCode::AdapterFailed);
+        assert_eq!(error.message, "the files have changed");
+    }
+    assert_eq!(complete(&mut driver, 4, 2), [1], "the slot is empty again");
+    assert_eq!(complete(&mut driver, 5, 1), [2], "and the adapter is tried again");
+    assert_eq!(driver.ended(1), Some(&EndReason::Length));
+    assert_eq!(driver.scheduler.stats().adapter_load_failures, 1);
+}
+
+#[test]
+fn a_load_keeps_its_slot_although_its_run_has_gone() {
+    let mut driver = driver(1);
+    driver.submit(asked(1, 1, 2));
+    driver.step();
+    driver.handle(Event::Abort(SequenceId(1)));
+    driver.submit(asked(2, 2, 2));
+    assert_eq!(num_chunks(&mut driver), 0, "the load cannot be taken back");
+    assert_eq!(driver.scheduler.adapter_uses().waiting, [adapter(2, 1.0).content_hash]);
+    driver.end_loads("");
+    driver.step();
+    assert_eq!(driver.end_loads(""), [1]);
+    driver.run();
+    assert_eq!(driver.ended(2), Some(&EndReason::Length));
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.adapter_waits, stats.adapter_evictions), (1, 1));
+}
+
+#[test]
+fn a_sequence_that_lacks_a_slot_is_not_overtaken_for_ever() {
+    let mut driver = driver(1);
+    driver.submit(asked(1, 1, 20));
+    driver.step();
+    driver.end_loads("");
+    driver.submit(asked(2, 2, 2));
+    driver.submit(asked(3, 1, 20));
+    assert_eq!(num_chunks(&mut driver), 2, "the third one passes the second");
+    driver.now = driver.now.plus(SLOT_PATIENCE_MS);
+    driver.submit(asked(4, 1, 2));
+    driver.submit(asked(5, 0, 20));
+    assert_eq!(num_chunks(&mut driver), 3, "the fourth one does not, but one without an adapter does");
+    driver.handle(Event::Finish(SequenceId(1)));
+    assert_eq!(num_chunks(&mut driver), 2, "the slot is still held");
+    driver.handle(Event::Finish(SequenceId(3)));
+    driver.step();
+    assert_eq!(driver.end_loads(""), [1], "the second one has it now");
+    while driver.ended(2).is_none() {
+        driver.step();
+    }
+    assert_eq!(driver.started(4), None);
+    driver.step();
+    driver.end_loads("");
+    driver.run();
+    assert_eq!(driver.ended(4), Some(&EndReason::Length));
+    let stats = driver.scheduler.stats();
+    assert_eq!((stats.adapter_loads, stats.adapter_waits), (3, 2));
+}
+
+#[test]
+fn a_flood_for_one_adapter_delays_another_by_the_patience_and_a_run() {
+    let mut scenario = crowded();
+    (scenario.limits, scenario.max_delay_ms) = (limits(1), 0);
+    scenario.limits.num_adapter_slots = 1;
+    scenario.load_ms = Some(30);
+    let arrival = |index: u64, at: u64| {
+        let of = if index == 300 { 2 } else { 1 };
+        let mut request = asked(index, of, 20);
+        request.token_ids.push(index as u32 % 50);
+        Arrival { at: Millis(at), request, salt: 1_000 * u64::from(of), client: Client::Waits }
+    };
+    scenario.arrivals = (0..1_200).map(|index| arrival(index, index * 4)).collect();
+    let report = run(&scenario, Options::default());
+    for (id, at) in &report.started_at {
+        let waited = at.since(Millis(id.0 * 4));
+        let most = if id.0 == 300 { SLOT_PATIENCE_MS + 100 } else { 100 };
+        assert!(waited < most && (id.0 != 300 || waited > SLOT_PATIENCE_MS), "{}: {waited} ms", id.0);
+    }
+    assert!(report.ends.values().all(|reason| *reason == EndReason::Length));
+    assert_eq!(report.stats.adapter_loads, 3);
+}
+
+#[test]
+fn a_lost_shard_loses_its_adapters() {
+    let mut driver = driver(2);
+    complete(&mut driver, 1, 1);
+    driver.submit(asked(2, 1, 20));
+    driver.submit(asked(3, 2, 20));
+    driver.step();
+    assert_eq!(driver.loads.len(), 1);
+    driver.restart_shard();
+    assert_eq!(driver.scheduler.adapter_uses().lanes, [vec![]]);
+    while driver.ended(2).is_none() || driver.ended(3).is_none() {
+        driver.step();
+        driver.end_loads("");
+    }
+    assert!((2..4).all(|id| driver.ended(id) == Some(&EndReason::Length)));
+    assert_eq!(driver.scheduler.stats().adapter_loads, 4, "the counters stay");
+}
+
+#[test]
+fn an_adapter_whose_load_crashes_the_shard_fails_its_request() {
+    let mut driver = driver(2);
+    driver.submit(asked(1, 0, 40));
+    driver.submit(asked(2, 1, 20));
+    driver.step();
+    driver.restart_shard();
+    while driver.loads.is_empty() {
+        assert!(driver.step().is_some(), "it is tried again, with nothing else in flight");
+    }
+    driver.restart_shard();
+    let Some(EndReason::Failed(error)) = driver.ended(2) else { panic!("the load is tried again") };
+    assert_eq!(error.code, SequenceErrorCode::CrashedShard);
+    driver.run();
+    assert_eq!(driver.ended(1), Some(&EndReason::Length));
+}
+
+#[test]
+fn a_lane_without_slots_leaves_adapters_to_others() {
+    let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, limits(0));
+    driver.submit(asked(1, 1, 2));
+    assert_eq!(driver.rejection(1), Some((&RejectReason::NoAdapters, None)), "no lane takes it");
+    driver.handle(Event::ShardReady(LaneId(1), limits(1)));
+    driver.submit(asked(2, 1, 2));
+    assert_eq!(driver.plan(), None);
+    let plan = driver.scheduler.plan(LaneId(1), driver.now, &mut driver.updates).expect("a load");
+    assert_eq!(plan.adapter_loads.len(), 1);
+    assert_eq!(driver.scheduler.stats().rejected_no_adapters, 1);
+}
+
+#[test]
+fn a_salt_that_is_not_that_of_the_adapter_is_refused() {
+    let mut driver = driver(1);
+    let mut other = asked(1, 1, 2);
+    other.salt.adapter = Some(AdapterHash([2; 32]));
+    let mut plain = asked(2, 1, 2);
+    plain.adapter = None;
+    let mut scaled = asked(3, 1, 2);
+    scaled.adapter = Some(adapter(1, 0.5));
+    let mut long = asked(4, 1, 2);
+    long.adapter.iter_mut().for_each(|adapter| adapter.path = "x".repeat(4097).into());
+    for request in [other, plain, scaled, long] {
+        let id = request.id.0;
+        driver.submit(request);
+        assert!(matches!(driver.rejection(id), Some((RejectReason::Invalid { .. }, None))), "request {id}");
+    }
+}
