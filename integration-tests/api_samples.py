@@ -19,6 +19,9 @@ KEPT_RESPONSE = "KEPT_RESPONSE"
 
 SHARED: dict[str, list[Any]] = {
     "model": ["", "tgi", "dummy"],
+    # A name of the model, because the server has no adapters.
+    "adapter_id": ["tgi"],
+    "lora": [[]],
     "max_tokens": [2],
     "top_k": [0, 5],
     "seed": [7, -1, 2**64 - 1],
@@ -189,7 +192,7 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         for name in ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "model")
     },
     "generate": {"inputs": [PROMPT], "parameters": [None, {}, {"max_new_tokens": 2}], "stream": [False, True]},
-    "parameters": {name: SHARED[name] for name in ("top_k", "seed", "stop", "timeout")}
+    "parameters": {name: SHARED[name] for name in ("adapter_id", "top_k", "seed", "stop", "timeout")}
     | {
         "max_new_tokens": [2],
         "do_sample": [False, True],

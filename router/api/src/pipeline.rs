@@ -260,9 +260,6 @@ pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompt
     let Asked { params, grammar, num_choices, is_stream, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
     let params = scope.validator.check(&scope.arrival, params, grammar_field)?.with_adapter(adapter);
-    if let Some(trace) = scope.arrival.id.trace() {
-        trace.update(|record| params.model().clone_into(&mut record.model));
-    }
     let grammar = grammar.map(|grammar| grammar.keyed(&scope.arrival.caller));
     Ok(Checked { params, grammar, num_choices, is_stream, prompts })
 }

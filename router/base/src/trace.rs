@@ -51,7 +51,9 @@ pub struct Record {
     /// `chat`, `text_completion` or `embeddings`.
     pub operation: &'static str,
     pub route: String,
+    /// The name by which the request chose the model or an adapter.
     pub model: String,
+    pub adapter: Option<Arc<str>>,
     pub arrived: SystemTime,
     /// The status of the answer; `None` if the handler was dropped before it answered.
     pub status: Option<u16>,
@@ -220,6 +222,7 @@ impl Record {
             route = self.route,
             status = self.status,
             tenant = self.tenant,
+            adapter = self.adapter.as_deref(),
             outcome,
             code = self.error,
             prompt_tokens = tokens.prompt,

@@ -91,8 +91,9 @@ impl Collector for SchedulerCollector {
         };
         let help = "The KV pool of the device (Gateway API)";
         labelled(&mut encoder, "vllm:cache_config_info", help, &cache, 1.0)?;
-        let lora = LoraLabels { max_lora: 0, running_lora_adapters: "", waiting_lora_adapters: "" };
-        let help = "LoRA adapters in use, always none (Gateway API)";
+        let max_lora = info.map_or(0, |info| info.num_adapter_slots);
+        let lora = LoraLabels { max_lora, running_lora_adapters: "", waiting_lora_adapters: "" };
+        let help = "Places for LoRA adapters; the lists are empty (Gateway API)";
         labelled(&mut encoder, "vllm:lora_requests_info", help, &lora, trunkline_base::clock::unix_seconds())
     }
 }

@@ -119,6 +119,7 @@ fn begin_trace(
         operation,
         route: route.to_owned(),
         model: app.served.model.served_name.clone(),
+        adapter: None,
         arrived: SystemTime::now(),
         status: None,
         tenant: None,

@@ -1,6 +1,7 @@
 //! Adapters: how requests name them, what the shard is asked, and the routes that list, load and unload them.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -9,10 +10,11 @@ use trunkline_base::tenants::Caller;
 use trunkline_engine::shard::proto::Pooling;
 use trunkline_generation::adapters::Named;
 use trunkline_scheduler::{AdapterHash, Salt};
-use trunkline_settings::Adapters;
+use trunkline_settings::{Adapters, MAX_ADAPTERS};
 
 use crate::mock::{MockAdapters, MockVectors};
-use crate::support::{Answer, Router, ShardPlan, eventually, user, with};
+use crate::support::process::{PROGRAM, WithSettings, settings};
+use crate::support::{Answer, Router, ShardPlan, eventually, user, with, write_model};
 
 const CHAT: &str = "/v1/chat/completions";
 const LOAD: &str = "/v1/load_lora_adapter";
@@ -240,6 +242,38 @@ async fn adapters_are_loaded_listed_and_unloaded() {
     );
     router.post(UNLOAD, &json!({"lora_name": "new"})).await.fails(404, "adapter_not_found");
     router.post(CHAT, &chat("new")).await.fails(404, "model_not_found");
+}
+
+#[tokio::test]
+async fn a_server_knows_a_bounded_number_of_names() {
+    let lora = (0..MAX_ADAPTERS).map(|number| format!("a{number}=/a")).collect();
+    let limits = ServerLimits { adapters: Adapters { lora, lora_folder: None }, ..ServerLimits::default() };
+    // Without a shard nothing is opened.
+    let router = Router::start_without_shard(limits).await;
+    let more = router.post(LOAD, &json!({"lora_name": "more", "lora_path": "/a"})).await;
+    let text = more.fails(400, "invalid_value");
+    assert!(text.contains("`lora_name` is one more than the 10000 adapters"), "{text}");
+    assert_eq!(router.post(UNLOAD, &json!({"lora_name": "a7"})).await.status, 200);
+    let text =
+        router.post(LOAD, &json!({"lora_name": "a8", "lora_path": "/a"})).await.fails(400, "invalid_value");
+    assert!(text.contains("`a8`, which is loaded already"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_taken_ends_the_start() {
+    for (lora, words) in [
+        (&["a=/a", "a=/b"][..], "`--lora` names `a` twice"),
+        (&["m=/a"], "`--lora` names an adapter `m`, which is a name of the model"),
+        (&["tgi=/a"], "`--lora` names an adapter `tgi`"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        write_model(folder.path());
+        let mut settings = settings(folder.path());
+        settings.adapters.lora = lora.iter().map(|&text| text.to_owned()).collect();
+        let output = Command::new(PROGRAM).with_settings(folder.path(), &settings).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(words), "{stderr}");
+    }
 }
 
 #[tokio::test]

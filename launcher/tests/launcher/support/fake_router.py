@@ -187,7 +187,8 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
             body = b'{"data": [{"id": "fake/model"}]}'
         elif path == b"/lora-adapters":
             body = b'[{"id": 0, "name": "sql", "state": "open", "rank": 8, "num_bytes": 3145728, "problem": null},'
-            body += b' {"id": 1, "name": "old", "state": "unusable", "rank": null, "num_bytes": null, "problem": "gone"}]'
+            body += b' {"id": 1, "name": "old", "state": "unusable", "rank": null, "num_bytes": null,'
+            body += b' "problem": "gone"}]'
         head = b"HTTP/1.1 %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (status, len(body))
         connection.sendall(head + body)
 note("end")

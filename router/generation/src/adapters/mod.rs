@@ -109,10 +109,9 @@ struct Known {
 }
 
 impl Known {
-    /// Adds an adapter, or replaces the one with its name. Refuses more than the limit.
-    fn insert(&mut self, adapter: Arc<Adapter>) -> Result<(), ApiError> {
-        if let Some((_, known)) = self.by_name.get_mut(&adapter.name) {
-            *known = adapter;
+    /// Makes room for an adapter with this name, or refuses it beyond the limit.
+    fn make_room(&mut self, name: &str) -> Result<(), ApiError> {
+        if self.by_name.contains_key(name) {
             return Ok(());
         }
         if self.by_name.len() >= MAX_ADAPTERS {
@@ -124,7 +123,13 @@ impl Known {
                 format!("is one more than the {MAX_ADAPTERS} adapters that a server takes; hint: unload one");
             return Err(ApiError::value("lora_name", problem));
         }
-        let number = self.next;
+        Ok(())
+    }
+
+    /// Adds an adapter, or replaces the one with its name. Refuses more than the limit.
+    fn insert(&mut self, adapter: Arc<Adapter>) -> Result<(), ApiError> {
+        self.make_room(&adapter.name)?;
+        let number = self.by_name.get(&adapter.name).map_or(self.next, |(number, _)| *number);
         self.next += 1;
         self.by_name.insert(adapter.name.clone(), (number, adapter));
         Ok(())
@@ -171,15 +176,23 @@ impl Adapters {
 
     /// Returns the adapter with this name. One of the folder is looked for there, each time.
     pub fn find(&self, name: &str) -> Option<Arc<Adapter>> {
-        let mut known = self.lock();
-        if let Some((_, adapter)) = known.by_name.get(name) {
-            if !adapter.is_in_folder || Path::new(&*adapter.source).exists() {
-                return Some(adapter.clone());
-            }
-            known.by_name.remove(name);
+        // The disk is not waited for with the lock.
+        let known = self.lock().by_name.get(name).map(|(_, adapter)| adapter.clone());
+        let is_there = |adapter: &Adapter| !adapter.is_in_folder || Path::new(&*adapter.source).exists();
+        if let Some(adapter) = known.clone().filter(|adapter| is_there(adapter)) {
+            return Some(adapter);
         }
-        let adapter = Adapter::new(name, &in_folder(self.folder.as_deref()?, name)?, true);
-        known.insert(adapter.clone()).ok()?;
+        let found = self.folder.as_deref().and_then(|folder| in_folder(folder, name));
+        let mut by_now = self.lock();
+        match (by_now.by_name.get(name), &known) {
+            (Some((_, now)), Some(known)) if Arc::ptr_eq(now, known) => drop(by_now.by_name.remove(name)),
+            // Another request was faster.
+            (Some((_, now)), _) => return Some(now.clone()),
+            (None, _) => {}
+        }
+        let adapter = Adapter::new(name, &found?, true);
+        // Without room among those that are known, each request opens it again.
+        let (Ok(()) | Err(_)) = by_now.insert(adapter.clone());
         Some(adapter)
     }
 
@@ -335,6 +348,7 @@ impl Adapters {
             if is_registered && !replaces { Err(ApiError::value("lora_name", problem)) } else { Ok(()) }
         };
         taken()?;
+        self.lock().make_room(name)?;
         let adapter = Adapter::new(name, source, false);
         self.open(&adapter).await.map_err(|not_open| not_open.error(&adapter))?;
         taken()?;

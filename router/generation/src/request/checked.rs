@@ -291,8 +291,14 @@ pub struct CheckedParams {
 }
 
 impl CheckedParams {
-    /// Names the adapter of the request.
+    /// Names the adapter of the request, also in its trace.
     pub fn with_adapter(self, adapter: Option<Chosen>) -> Self {
+        if let (Some(chosen), Some(trace)) = (&adapter, self.delivery.id.trace()) {
+            trace.update(|record| {
+                record.model = chosen.shown.to_string();
+                record.adapter = Some(chosen.adapter().name.clone());
+            });
+        }
         let model = adapter.as_ref().map_or(self.model, |chosen| chosen.shown.clone());
         Self { model, delivery: Delivery { adapter, ..self.delivery }, ..self }
     }

@@ -75,6 +75,7 @@ fn record(error: Option<&'static str>) -> Record {
         operation: "chat",
         route: "/v1/chat/completions".into(),
         model: "m".into(),
+        adapter: None,
         arrived,
         status: Some(200),
         tenant: Some("one".into()),

@@ -1,5 +1,5 @@
 use trunkline_engine::kv_events::vllm::encode;
-use trunkline_scheduler::{BlockKey, KvEvent, LaneId, Owner, Salt, StoredEvent, Tier};
+use trunkline_scheduler::{AdapterHash, BlockKey, KvEvent, LaneId, Owner, Salt, StoredEvent, Tier};
 
 fn key(byte: u8) -> BlockKey {
     BlockKey::from_bytes([byte; 16])
@@ -75,6 +75,17 @@ fn the_first_block_of_a_path_carries_its_salt() {
     assert_eq!(between(&begin), expected.concat());
     let later = [salted(0x82, Some(0x81))];
     assert_eq!(between(&later), [vec![0x91], fields(0x98, &[0x82], number(0x81))].concat());
+}
+
+#[test]
+fn blocks_of_an_adapter_carry_its_number() {
+    let KvEvent::BlockStored(event) = stored(0x81, None, &[1], Tier::Device) else { unreachable!() };
+    let salt = Salt { adapter: Some(AdapterHash([5; 32])), ..Salt::default() };
+    let events = [KvEvent::BlockStored(StoredEvent { owner: Owner::Salt(salt), ..event })];
+    let id = vec![0xce, 5, 5, 5, 5];
+    let begin = [vec![0x91, 0x98], text("BlockStored"), vec![0x91], number(0x81), vec![0xc0, 0x91, 1, 1]];
+    let expected = [begin.concat(), id, text("GPU"), vec![0xc0]];
+    assert_eq!(between(&events), expected.concat());
 }
 
 #[test]
