@@ -13,6 +13,7 @@ from trunkline_server import hub
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse
 from trunkline_server.adapters.adapter import content_hash, load
 from trunkline_server.adapters.open import open_adapter
+from trunkline_server.backends.interface import short_message
 from trunkline_server.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class AdapterLoader:
             except Exception as error:
                 logger.exception("cannot load adapter %s", load.path)
                 problem = f"cannot load adapter `{load.path}`: {error}"
-            self._loaded.put(_Loaded(stream, load.slot, packed, problem))
+            self._loaded.put(_Loaded(stream, load.slot, packed, short_message(problem)))
             self._wake()
 
     def _load(self, wanted: AdapterLoad) -> PackedAdapter:

@@ -62,8 +62,12 @@ def num_rows(chunk: Chunk) -> int:
 
 def failure(sequence_id: int, code: SequenceErrorCode, message: str) -> SequenceResult:
     """Returns the failure of one sequence, which leaves the others untouched. A long message is cut."""
-    text = message.encode(errors="replace")[:MAX_ERROR_MESSAGE_BYTES].decode(errors="ignore")
-    return SequenceResult(sequence_id=sequence_id, error=SequenceError(code=code, message=text))
+    return SequenceResult(sequence_id=sequence_id, error=SequenceError(code=code, message=short_message(message)))
+
+
+def short_message(message: str) -> str:
+    """Cuts a message to the length that the contract allows."""
+    return message.encode(errors="replace")[:MAX_ERROR_MESSAGE_BYTES].decode(errors="ignore")
 
 
 def step_result(chunks: Iterable[Chunk], outcomes: Mapping[int, SequenceResult]) -> StepResult:
