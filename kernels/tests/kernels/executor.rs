@@ -1,5 +1,6 @@
 //! Runs tiny random models through the executor. Results have the same bits however steps are divided.
 
+mod adapters;
 mod attention_plan;
 mod block_transfers;
 mod constrain;

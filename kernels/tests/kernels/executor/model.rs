@@ -38,6 +38,8 @@ pub struct Recipe {
     pub has_latents: bool,
     /// GPT-OSS: attention has sinks, and experts have biases and a clamp, instead of the features of Gemma.
     pub is_gpt_oss: bool,
+    /// The largest rank of adapters; 0 if the model takes none.
+    pub max_adapter_rank: usize,
 }
 
 pub const PLAIN: Recipe = Recipe {
@@ -53,6 +55,7 @@ pub const PLAIN: Recipe = Recipe {
     experts: None,
     has_latents: false,
     is_gpt_oss: false,
+    max_adapter_rank: 0,
 };
 pub const QWEN: Recipe =
     Recipe { seed: 2, matrices: Format::F32, head_norms: true, biases: true, dtype: KvDtype::F16, ..PLAIN };
@@ -250,6 +253,7 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     if let Some(num_window_parts) = recipe.num_window_parts {
         builder.keep_windows(num_window_parts);
     }
+    builder.take_adapters(recipe.max_adapter_rank);
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
     let is_gemma = recipe.windows != PLAIN.windows && !recipe.is_gpt_oss;

@@ -1,0 +1,128 @@
+//! Adapters in the executor. `server/tests/adapters` compares their results with those of merged weights.
+
+use std::sync::Arc;
+
+use trunkline_kernels::adapter::Adapter;
+use trunkline_kernels::executor::Executor;
+use trunkline_kernels::isa::Isa;
+use trunkline_kernels::pack::{Format, SourceRows};
+use trunkline_kernels::program::WeightId;
+use trunkline_kernels::sampling::SampledToken;
+
+use super::model::{PLAIN, QWEN, Recipe, build};
+use super::{ascending, chunk, observant, prompt};
+use crate::best;
+use crate::random::Random;
+
+const MAX_RANK: usize = 40;
+
+/// Returns the bytes of random numbers.
+fn matrix(random: &mut Random, format: Format, num_elements: usize, magnitude: f32) -> Vec<u8> {
+    let numbers = (0..num_elements).map(|_| random.normal() * magnitude);
+    match format {
+        Format::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
+        Format::F16 => numbers.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        Format::BF16 => numbers.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        _ => unreachable!("adapters are floats"),
+    }
+}
+
+/// Makes an adapter that changes the products of a program, except one weight of each.
+fn adapter(executor: &Executor, seed: u64, format: Format, rank: usize) -> Arc<Adapter> {
+    let mut random = Random::new(seed);
+    let mut adapter = Adapter::default();
+    for product in &executor.program().adapted {
+        for weight in product.weights.iter().skip(usize::from(product.weights.len() > 1)) {
+            let (inputs, outputs) = (product.num_inputs, weight.width);
+            let down = matrix(&mut random, format, rank * inputs, 0.2);
+            let up = matrix(&mut random, format, outputs * rank, 0.2);
+            let down = SourceRows::new(format, &down, rank, inputs).unwrap();
+            let up = SourceRows::new(format, &up, outputs, rank).unwrap();
+            adapter.add(weight.weight, (format, &down), (format, &up), inputs, 0.5).unwrap();
+        }
+    }
+    Arc::new(adapter)
+}
+
+/// Runs sequences that use these slots side by side, and returns the tokens of each.
+fn run(executor: &mut Executor, slots: &[usize]) -> Vec<Vec<SampledToken>> {
+    let tokens = prompt(9, 70);
+    for (id, &slot) in (1..).zip(slots) {
+        executor.start(id, tokens.clone(), tokens.len(), observant()).unwrap();
+        if slot > 0 {
+            executor.use_adapter(id, slot, 1.0).unwrap();
+        }
+    }
+    let mut sampled = vec![Vec::new(); slots.len()];
+    for (first, end) in [(0, 3), (3, 70), (70, 71), (71, 72)] {
+        let chunks: Vec<_> = (0..slots.len())
+            .map(|index| {
+                let blocks = &ascending(0)[5 * index..5 * (index + 1)];
+                chunk(index as u64 + 1, first, end, if first == 0 { blocks } else { &[] }, end >= 70)
+            })
+            .collect();
+        for result in executor.step(&chunks) {
+            sampled[result.sequence_id as usize - 1].push(result.outcome.unwrap());
+        }
+    }
+    (1..=slots.len() as u64).for_each(|id| executor.end(id).unwrap());
+    sampled
+}
+
+#[test]
+fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_others() {
+    let kinds = [(Format::F32, 5), (Format::F16, 16), (Format::BF16, 40), (Format::BF16, 32)];
+    for recipe in [PLAIN, QWEN] {
+        let recipe = Recipe { max_adapter_rank: MAX_RANK, ..recipe };
+        let with_adapters = |threads, isa| {
+            let mut executor = build(recipe, threads, isa);
+            executor.set_num_adapter_slots(kinds.len());
+            for (slot, (format, rank)) in (1..).zip(kinds) {
+                let adapter = adapter(&executor, slot as u64, format, rank);
+                executor.set_adapter(slot, Some(adapter)).unwrap();
+            }
+            executor
+        };
+        let mut executor = with_adapters(2, best());
+        let alone: Vec<_> = (0..=kinds.len()).map(|slot| run(&mut executor, &[slot]).remove(0)).collect();
+        let plain = run(&mut build(Recipe { max_adapter_rank: 0, ..recipe }, 2, best()), &[0]);
+        assert_eq!(alone[0], plain[0]);
+        for one in 1..alone.len() {
+            assert!(alone[..one].iter().all(|other| other[0].logprob != alone[one][0].logprob));
+        }
+        let slots = [1, 0, 2, 2, 3, 4, 1];
+        let expected: Vec<_> = slots.iter().map(|&slot| alone[slot].clone()).collect();
+        for (threads, isa) in (1..).zip(Isa::available()) {
+            assert_eq!(run(&mut with_adapters(threads, isa), &slots), expected, "{isa} on {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_is_refused() {
+    let mut executor = build(Recipe { max_adapter_rank: 8, ..PLAIN }, 1, best());
+    executor.set_num_adapter_slots(1);
+    let mut check = |adapter: Adapter, message: &str| {
+        let error = executor.set_adapter(1, Some(Arc::new(adapter))).unwrap_err();
+        assert!(error.to_string().contains(message), "{error}");
+    };
+    let bytes = vec![0; 4 * 64 * 64];
+    let rows =
+        |rows, columns| SourceRows::new(Format::F32, &bytes[..4 * rows * columns], rows, columns).unwrap();
+    let made = |weight, rank: usize, inputs: usize, outputs: usize| {
+        let mut adapter = Adapter::default();
+        let (down, up) = ((Format::F32, &rows(rank, inputs)), (Format::F32, &rows(outputs, rank)));
+        adapter.add(weight, down, up, inputs, 1.0).unwrap();
+        adapter
+    };
+    let program = build(Recipe { max_adapter_rank: 8, ..PLAIN }, 1, best());
+    let product = &program.program().adapted[0];
+    let weight = product.weights[1];
+    check(made(WeightId(0), 4, 64, 32), "weight 0 takes no adapter");
+    check(
+        made(weight.weight, 9, product.num_inputs, weight.width),
+        "expected [R, 64] and [32, R] with R up to 8",
+    );
+    check(made(weight.weight, 4, 32, weight.width), "expected [R, 64]");
+    check(made(weight.weight, 4, product.num_inputs, 16), "expected [R, 64] and [32, R]");
+}
