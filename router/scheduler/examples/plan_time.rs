@@ -2,7 +2,8 @@
 //!
 //! It decodes many sequences with short and with long contexts, where the time per step must not grow with the context.
 //! It also measures the cost of a long prompt, when it starts and when a prefix hit covers it, and of several lanes: of
-//! their decodes, and of plans that pass over many waiting requests, because of lanes or of adapters. An argument such as `"8 lanes"` selects runs.
+//! their decodes, and of plans that pass over many waiting requests, which another lane should take or which lack a
+//! slot for their adapters. An argument such as `"8 lanes"` selects runs.
 #![allow(clippy::print_stdout, clippy::disallowed_types, missing_docs)]
 
 #[path = "fleet/limits.rs"]

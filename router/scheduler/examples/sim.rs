@@ -1,7 +1,7 @@
 //! One simulated run, or many: `cargo run --release -p trunkline-scheduler --example sim -- --seed 42 [--count 1]`,
 //! with `--kind windows` of a model whose layers have windows, with `--kind recurrent` of one with recurrent layers,
-//! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors,
-//! with `--kind lanes` of several lanes, and with `--kind adapters` or `--kind adapter-lanes` of requests with adapters.
+//! with `--kind tenants` of several tenants, with `--kind vectors` of requests for vectors, with `--kind lanes` of
+//! several lanes, and with `--kind adapters` or `--kind adapter-lanes` of requests with adapters.
 //! A single run prints every event, update and plan; many print a line each.
 #![allow(clippy::print_stdout, clippy::disallowed_methods, missing_docs)]
 

@@ -70,10 +70,11 @@ impl Choice {
             let mut passed = self.passed.iter().peekable();
             let mut slots = SlotQueue::new(&shard.adapters, parts.now);
             let may_run = |key: &SequenceKey| {
+                if passed.next_if_eq(&key).is_some() || self.passed.contains(key) {
+                    return false;
+                }
                 let sequence = &parts.sequences[*key];
-                let was_passed = passed.next_if_eq(&key).is_some() || self.passed.contains(key);
-                let may_take = !was_passed && !sequence.awaits_late_step();
-                may_take
+                !sequence.awaits_late_step()
                     && roles.let_take(parts, parts.lane.id, sequence)
                     && shard.takes(sequence)
                     && slots.let_take(*key, sequence)

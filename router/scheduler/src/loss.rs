@@ -72,6 +72,7 @@ pub(crate) fn requeue_lost(parts: &mut Lifecycle<'_>, lost: &Shard) {
         let run = sequence.run.take();
         if let Some(run) = run.as_ref().filter(|_| in_flight.contains(&key)) {
             let positions = lost.steps.positions_of(run);
+            sequence.is_load_suspected |= run.awaits_adapter;
             sequence.suspected = Some(match sequence.suspected.take() {
                 Some(earlier) => earlier.start.min(positions.start)..earlier.end.max(positions.end),
                 None => positions,
@@ -219,6 +220,7 @@ pub(crate) fn clear_suspect(parts: &mut Lifecycle<'_>, key: SequenceKey) {
     let acknowledged = sequence.run.as_ref().map_or(0, |run| run.acknowledged);
     if sequence.suspected.as_ref().is_some_and(|positions| positions.end <= acknowledged) {
         (sequence.suspected, sequence.suspicion) = (None, Suspicion::Loss);
+        sequence.is_load_suspected = false;
         parts.lane.suspect = None;
         parts.lane.losses.worked();
     }

@@ -59,6 +59,8 @@ pub struct Sequence {
     pub suspected: Option<Range<u32>>,
     /// Why it is a suspect, while it is one.
     pub suspicion: Suspicion,
+    /// True if a shard was lost that loaded its adapter for it, while it is a suspect.
+    pub is_load_suspected: bool,
     /// The last losses at which it was in flight, oldest first; at most [`MAX_LOSSES`].
     pub losses: VecDeque<Loss>,
     pub cell: CellId,
@@ -292,6 +294,7 @@ impl Sequence {
             numerics: 0,
             suspected: None,
             suspicion: Suspicion::default(),
+            is_load_suspected: false,
             losses: VecDeque::new(),
             cell: 0,
             num_separations: 0,

@@ -15,7 +15,13 @@ pub(crate) enum Turn {
 pub(crate) fn turns(parts: &Lifecycle<'_>) -> &'static [Turn] {
     let (lane, shard) = (&*parts.lane, parts.lane.shard());
     let Some(suspect) = lane.suspect else { return &[Turn::Others] };
-    let in_flight = in_flight(shard);
+    let mut in_flight = in_flight(shard);
+    let sequence = &parts.sequences[suspect];
+    let run = sequence.run();
+    if run.awaits_adapter && run.restore.is_none() && !sequence.is_load_suspected {
+        // The others go on during its load, which may take long.
+        in_flight.remove(&suspect);
+    }
     if in_flight.contains(&suspect) {
         // A restore that was not sent yet goes with a plan of the suspect alone.
         if shard.steps.len() == 0 {

@@ -202,6 +202,26 @@ fn an_adapter_whose_load_crashes_the_shard_fails_its_request() {
 }
 
 #[test]
+fn others_go_on_while_the_adapter_of_a_suspect_is_loaded_that_computed_when_the_shard_was_lost() {
+    let mut driver = driver(2);
+    complete(&mut driver, 2, 1);
+    driver.submit(asked(1, 0, 40));
+    driver.submit(asked(3, 1, 30));
+    driver.step();
+    assert_eq!(driver.plan().map(|plan| plan.chunks.len()), Some(2), "both are in flight");
+    driver.restart_shard();
+    while driver.loads.is_empty() {
+        assert!(driver.step().is_some(), "the first suspect is cleared");
+    }
+    for _ in 0..5 {
+        assert_eq!(num_chunks(&mut driver), 1);
+    }
+    driver.end_loads("");
+    driver.run();
+    assert!([1, 3].iter().all(|&id| driver.ended(id) == Some(&EndReason::Length)));
+}
+
+#[test]
 fn a_lane_without_slots_leaves_adapters_to_others() {
     let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
     let mut driver = Driver::new(config, limits(0));
