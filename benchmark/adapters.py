@@ -1,0 +1,175 @@
+"""Measures what adapters cost: `make bench NAME=adapters`.
+
+python benchmark/adapters.py [--rounds 3] [--rank 16] [--slots 32] [--adapters 1,25,200,2000] [--folder DIR]
+
+Made adapters change all projections of the embedded model. One server answers without and with them in turn, so that a
+neighbour on the machine slows both; figures are medians of ratios of a round. In `--folder`, 32 files of random numbers
+in bfloat16 stand for all adapters, which differ in their scale. A later run takes the folder as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from client import Stream, fields_of, post
+from fairness import ROOT, metric, percentile
+from harness import EMBEDDED, embedded_gguf, serving
+
+sys.path.insert(0, str(ROOT / "server"))
+
+import numpy as np
+from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.weights.checkpoint import open_checkpoint
+from trunkline_server.weights.places import takes_adapter
+
+HOST = "127.0.0.1"
+NUM_FILES = 32
+STREAM_TOKENS = 96
+STREAM_PROMPT = 32
+# Requests of the spread.
+SPREAD_REQUESTS, SPREAD_CLIENTS, SPREAD_PROMPT, SPREAD_TOKENS = 192, 16, 64, 24
+TOKEN_IDS = range(1_000, 40_000)
+
+Model = str | None
+
+
+def name_of(index: int) -> str:
+    return f"made-{index:04d}"
+
+
+def make_adapters(folder: Path, num_adapters: int, rank: int) -> None:
+    """Writes adapters in PEFT's format. Those with the same tensors are links to one file."""
+    config = open_checkpoint(Path(embedded_gguf())).config
+    shapes = {name: shape for name, shape in weight_shapes(config).items() if takes_adapter(name, shape)}
+    for index in range(num_adapters):
+        own = folder / name_of(index)
+        if (own / "adapter_config.json").exists():
+            continue
+        own.mkdir(parents=True, exist_ok=True)
+        tensors = folder / name_of(index % NUM_FILES) / "adapter_model.safetensors"
+        if index < NUM_FILES:
+            write_tensors(tensors, shapes, rank, index)
+        else:
+            (own / tensors.name).hardlink_to(tensors)
+        keys = {"peft_type": "LORA", "r": rank, "lora_alpha": rank * (1 + index / 10_000), "bias": "none"}
+        (own / "adapter_config.json").write_text(json.dumps(keys))
+
+
+def write_tensors(path: Path, shapes: dict[str, tuple[int, ...]], rank: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    header, parts, end = {}, [], 0
+    for name, (outputs, inputs) in shapes.items():
+        for letter, shape, size in (("A", (rank, inputs), 0.05), ("B", (outputs, rank), 0.02)):
+            values = (rng.standard_normal(shape) * size).astype(np.float32)
+            part = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+            offsets = [end, end := end + len(part)]
+            key = f"base_model.model.{name.removesuffix('.weight')}.lora_{letter}.weight"
+            header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": offsets}
+            parts.append(part)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+async def ask(port: int, model: Model, prompt: list[int], max_tokens: int) -> Stream:
+    fields = fields_of(max_tokens, prompt=prompt) | ({} if model is None else {"model": model})
+    return await post(HOST, port, "/v1/completions", fields)
+
+
+def prompt_of(rng: random.Random, num_tokens: int) -> list[int]:
+    return rng.choices(TOKEN_IDS, k=num_tokens)
+
+
+def decode_rate(port: int, models: list[Model], rng: random.Random) -> float:
+    """Returns the tokens a second of streams side by side, while all of them decode."""
+
+    async def run() -> float:
+        requests = [ask(port, model, prompt_of(rng, STREAM_PROMPT), STREAM_TOKENS) for model in models]
+        streams = await asyncio.gather(*requests)
+        begin, end = max(each.events[0] for each in streams), min(each.events[-1] for each in streams)
+        return sum(begin < at <= end for each in streams for at in each.events) / (end - begin)
+
+    return asyncio.run(run())
+
+
+def spread(port: int, num_adapters: int, rng: random.Random) -> tuple[float, float]:
+    """Returns the 95th percentile of the time to first token in seconds, and requests a second."""
+    asked = [(name_of(rng.randrange(num_adapters)), prompt_of(rng, SPREAD_PROMPT)) for _ in range(SPREAD_REQUESTS)]
+
+    async def client(part: list[tuple[str, list[int]]]) -> list[float]:
+        return [(await ask(port, model, prompt, SPREAD_TOKENS)).ttft_s for model, prompt in part]
+
+    async def run() -> tuple[float, float]:
+        begin = time.monotonic()
+        parts = [asked[first::SPREAD_CLIENTS] for first in range(SPREAD_CLIENTS)]
+        firsts = [seconds for part in await asyncio.gather(*map(client, parts)) for seconds in part]
+        return percentile(firsts, 95), SPREAD_REQUESTS / (time.monotonic() - begin)
+
+    return asyncio.run(run())
+
+
+def load_s(port: int, num_known: int, rng: random.Random) -> float:
+    """Returns how much later the first token comes if its adapter must be opened and loaded, in seconds: the median."""
+
+    def ttft_s(model: str) -> float:
+        return asyncio.run(ask(port, model, prompt_of(rng, SPREAD_PROMPT), 1)).ttft_s
+
+    times = []
+    for index in range(num_known - 5, num_known):
+        first = ttft_s(name_of(index))
+        times.append(first - ttft_s(name_of(index)))
+    return median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--slots", type=int, default=32)
+    parser.add_argument("--adapters", default="1,25,200,2000", help="over how many adapters requests are spread")
+    parser.add_argument("--folder", type=Path, default=ROOT / "target" / "made-adapters")
+    args = parser.parse_args()
+    counts = [int(count) for count in args.adapters.split(",")]
+    make_adapters(args.folder, max(*counts, NUM_FILES), args.rank)
+    flags = ("--lora-folder", str(args.folder), "--max-loras", str(args.slots), "--speculate", "off")
+    rng = random.Random(0)
+    with serving(*flags, "--max-concurrent-requests", "64", model=EMBEDDED) as server:
+        port = server.port
+        print(f"adapters of rank {args.rank} on all projections, {args.slots} slots, {args.rounds} rounds\n")
+        print("| streams | tokens/s | ratio |\n|---|--:|--:|")
+        one: Callable[[int], list[Model]] = lambda count: [name_of(0)] * count  # noqa: E731
+        many: Callable[[int], list[Model]] = lambda count: [name_of(index) for index in range(count)]  # noqa: E731
+        none: Callable[[int], list[Model]] = lambda count: [None] * count  # noqa: E731
+        half: Callable[[int], list[Model]] = lambda count: [None, name_of(0)] * (count // 2)  # noqa: E731
+        for count, what, models, base in (
+            (8, "8 of one adapter, beside 8 of none", one, none),
+            (32, "32 of one adapter, beside 32 of none", one, none),
+            (32, "32 of 32 adapters, beside 32 of one", many, one),
+            (32, "16 of none and 16 of one adapter, beside 32 of none", half, none),
+        ):
+            decode_rate(port, models(count), rng)  # loads the adapters
+            rates = [
+                (decode_rate(port, base(count), rng), decode_rate(port, models(count), rng)) for _ in range(args.rounds)
+            ]
+            rate = median(rate for _, rate in rates)
+            print(f"| {what} | {rate:.0f} | {median(after / before for before, after in rates):.2f} |", flush=True)
+        print(f"\nOpening and loading an adapter: {1e3 * load_s(port, max(counts), rng):.0f} ms\n")
+        print("| adapters | p95 of the first token, ms | requests/s | loads |\n|--:|--:|--:|--:|")
+        for count in counts:
+            before = metric(port, "trunkline_adapter_loads_total")
+            results = [spread(port, count, rng) for _ in range(args.rounds)]
+            loads = metric(port, "trunkline_adapter_loads_total") - before
+            first, rate = (median(column) for column in zip(*results, strict=True))
+            print(f"| {count} | {1e3 * first:.0f} | {rate:.2f} | {loads / args.rounds:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
