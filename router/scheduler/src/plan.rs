@@ -54,7 +54,7 @@ pub enum SequenceErrorCode {
     /// Two shards in a row were lost while they computed the sequence, the second one by itself. Only the scheduler
     /// reports this.
     CrashedShard,
-    /// The sequence's adapter could not be loaded; the message is for the client. Only the scheduler reports this.
+    /// The adapter could not be loaded. The message is the shard's, for the client. Only the scheduler reports this.
     AdapterFailed,
 }
 
