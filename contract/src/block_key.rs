@@ -4,15 +4,6 @@ use std::fmt;
 const CONTEXT: &str = "trunkline 2026-11-21 kv block key";
 
 pub const KEY_BYTES: usize = 16;
-/// Separates the hashes of scaled adapters from all other uses of BLAKE3.
-const SCALE_CONTEXT: &str = "trunkline 2026-11-29 adapter scale";
-
-/// Returns the BLAKE3 hash of an adapter's hash and the bits of its scale in little-endian order.
-pub fn scaled_hash(hash: &[u8; 32], scale: f32) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key(SCALE_CONTEXT);
-    hasher.update(hash).update(&scale.to_bits().to_le_bytes());
-    hasher.finalize().into()
-}
 
 /// Names a block in every tier by the tokens from the root of its salt up to the end of the block.
 ///

@@ -13,7 +13,7 @@ mod messages;
 pub mod proto;
 mod sampling;
 
-pub use block_key::{BlockKey, KEY_BYTES, scaled_hash};
+pub use block_key::{BlockKey, KEY_BYTES};
 pub use ids::{BlockId, SlotId};
 pub use mask::TokenMask;
 pub use messages::{
