@@ -52,19 +52,11 @@ pub enum ApiError {
         /// The adapters that the caller may use, if they are few.
         adapters: Vec<Arc<str>>,
     },
-    #[error(
-        "this server takes no adapters; hint: start it with `--lora`, `--lora-folder` or `--max-loras`, on a backend \
-             that has them"
-    )]
-    NoAdapters,
     #[error("adapter `{name}` is not loaded; hint: `GET /v1/models` lists all adapters")]
     UnknownAdapter { name: String },
     /// `problem` is the shard's.
     #[error("adapter `{name}` cannot be used: {problem}")]
     UnusableAdapter { name: Arc<str>, problem: Arc<str> },
-    /// It could be opened before, so another try may find it changed.
-    #[error("adapter `{name}` could not be loaded: {problem}; hint: send the request again")]
-    AdapterFailed { name: Arc<str>, problem: String },
     #[error("only admins may use `{route}`; hint: use a key of a tenant with `admin = true`")]
     AdminsOnly { route: &'static str },
     #[error(
@@ -126,6 +118,10 @@ pub enum ApiError {
         "this model generates no text, it makes only vectors; hint: use `/v1/embeddings`, `/v1/rerank` or `/v1/classify`"
     )]
     NoGeneration,
+    #[error(
+        "this server takes no adapters; hint: leave the adapter out, or serve the model with slots for adapters"
+    )]
+    NoAdapters,
     #[error("body is larger than {limit} bytes; hint: raise `--max-body-bytes`")]
     BodyTooLarge { limit: usize },
     #[error("header is larger than {limit} bytes; hint: raise `--max-header-bytes`")]
@@ -245,6 +241,9 @@ pub enum ApiError {
     /// `detail` never contains text of a prompt or an output.
     #[error("the shard could not continue this request: {detail}")]
     SequenceFailed { detail: String },
+    /// `detail` is the shard's.
+    #[error("the adapter could not be loaded: {detail}")]
+    AdapterFailed { detail: String },
     /// Tokens wait for the client in a bounded channel, and this request filled it.
     #[error("the client reads too slowly: {limit} tokens are waiting for it")]
     SlowReader { limit: usize },
@@ -319,7 +318,6 @@ impl ApiError {
             Self::UnusableAdapter { .. } => (400, "adapter_unusable"),
             Self::AdminsOnly { .. } => (403, "admins_only"),
             Self::UnknownAdapter { .. } => (404, "adapter_not_found"),
-            Self::AdapterFailed { .. } => (503, "adapter_failed"),
             Self::TextNotShown => (403, "text_not_shown"),
             Self::ForeignPage { .. } => (403, "origin_not_allowed"),
             Self::UnknownModel { .. } => (404, "model_not_found"),
@@ -342,6 +340,7 @@ impl ApiError {
             Self::ShardLost => (502, "shard_lost"),
             Self::CrashedShard => (502, "crashed_shard"),
             Self::SequenceFailed { .. } => (502, "sequence_failed"),
+            Self::AdapterFailed { .. } => (502, "adapter_failed"),
             Self::TooManyAnswers => (503, "too_many_answers"),
             Self::Draining => (503, "draining"),
             Self::Terminated { .. } => (503, "terminated"),
@@ -411,7 +410,6 @@ impl ApiError {
             | Self::TooManyAnswers
             | Self::TooManyListeners { .. }
             | Self::ListenersShared { .. }
-            | Self::AdapterFailed { .. }
             | Self::ShardLost
             | Self::ShardAway
             | Self::ShardSilent

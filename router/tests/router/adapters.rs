@@ -184,7 +184,7 @@ async fn an_adapter_that_was_not_loaded_is_opened_again() {
     adapters.put("/sql", Ok(9));
     let chosen = router.app.served.choose(&Caller::anybody(), Named::model(Some("sql"))).unwrap().unwrap();
     let error = chosen.failed("its files have changed".into());
-    assert_eq!((error.status().as_u16(), error.code()), (503, "adapter_failed"));
+    assert_eq!((error.status().as_u16(), error.code()), (502, "adapter_failed"));
     router.post(CHAT, &chat("sql")).await.ok();
     assert_eq!(router.shard().last_start().root_key, root(Some(("/sql", 9)), 1.0));
 }

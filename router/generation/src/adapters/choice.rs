@@ -71,9 +71,9 @@ impl Chosen {
     }
 
     /// Returns the error for a sequence whose adapter the shard could not load. The next request opens it again.
-    pub fn failed(&self, problem: String) -> ApiError {
+    pub fn failed(&self, detail: String) -> ApiError {
         self.adapter.forget();
-        ApiError::AdapterFailed { name: self.adapter.name.clone(), problem }
+        ApiError::AdapterFailed { detail }
     }
 }
 
