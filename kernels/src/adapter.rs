@@ -4,6 +4,8 @@
 //! computes B (scale · A x) for the rows of the sequences that use the adapter and adds it to their products with W, so
 //! the bits of a row depend on nothing but the row and its adapter.
 
+mod narrow;
+
 use std::collections::BTreeMap;
 
 use crate::pack::{Format, PackError, PackedWeight, SourceRows, TILE};
@@ -60,6 +62,15 @@ impl Adapter {
     ) -> Result<(), AdapterError> {
         let fail = |source| AdapterError::Weight { weight: weight.0, source };
         let (rank, num_outputs) = (down.num_rows(), up.num_rows());
+        let narrow = if up_format == Format::BF16 { narrow::to_f16(up, rank) } else { None };
+        let (scale, narrow_rows, up_format) = match &narrow {
+            Some((bytes, factor)) => {
+                let rows = SourceRows::new(Format::F16, bytes, num_outputs, rank).map_err(fail)?;
+                (scale * factor, Some(rows), Format::F16)
+            }
+            None => (scale, None, up_format),
+        };
+        let up = narrow_rows.as_ref().unwrap_or(up);
         let down = PackedWeight::pack_rows(format, down, 0..rank, num_inputs).map_err(fail)?;
         let parts = (0..num_outputs).step_by(PART_ROWS);
         let parts = parts.map(|first| {

@@ -27,6 +27,8 @@ from trunkline_server.weights.tensor import Tensor
 from trunkline_server.weights.tensor_parts import part_at
 
 _DIGEST_BYTES = 32
+# The bits that are all set in numbers that are not finite.
+_EXPONENT_BITS = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +82,20 @@ def content_hash(adapter: Adapter) -> str:
     """
     digest = _begin_hash(adapter)
     for tensor in _read(adapter, digest):
-        if not np.isfinite(dequantize(tensor)).all():
+        if not _is_finite(tensor):
             raise DamagedFile(adapter.path, f"tensor {quoted(tensor.name)} has elements that are not finite numbers")
     return digest.hexdigest()
 
 
-def load(adapter: Adapter, expected_hash: str) -> dict[str, Factors]:
+def load(adapter: Adapter, expected_hash: str | None) -> dict[str, Factors]:
     """Reads an adapter with this `content_hash`, and returns the factors by the names of weights.
 
+    expected_hash: None if it is known that the file had it when the adapter was opened.
     Raises ModelNotFound if the file is gone or has changed.
     """
-    digest = _begin_hash(adapter)
+    digest = None if expected_hash is None else _begin_hash(adapter)
     tensors = {tensor.name: tensor for tensor in _read(adapter, digest)}
-    if digest.hexdigest() != expected_hash:
+    if digest is not None and digest.hexdigest() != expected_hash:
         raise _changed(adapter)
     factors = {}
     for name, weight in adapter.weights.items():
@@ -112,15 +115,24 @@ def _begin_hash(adapter: Adapter) -> hashlib.blake2b:
     return hashlib.blake2b(repr((uses, tensors)).encode(), digest_size=_DIGEST_BYTES)
 
 
-def _read(adapter: Adapter, digest: hashlib.blake2b) -> Iterator[Tensor]:
-    """Reads each tensor once, in the order of names, and hashes its bytes."""
+def _is_finite(tensor: Tensor) -> bool:
+    exponent = _EXPONENT_BITS.get(tensor.format)
+    if exponent is None:
+        return bool(np.isfinite(dequantize(tensor)).all())
+    bits = np.frombuffer(tensor.data, exponent.dtype)
+    return bool(((bits & exponent) != exponent).all())
+
+
+def _read(adapter: Adapter, digest: hashlib.blake2b | None) -> Iterator[Tensor]:
+    """Reads each tensor once, in the order of names, and hashes its bytes if there is a digest."""
     try:
         with adapter.path.open("rb", buffering=0) as file:
             for tensor in adapter.tensors:
                 data = os.pread(file.fileno(), tensor.num_bytes, tensor.offset)
                 if len(data) != tensor.num_bytes or stamp(os.fstat(file.fileno())) != stamp(adapter.status):
                     raise _changed(adapter)
-                digest.update(data)
+                if digest is not None:
+                    digest.update(data)
                 yield Tensor(tensor.name, tensor.format, tensor.shape, memoryview(data))
     except OSError as error:
         raise ModelNotFound(f"cannot read adapter `{adapter.path}`: {error.strerror or error}") from error

@@ -5,22 +5,27 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline_server import hub
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse
-from trunkline_server.adapters.adapter import content_hash, load
+from trunkline_server.adapters.adapter import Adapter, content_hash, load
 from trunkline_server.adapters.open import open_adapter
 from trunkline_server.backends.interface import short_message
 from trunkline_server.errors import UserError
+from trunkline_server.weights.identity import is_settled
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import AdapterSlots, PackedAdapter
     from trunkline_server.models.config import ModelConfig
 
 logger = logging.getLogger(__name__)
+
+# Opened adapters that are kept. Each takes a quarter of a megabyte.
+_MAX_OPENED = 64
 
 
 class _Loaded(NamedTuple):
@@ -41,16 +46,21 @@ class AdapterLoader:
         self._max_rank = max_rank
         self._wake = wake
         self._stream = 0
+        # The adapters that were opened last, with their hashes, by path. The oldest is first.
+        self._opened: dict[str, tuple[Adapter, str]] = {}
+        self._lock = threading.Lock()
         self._loads = queue.SimpleQueue[tuple[int, AdapterLoad]]()
         self._loaded = queue.SimpleQueue[_Loaded]()
         threading.Thread(target=self._run, name="adapters", daemon=True).start()
 
     def open(self, source: str) -> OpenAdapterResponse:
-        adapter = open_adapter(hub.resolve_adapter(source), self._config, self._max_rank)
+        path, now_ns = str(hub.resolve_adapter(source)), time.time_ns()
+        adapter = open_adapter(Path(path), self._config, self._max_rank)
+        known_hash = content_hash(adapter)
+        self._keep(path, adapter, known_hash, now_ns)
         return OpenAdapterResponse(
-            # The path that `open_adapter` takes, which for PEFT is the folder of the file.
-            path=str(adapter.path if adapter.path.suffix == ".gguf" else adapter.path.parent),
-            content_hash=bytes.fromhex(content_hash(adapter)),
+            path=path,
+            content_hash=bytes.fromhex(known_hash),
             num_bytes=sum(tensor.num_bytes for tensor in adapter.tensors),
             rank=adapter.rank,
         )
@@ -89,5 +99,19 @@ class AdapterLoader:
             self._wake()
 
     def _load(self, wanted: AdapterLoad) -> PackedAdapter:
-        adapter = open_adapter(Path(wanted.path), self._config, self._max_rank)
-        return self._slots.pack(load(adapter, wanted.content_hash.hex()))
+        wanted_hash: str | None = wanted.content_hash.hex()
+        adapter, known_hash = self._opened.get(wanted.path) or (None, None)
+        if adapter is not None and known_hash == wanted_hash:
+            wanted_hash = None  # reading notices if the file has changed since
+        else:
+            adapter = open_adapter(Path(wanted.path), self._config, self._max_rank)
+        return self._slots.pack(load(adapter, wanted_hash))
+
+    def _keep(self, path: str, adapter: Adapter, known_hash: str, now_ns: int) -> None:
+        """Keeps what is known of an adapter, unless its file is so new that another change would not be noticed."""
+        with self._lock:
+            self._opened.pop(path, None)
+            if is_settled(adapter.status, now_ns):
+                self._opened[path] = adapter, known_hash
+            while len(self._opened) > _MAX_OPENED:
+                del self._opened[next(iter(self._opened))]

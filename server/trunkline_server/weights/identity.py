@@ -71,7 +71,7 @@ def identify(weight_files: Sequence[tuple[MappedFile, int]], other_files: Sequen
     files = [file for file, _ in weight_files]
     return SourceIdentity(
         digest.digest(),
-        all(_is_settled(file.status, now) for file in files),
+        all(is_settled(file.status, now) for file in files),
         tuple((file.path, file.status) for file in files),
     )
 
@@ -80,7 +80,8 @@ def stamp(status: os.stat_result) -> tuple[int, ...]:
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _is_settled(status: os.stat_result, now_ns: int) -> bool:
+def is_settled(status: os.stat_result, now_ns: int) -> bool:
+    """Returns True if a change of the file after this moment would change its `stamp`."""
     is_coarse = status.st_mtime_ns % _SECOND_NS == 0 and status.st_ctime_ns % _SECOND_NS == 0
     age_ns = now_ns - max(status.st_mtime_ns, status.st_ctime_ns)
     return age_ns > (_COARSE_TICK_NS if is_coarse else _FINE_TICK_NS)

@@ -71,7 +71,8 @@ fn run(executor: &mut Executor, slots: &[usize]) -> Vec<Vec<SampledToken>> {
 
 #[test]
 fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_others() {
-    let kinds = [(Format::F32, 5), (Format::F16, 16), (Format::BF16, 40), (Format::BF16, 32)];
+    let kinds =
+        [(Format::F32, 5), (Format::F16, 16), (Format::BF16, 40), (Format::BF16, 32), (Format::BF16, 16)];
     for recipe in [PLAIN, QWEN] {
         let recipe = Recipe { max_adapter_rank: MAX_RANK, ..recipe };
         let with_adapters = |threads, isa| {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
     from trunkline_server.adapters.adapter import Factors
     from trunkline_server.backends.interface import PackedAdapter
 
-# The kernels pad rows of BF16 to whole runs of this many elements.
-_BF16_RUN = 32
-# The numbers of F16 are below two to the power of this.
-_F16_EXPONENT = 15
 # The formats that the kernels multiply as they are stored. Others become the first of them.
 _FORMATS = ("F32", "F16", "BF16")
 
@@ -37,13 +32,13 @@ class CpuAdapters:
         packed = Adapter()
         for name, (a, b, scale) in factors.items():
             heads = b.interleaved_heads
-            a, (b, exponent) = _as_floats(a), _without_padding(_as_floats(b))
+            a, b = _as_floats(a), _as_floats(b)
             rank, num_columns = a.shape
             packed.add(
                 self._weight_ids[name],
                 (a.format, a.data, rank, num_columns),
                 (b.format, b.data, b.shape[0]),
-                math.ldexp(scale, -exponent),
+                scale,
                 heads,
             )
         return packed
@@ -51,23 +46,6 @@ class CpuAdapters:
     def put(self, slot: int, packed: PackedAdapter | None) -> None:
         assert packed is None or isinstance(packed, Adapter), "packed by `pack`"
         self._executor.set_adapter(slot, packed)
-
-
-def _without_padding(b: Tensor) -> tuple[Tensor, int]:
-    """Returns B as it is stored best, and the exponent of the power of two by which its numbers were multiplied.
-
-    Rows of BF16 that would be padded become F16, if that has all of their numbers, as it mostly does: it has more bits
-    in each, and their exponents differ by less than 32.
-    """
-    if b.format != "BF16" or b.shape[1] % _BF16_RUN == 0:
-        return b, 0
-    values = dequantize(Tensor(b.name, b.format, b.shape, b.data))
-    exponent = _F16_EXPONENT - int(np.frexp(np.abs(values).max())[1])
-    raised = np.ldexp(values, exponent)
-    narrow = np.ascontiguousarray(raised, dtype=np.float16)
-    if not np.array_equal(narrow.astype(np.float32), raised):
-        return b, 0
-    return Tensor(b.name, "F16", b.shape, memoryview(narrow.tobytes())), exponent
 
 
 def _as_floats(tensor: Tensor) -> Tensor:
