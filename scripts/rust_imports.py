@@ -33,7 +33,7 @@ KV_LAYERS = (
 )
 KERNELS_LAYERS = (
     ("executor",),
-    ("weight_cache",),
+    ("adapter", "weight_cache"),
     ("program",),
     ("attention", "page_sums", "sampling"),
     ("threads",),

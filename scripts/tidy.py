@@ -30,19 +30,19 @@ PYTHON_LAYERS = {
     "weights": "weights models errors _kernels",
     "adapters": "adapters weights models errors",
     "sampling": "_proto sampling errors",
-    "backends.interface": "_proto _kernels",
+    "backends.interface": "_proto adapters _kernels",
     "backends.host_memory": "",
     "backends.sequences": "_proto backends.interface sampling errors",
     "backends.states": "backends.store_files models weights errors",
     "backends.store_files": "_proto backends.interface errors _kernels",
-    "backends.reference": "_proto backends.interface backends.late_masks backends.reference backends.sequences "
-    "models weights sampling errors",
+    "backends.reference": "_proto adapters backends.interface backends.late_masks backends.reference "
+    "backends.sequences models weights sampling errors",
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
     "models weights errors _kernels",
     "backends.cuda": "_proto backends.interface backends.cuda backends.host_memory backends.late_masks "
     "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
-    "backends.cpu": "_proto backends.interface backends.cpu backends.host_memory backends.states backends.store_files "
-    "models weights errors _kernels",
+    "backends.cpu": "_proto adapters backends.interface backends.cpu backends.host_memory backends.states "
+    "backends.store_files models weights errors _kernels",
     "engine": "_proto backends.interface errors plan_checks",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")

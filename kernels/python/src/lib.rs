@@ -1,9 +1,9 @@
 //! The Python module `trunkline_server._kernels`. Its types are declared in `server/trunkline_server/_kernels.pyi`.
 //!
-//! A file here has the Python side of one thing: `adapter.rs` of adapters, `builder.rs` of the program of a model, `messages.rs` of a step's plan
-//! and result, `weight_cache.rs` of packed weights, `store.rs` of the store on disk, `settings.rs` of the file with the
-//! settings. Errors become exceptions in `failure.rs`. The crate computes nothing itself: it uses the kernels, the
-//! store, the settings and the contract, and only Python uses it.
+//! A file here has the Python side of one thing: `builder.rs` of the program of a model, `adapter.rs` of adapters,
+//! `messages.rs` of a step's plan and result, `weight_cache.rs` of packed weights, `store.rs` of the store on disk,
+//! `settings.rs` of the file with the settings. Errors become exceptions in `failure.rs`. The crate computes nothing
+//! itself: it uses the kernels, the store, the settings and the contract, and only Python uses it.
 //!
 //! Begin with `PyExecutor`.
 

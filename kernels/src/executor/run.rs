@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
 use super::calibrate::Probe;
+use super::lora_scratch::LoraScratch;
 use super::profile::{Stopwatch, ThreadProfile};
 use super::routing::Routing;
 use super::rows::StepRows;
-use super::run_lora::LoraScratch;
 use super::sequence::SequenceTable;
 use super::shares::{Cursors, Units};
 use crate::adapter::Adapter;

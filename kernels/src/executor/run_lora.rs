@@ -3,7 +3,8 @@
 //! Both take only rows of sequences that use an adapter, in blocks of one adapter ([`AdapterRows`]), and divide the
 //! columns of the results among the threads.
 
-use super::rows::{AdapterRows, MAX_ADAPTER_ROWS};
+use super::lora_scratch::{LoraScratch, ROUNDED_PADDING};
+use super::rows::AdapterRows;
 use super::run::Step;
 use super::shares::Units;
 use crate::adapter::{Factors, PART_ROWS};
@@ -11,29 +12,8 @@ use crate::linear::{FloatRows, LinearInput, LinearOutput, linear, round_row};
 use crate::ops::add::add_in_place;
 use crate::ops::scale::scale_in_place;
 use crate::pack::{PackedWeight, TILE};
-use crate::program::{Program, RowSet, View};
+use crate::program::{RowSet, View};
 use crate::shared_mut::SharedMut;
-
-/// Elements between rounded rows beyond their width: a cache line, as in `Lowering::new_rounded_view`.
-const ROUNDED_PADDING: usize = 16;
-
-/// A thread's memory for the products of adapters; empty if the program takes none.
-#[derive(Debug)]
-pub(super) struct LoraScratch {
-    /// Rows that are rounded for matrices of bfloat16.
-    rounded: Vec<f32>,
-    /// Products of a block of rows with a part of B.
-    sums: Vec<f32>,
-}
-
-impl LoraScratch {
-    pub(super) fn new(program: &Program) -> Self {
-        let widths = program.adapted.iter().map(|product| product.num_inputs.max(program.max_adapter_rank));
-        let rounded = widths.max().map_or(0, |width| MAX_ADAPTER_ROWS * (width + ROUNDED_PADDING));
-        let sums = if program.adapted.is_empty() { 0 } else { MAX_ADAPTER_ROWS * PART_ROWS };
-        Self { rounded: vec![0.0; rounded], sums: vec![0.0; sums] }
-    }
-}
 
 #[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules in `run.rs`")]
 impl Step<'_> {

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,11 @@ from trunkline_server.weights.tensor_parts import part_at
 
 _DIGEST_BYTES = 32
 # The bits that are all set in numbers that are not finite.
-_EXPONENT_BITS = {"F32": np.uint32(0x7F800000), "F16": np.uint16(0x7C00), "BF16": np.uint16(0x7F80)}
+_EXPONENT_BITS: dict[str, np.unsignedinteger[Any]] = {
+    "F32": np.uint32(0x7F800000),
+    "F16": np.uint16(0x7C00),
+    "BF16": np.uint16(0x7F80),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trunkline_server.adapters.adapter import Adapter, LowRank
+from trunkline_server.adapters.files import CONFIG, WEIGHTS
 from trunkline_server.adapters.peft_config import PeftConfig
 from trunkline_server.errors import (
     DamagedFile,
@@ -23,7 +24,6 @@ from trunkline_server.errors import (
     UnsupportedFormat,
     quoted,
 )
-from trunkline_server.hub import ADAPTER_FILES
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.registry import ARCHITECTURES
@@ -40,7 +40,6 @@ from trunkline_server.weights.places import (
 )
 from trunkline_server.weights.safetensors import SafetensorsFile
 
-CONFIG, WEIGHTS = ADAPTER_FILES
 _PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"

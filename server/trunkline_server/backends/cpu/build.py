@@ -97,8 +97,8 @@ def build(
     window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
-    draft_step = _draft_step_limits(step)
-    need += MemoryNeed(weight_bytes=max_loras * adapter_bytes(config, max_lora_rank))
+    draft_step, max_rank = _draft_step_limits(step), max_lora_rank if max_loras else 0
+    need += MemoryNeed(weight_bytes=max_loras * adapter_bytes(config, max_rank))
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
@@ -107,19 +107,15 @@ def build(
         config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
     )
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
-    max_rank = max_lora_rank if max_loras else 0
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
-        # The cache keeps one model's weights, so those of the draft model are packed at each start.
-        draft_sizes = PoolSizes(num_blocks=sizes.num_blocks)
         options = replace(options, kv_dtype=draft_dtype)
-        draft_model = None if draft is None else DraftModel(_load(draft, draft_step, draft_sizes, None, options)[0])
+        draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options)
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
-    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
+    info = replace(_info(executor, fingerprint, kv_dtype, block_size, sizes, step, config), num_adapter_slots=max_loras)
     if draft_model is not None:
         weights = info.weight_bytes + draft_model.weight_bytes
         info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
-    info = replace(info, num_adapter_slots=max_loras)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     return CpuBackend(
         executor,
@@ -174,6 +170,11 @@ def _load(
     _log_formats(checkpoint, ops.tensors)
     packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache, bits)
     return _build_executor(builder, packed, **vars(options)), packed, ops.linear_ids
+
+
+def _load_draft(draft: Checkpoint, step: dict[str, int], num_blocks: int, options: _LoadOptions) -> DraftModel:
+    # The cache keeps one model's weights, so those of the draft model are packed at each start.
+    return DraftModel(_load(draft, step, PoolSizes(num_blocks=num_blocks), None, options)[0])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from tests.models.tiny import TinyModel
 from tests.plans import new_chunk
 from tests.running import DEADLINE_S
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse, StepPlan
-from trunkline_server.adapters.loader import AdapterLoader
+from trunkline_server.adapter_loader import AdapterLoader
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.engine import Engine
 from trunkline_server.errors import InvalidArgument, ModelNotFound, PlanError
