@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
-import struct
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +19,8 @@ from statistics import median
 
 from client import Stream, fields_of, post
 from fairness import ROOT, metric, percentile
-from harness import EMBEDDED, embedded_gguf, serving
-
-sys.path.insert(0, str(ROOT / "server"))
-
-import numpy as np
-from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.checkpoint import open_checkpoint
-from trunkline_server.weights.places import takes_adapter
+from harness import EMBEDDED, serving
+from made_adapters import write_adapter, write_config
 
 HOST = "127.0.0.1"
 NUM_FILES = 32
@@ -47,36 +38,17 @@ def name_of(index: int) -> str:
 
 
 def make_adapters(folder: Path, num_adapters: int, rank: int) -> None:
-    """Writes adapters in PEFT's format. Those with the same tensors are links to one file."""
-    config = open_checkpoint(Path(embedded_gguf())).config
-    shapes = {name: shape for name, shape in weight_shapes(config).items() if takes_adapter(name, shape)}
+    """Writes adapters. Those with the same tensors are links to one file."""
     for index in range(num_adapters):
-        own = folder / name_of(index)
+        own, tensors = folder / name_of(index), folder / name_of(index % NUM_FILES) / "adapter_model.safetensors"
         if (own / "adapter_config.json").exists():
             continue
-        own.mkdir(parents=True, exist_ok=True)
-        tensors = folder / name_of(index % NUM_FILES) / "adapter_model.safetensors"
         if index < NUM_FILES:
-            write_tensors(tensors, shapes, rank, index)
+            write_adapter(own, index, rank=rank)
         else:
+            own.mkdir(parents=True, exist_ok=True)
             (own / tensors.name).hardlink_to(tensors)
-        keys = {"peft_type": "LORA", "r": rank, "lora_alpha": rank * (1 + index / 10_000), "bias": "none"}
-        (own / "adapter_config.json").write_text(json.dumps(keys))
-
-
-def write_tensors(path: Path, shapes: dict[str, tuple[int, ...]], rank: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    header, parts, end = {}, [], 0
-    for name, (outputs, inputs) in shapes.items():
-        for letter, shape, size in (("A", (rank, inputs), 0.05), ("B", (outputs, rank), 0.02)):
-            values = (rng.standard_normal(shape) * size).astype(np.float32)
-            part = (values.view(np.uint32) >> 16).astype(np.uint16).tobytes()
-            offsets = [end, end := end + len(part)]
-            key = f"base_model.model.{name.removesuffix('.weight')}.lora_{letter}.weight"
-            header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": offsets}
-            parts.append(part)
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+        write_config(own, rank, rank * (1 + index / 10_000))
 
 
 async def ask(port: int, model: Model, prompt: list[int], max_tokens: int) -> Stream:
