@@ -107,6 +107,8 @@ def test_a_stream_with_an_adapter_survives_a_killed_shard(tmp_path: Path) -> Non
                     break
                 texts.append(event["choices"][0]["text"])
                 if len(texts) == 5:
+                    metrics = http.get(f"{server.base_url}/metrics").text
+                    assert 'running_lora_adapters="one",waiting_lora_adapters=""' in metrics
                     os.kill(shard, signal.SIGKILL)
         assert "".join(texts) == expected
 

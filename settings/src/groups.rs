@@ -256,7 +256,8 @@ settings! {
         /// Maximum number of adapters that each shard has loaded at once; others are loaded when a request needs them
         /// [default: 32 with `--lora`, `--lora-folder` or `--enable-lora`, else 0, which turns adapters off].
         max_loras: Option<u32> = None, Form::count(0, 1024);
-        /// Maximum rank of an adapter. Each place of `--max-loras` has the memory for it.
+        /// Maximum rank of an adapter. The cpu backend plans the memory of a place of `--max-loras` for rank 16 in
+        /// f32.
         max_lora_rank: u32 = 64, Form::count(1, 256);
     }
 

@@ -1,5 +1,7 @@
 //! The metrics of scheduler, shard and object tier, read from their last report when `/metrics` is asked for.
 
+use std::collections::BTreeSet;
+
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -7,7 +9,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use tokio::sync::watch;
-use trunkline_scheduler::{LaneStats, Stats};
+use trunkline_scheduler::{AdapterUses, LaneStats, Stats};
 
 use super::driver::DriverEnds;
 use super::object::ObjectCounts;
@@ -20,7 +22,8 @@ impl DriverEnds {
         registry.register_collector(Box::new(UsageCollector { usage: self.usage.clone() }));
         registry.register_collector(Box::new(TenantCollector { tenants: self.tenants.clone() }));
         let (stats, lanes, shards) = (self.stats.clone(), self.lanes.clone(), self.shards.clone());
-        registry.register_collector(Box::new(SchedulerCollector { stats, lanes, shards, objects }));
+        let adapters = self.adapters.clone();
+        registry.register_collector(Box::new(SchedulerCollector { stats, lanes, adapters, shards, objects }));
     }
 }
 
@@ -28,6 +31,7 @@ impl DriverEnds {
 struct SchedulerCollector {
     stats: watch::Receiver<Stats>,
     lanes: watch::Receiver<Vec<LaneStats>>,
+    adapters: watch::Receiver<AdapterUses>,
     shards: watch::Receiver<Vec<ShardStatus>>,
     /// The object tier's counters; `None` without an object tier, where all are 0.
     objects: Option<watch::Receiver<ObjectCounts>>,
@@ -43,8 +47,18 @@ struct CacheConfigLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct LoraLabels {
     max_lora: u32,
-    running_lora_adapters: &'static str,
-    waiting_lora_adapters: &'static str,
+    running_lora_adapters: String,
+    waiting_lora_adapters: String,
+}
+
+/// Joins the names as vLLM does.
+fn lora_labels(max_lora: u32, uses: &AdapterUses) -> LoraLabels {
+    let running = uses.lanes.iter().flatten().filter(|slot| slot.num_runs > 0).map(|slot| &*slot.name);
+    LoraLabels {
+        max_lora,
+        running_lora_adapters: running.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","),
+        waiting_lora_adapters: uses.waiting.join(","),
+    }
 }
 
 impl Collector for SchedulerCollector {
@@ -92,8 +106,8 @@ impl Collector for SchedulerCollector {
         let help = "The KV pool of the device (Gateway API)";
         labelled(&mut encoder, "vllm:cache_config_info", help, &cache, 1.0)?;
         let max_lora = info.map_or(0, |info| info.num_adapter_slots);
-        let lora = LoraLabels { max_lora, running_lora_adapters: "", waiting_lora_adapters: "" };
-        let help = "Places for LoRA adapters; the lists are empty (Gateway API)";
+        let lora = lora_labels(max_lora, &self.adapters.borrow());
+        let help = "LoRA adapters of running and of waiting requests (Gateway API)";
         labelled(&mut encoder, "vllm:lora_requests_info", help, &lora, trunkline_base::clock::unix_seconds())
     }
 }

@@ -188,7 +188,8 @@ fn lacking_slots() -> Scheduler {
         let mut content_hash = AdapterHash([0; 32]);
         content_hash.0[..8].copy_from_slice(&id.to_le_bytes());
         asked.salt.adapter = Some(content_hash);
-        asked.adapter = Some(AdapterUse { path: "/adapter".into(), content_hash, scale: 1.0 });
+        asked.adapter =
+            Some(AdapterUse { name: "adapter".into(), path: "/adapter".into(), content_hash, scale: 1.0 });
         submit(&mut scheduler, asked);
     }
     drive(&mut scheduler, 200);

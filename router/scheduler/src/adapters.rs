@@ -20,6 +20,7 @@
 //! slot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use trunkline_kv::AdapterHash;
 
@@ -32,8 +33,10 @@ use crate::sequence::{Sequence, SequenceKey};
 pub const SLOT_PATIENCE_MS: u64 = 2_000;
 
 /// The use of one slot by an adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterSlot {
+    /// The name by which a request last used it.
+    pub name: Arc<str>,
     pub content_hash: AdapterHash,
     /// True until the outcome of its load has arrived.
     pub is_loading: bool,
@@ -46,13 +49,14 @@ pub struct AdapterSlot {
 pub struct AdapterUses {
     /// The slots of each lane that have an adapter or get one; empty if no lane takes adapters.
     pub lanes: Vec<Vec<AdapterSlot>>,
-    /// The adapters of the first waiting sequences, each once.
-    pub waiting: Vec<AdapterHash>,
+    /// The names of the adapters of the first waiting sequences, each once.
+    pub waiting: Vec<Arc<str>>,
 }
 
 /// A slot of the shard.
 #[derive(Debug, Default)]
 struct Slot {
+    name: Option<Arc<str>>,
     content_hash: Option<AdapterHash>,
     is_loading: bool,
     num_runs: u32,
@@ -133,6 +137,7 @@ impl Adapters {
             let (path, content_hash) = (adapter.path.to_string(), content_hash.0.to_vec());
             load = Some(AdapterLoad { slot: number, path, content_hash });
         }
+        slot.name = Some(adapter.name.clone());
         slot.num_runs += 1;
         slot.last_used = self.num_uses;
         if slot.is_loading {
@@ -184,8 +189,8 @@ impl Adapters {
     /// The slots that have an adapter or get one.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = AdapterSlot> {
         self.slots.iter().filter_map(|slot| {
-            let content_hash = slot.content_hash?;
-            Some(AdapterSlot { content_hash, is_loading: slot.is_loading, num_runs: slot.num_runs })
+            let (name, content_hash) = (slot.name.clone()?, slot.content_hash?);
+            Some(AdapterSlot { name, content_hash, is_loading: slot.is_loading, num_runs: slot.num_runs })
         })
     }
 

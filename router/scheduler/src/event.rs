@@ -177,6 +177,8 @@ pub struct SequenceRequest {
 /// An adapter that changes a sequence's results. [`SequenceRequest::salt`] has its [`AdapterUse::salt_hash`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterUse {
+    /// Its name, for metrics.
+    pub name: Arc<str>,
     /// The path of its files, from `OpenAdapter`; at most 4,096 bytes.
     pub path: Arc<str>,
     /// The hash of its files, from `OpenAdapter`.

@@ -260,9 +260,9 @@ impl Scheduler {
         let mut waiting = Vec::new();
         for key in self.sequences.waiting().take(MAX_SEQUENCES_REPORTED) {
             if let Some(adapter) = &self.sequences[key].request.adapter
-                && !waiting.contains(&adapter.content_hash)
+                && !waiting.contains(&adapter.name)
             {
-                waiting.push(adapter.content_hash);
+                waiting.push(adapter.name.clone());
             }
         }
         let slots_of = |lane: &Lane| lane.shard.iter().flat_map(|shard| shard.adapters.in_use()).collect();

@@ -62,7 +62,8 @@ impl Chosen {
         let opened = adapters.open(&self.adapter).await.map_err(|not_open| not_open.error(&self.adapter))?;
         sequence.salt.adapter = Some(opened.content_hash.scaled(self.scale));
         let (path, content_hash) = (opened.path.clone(), opened.content_hash);
-        sequence.adapter = Some(AdapterUse { path, content_hash, scale: self.scale });
+        let name = self.adapter.name.clone();
+        sequence.adapter = Some(AdapterUse { name, path, content_hash, scale: self.scale });
         Ok(())
     }
 

@@ -103,7 +103,7 @@ fn a_load_keeps_its_slot_although_its_run_has_gone() {
     driver.handle(Event::Abort(SequenceId(1)));
     driver.submit(asked(2, 2, 2));
     assert_eq!(num_chunks(&mut driver), 0, "the load cannot be taken back");
-    assert_eq!(driver.scheduler.adapter_uses().waiting, [adapter(2, 1.0).content_hash]);
+    assert_eq!(driver.scheduler.adapter_uses().waiting, [adapter(2, 1.0).name]);
     driver.end_loads("");
     driver.step();
     assert_eq!(driver.end_loads(""), [1]);

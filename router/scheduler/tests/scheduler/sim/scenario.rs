@@ -1,6 +1,7 @@
 //! The description of one run: limits, requests and faults.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use trunkline_draft::Drafter;
 use trunkline_scheduler::{
@@ -73,7 +74,8 @@ pub struct Stall {
 
 /// The use of an adapter in tests. `index` is not 0.
 pub fn adapter(index: u8, scale: f32) -> AdapterUse {
-    AdapterUse { path: format!("/adapter-{index}").into(), content_hash: AdapterHash([index; 32]), scale }
+    let path: Arc<str> = format!("/adapter-{index}").into();
+    AdapterUse { name: path.clone(), path, content_hash: AdapterHash([index; 32]), scale }
 }
 
 /// What crashes the shard, each time that a step computes it.
