@@ -11,7 +11,7 @@ from tests.tiers import full
 from trunkline_server.backends.cuda.kernels.activation import SILU, activate
 from trunkline_server.backends.cuda.kernels.experts import combine, expert_product, route
 from trunkline_server.backends.cuda.weights import DenseWeight
-from trunkline_server.backends.reference.ops import ReferenceOps
+from trunkline_server.backends.reference.ops import ReferenceOps, Step
 from trunkline_server.models.ops import ClampedSwiglu, Experts
 
 WIDTH, INNER, NUM_ROWS, NUM_PADDING = 48, 32, 16, 4
@@ -75,7 +75,9 @@ def test_a_row_depends_on_its_own_experts_only(num_experts: int, settings: dict[
     # Without groups few different values, so that some are equal.
     logits = random(NUM_ROWS, num_experts, seed=3)
     logits = logits if "num_groups" in settings else (2 * logits).round()
-    reference = ReferenceOps(weights.__getitem__, None, None)  # type: ignore[arg-type]
+    none = torch.empty(0, dtype=torch.int64)
+    step = Step(token_ids=none, positions=none, rows=[], sampling_rows=none)
+    reference = ReferenceOps(weights.__getitem__, None, step)  # type: ignore[arg-type]
     expected = reference.experts(x, logits, experts)
     x, logits, weights = x.to(device), logits.to(device), {name: weight.to(device) for name, weight in weights.items()}
     entries = torch.zeros(NUM_ROWS, dtype=torch.int32, device=device)

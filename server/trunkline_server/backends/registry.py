@@ -50,8 +50,12 @@ class BackendOptions:
     kv_host_bytes: int | None = None
 
     def given(self) -> dict[str, int]:
-        """Returns the numeric options that are not None, except `kv_host_bytes`."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, int) and name != "kv_host_bytes"}
+        """Returns the numeric options that are not None, except those that only some backends take."""
+        others = ("kv_host_bytes", *self.adapters())
+        return {name: value for name, value in vars(self).items() if isinstance(value, int) and name not in others}
+
+    def adapters(self) -> dict[str, int]:
+        return {"max_loras": self.max_loras, "max_lora_rank": self.max_lora_rank}
 
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -74,6 +78,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         pinning=options.pin_threads,
         quantize=options.quantize,
         weights_cache=options.weights_cache,
+        **options.adapters(),
         **options.given(),
     )
 
@@ -125,7 +130,8 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
     _refuse_disk("reference", options)
     bits = bits_of(options.quantize, checkpoint)
     checkpoint = checkpoint if bits == NONE else QuantizedCheckpoint(checkpoint, bits)
-    return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **options.given())
+    given = options.given() | options.adapters()
+    return ReferenceBackend(checkpoint, kv_cache_dtype=options.kv_cache_dtype, **given)
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
@@ -161,6 +167,7 @@ def build_transformers(path: Path, options: BackendOptions) -> tuple[ModelShape,
     _refuse_host_tier(TRANSFORMERS, options)
     _refuse_draft_model(TRANSFORMERS, options)
     _refuse_disk(TRANSFORMERS, options)
+    _refuse_adapters(TRANSFORMERS, options)
     if options.quantize != "none":
         raise InvalidArgument(
             f"`--quantize` is {options.quantize}, but the transformers backend does not quantise weights",

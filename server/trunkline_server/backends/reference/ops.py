@@ -53,6 +53,7 @@ class ReferenceOps:
         self._weights = weights
         self._pool = pool
         self._step = step
+        self._adapted = [row for row in step.rows if row.adapter is not None]
         # Tensors that `rope` returned in this layer, with their rotations.
         self._rotated: list[tuple[torch.Tensor, Rope]] = []
         self._num_recurrences = 0
@@ -84,7 +85,7 @@ class ReferenceOps:
 
     def linear(self, x: torch.Tensor, weight: str, bias: str | None = None) -> torch.Tensor:
         product = F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
-        for row in self._step.rows:
+        for row in self._adapted:
             if row.adapter is not None and weight in row.adapter:
                 a, b = row.adapter[weight]
                 product[row.begin : row.end] += F.linear(F.linear(x[row.begin : row.end], a), b)
