@@ -146,6 +146,7 @@ def test_a_pool_that_does_not_fit_is_refused(folder: Path) -> None:
         ),
         ({"kv_host_bytes": 1 << 20}, "`--kv-host-size` is set, but the transformers backend"),
         ({"quantize": "int8"}, "`--quantize` is int8, but the transformers backend does not quantise weights"),
+        ({"max_loras": 4}, "adapters are on, but the transformers backend does not support them"),
         ({"speculative_model": Path("draft")}, "`--speculative-model` is set, but the transformers backend"),
     ],
 )
