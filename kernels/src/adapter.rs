@@ -81,14 +81,6 @@ impl Adapter {
         Ok(())
     }
 
-    /// Bytes of all matrices.
-    pub fn num_bytes(&self) -> usize {
-        let bytes = |factors: &Factors| {
-            factors.down.num_bytes() + factors.up.iter().map(PackedWeight::num_bytes).sum::<usize>()
-        };
-        self.factors.values().map(bytes).sum()
-    }
-
     pub(crate) fn factors(&self, weight: &AdaptedWeight) -> Option<&Factors> {
         self.factors.get(&weight.weight.0)
     }

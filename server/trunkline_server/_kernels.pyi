@@ -31,7 +31,6 @@ class CacheWriter:
     def keep(self, note: str) -> int | None: ...
 
 class Adapter:
-    num_bytes: int
     def __new__(cls) -> Adapter: ...
     def add(
         self,

@@ -50,9 +50,4 @@ impl PyAdapter {
         py.detach(|| adapter.add(WeightId(weight), (a_format, &down), (b_format, &up), num_columns, scale))?;
         Ok(())
     }
-
-    #[getter]
-    fn num_bytes(&self) -> usize {
-        self.adapter.num_bytes()
-    }
 }
