@@ -181,9 +181,21 @@ EFFECTS: dict[str, Effect] = {
         lambda _: "right", keeps_the_beginning, lambda _: {"truncate_prompt_tokens": 2, "prompt_logprobs": 0}
     ),
 }
-# Fields that do not affect sampling. They change the prompt or the form of the answer, or constrain it by a grammar.
+# Fields that do not affect sampling. They change the model, the prompt or the form of the answer, or constrain it by a
+# grammar.
 OTHERS = {
-    *("prompt", "model", "stream", "stream_options", "timeout", "echo", "logprobs", "prompt_logprobs"),
+    *(
+        "prompt",
+        "model",
+        "adapter_id",
+        "lora",
+        "stream",
+        "stream_options",
+        "timeout",
+        "echo",
+        "logprobs",
+        "prompt_logprobs",
+    ),
     *("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar", "ebnf"),
     *("structured_outputs", "return_token_ids", "timings_per_token", "speculation", "service_tier", "priority"),
     *("dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"),
