@@ -8,7 +8,7 @@ use crate::adapter::{Adapter, AdapterError};
 /// The adapter of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AdapterUse {
-    /// From 1.
+    /// Slots are numbered from 1.
     pub(super) slot: usize,
     /// The factor of what the adapter adds; 1 is as it was trained.
     pub(super) scale: f32,

@@ -1,4 +1,4 @@
-//! What adapters add to products: `LoraDown` multiplies rows with A, and `LoraUp` adds their products with B.
+//! Computes what adapters add to products: `LoraDown` multiplies rows with A, and `LoraUp` adds their products with B.
 //!
 //! Both take only rows of sequences that use an adapter, in blocks of one adapter ([`AdapterRows`]), and divide the
 //! columns of the results among the threads.

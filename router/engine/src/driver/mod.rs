@@ -192,13 +192,14 @@ impl Driver {
             }
             self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
             self.record_usage(&stats);
-            self.adapters.send_if_modified(|uses| {
-                let is_modified = stats.adapter_slots > 0 || *uses != AdapterUses::default();
-                if is_modified {
-                    *uses = self.scheduler.adapter_uses();
-                }
-                is_modified
-            });
+            // Turns that only decode change none of these.
+            let of_adapters = |stats: &Stats| {
+                let started = (stats.prompt_tokens, stats.num_running, stats.num_waiting);
+                (started, stats.adapter_slots, stats.adapter_loads, stats.adapter_slots_loaded)
+            };
+            if of_adapters(&self.stats.borrow()) != of_adapters(&stats) {
+                self.adapters.send_replace(self.scheduler.adapter_uses());
+            }
             self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
                 for (lane, before) in self.scheduler.lane_ids().zip(lanes.iter()) {

@@ -39,7 +39,7 @@ pub struct Adapter {
     state: Mutex<State>,
 }
 
-/// What is known of an adapter's files.
+/// The state of an adapter's files, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub enum State {
     /// Nobody has asked the shard yet, or what it said is no longer true.
