@@ -6,29 +6,40 @@
 
 mod narrow;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::pack::{Format, PackError, PackedWeight, SourceRows, TILE};
+use crate::aligned::AlignedBytes;
+use crate::pack::{
+    Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
+};
 use crate::program::{AdaptedProduct, AdaptedWeight, WeightId};
+use narrow::Narrow;
 
-/// Rows of B that are multiplied at once. Their results for a block of rows fit a thread's scratch memory.
-pub(crate) const PART_ROWS: usize = 8 * TILE;
+/// A and B of one weight, in formats of floats. B's rows may be in the order of a file.
+pub struct SourceFactors<'a> {
+    pub weight: WeightId,
+    pub down: (Format, SourceRows<'a>),
+    pub up: (Format, SourceRows<'a>),
+    /// K, the columns of A. Those of B are the rows of A.
+    pub num_inputs: usize,
+    pub scale: f32,
+}
 
-/// What an adapter adds to one weight.
+/// What an adapter adds to one weight, in formats that need no rounded input.
 #[derive(Debug)]
 pub(crate) struct Factors {
     /// A, `[R, K]`.
     pub(crate) down: PackedWeight,
-    /// B, `[N, R]`, in parts of [`PART_ROWS`] rows.
-    pub(crate) up: Vec<PackedWeight>,
+    /// B, `[N, R]`.
+    pub(crate) up: PackedWeight,
     pub(crate) scale: f32,
-    num_outputs: usize,
 }
 
 /// All changes that an adapter makes to a model.
 #[derive(Debug, Default)]
 pub struct Adapter {
-    factors: BTreeMap<usize, Factors>,
+    /// By the ids of weights.
+    factors: Vec<Option<Factors>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,43 +62,47 @@ pub enum AdapterError {
 }
 
 impl Adapter {
-    /// Adds the change of one weight: A and B in a format of floats. B's rows may be in the order of a file.
-    pub fn add(
-        &mut self,
-        weight: WeightId,
-        (format, down): (Format, &SourceRows<'_>),
-        (up_format, up): (Format, &SourceRows<'_>),
-        num_inputs: usize,
-        scale: f32,
-    ) -> Result<(), AdapterError> {
-        let fail = |source| AdapterError::Weight { weight: weight.0, source };
-        let (rank, num_outputs) = (down.num_rows(), up.num_rows());
-        let narrow = if up_format == Format::BF16 { narrow::to_f16(up, rank) } else { None };
-        let (scale, narrow_rows, up_format) = match &narrow {
-            Some((bytes, factor)) => {
-                let rows = SourceRows::new(Format::F16, bytes, num_outputs, rank).map_err(fail)?;
-                (scale * factor, Some(rows), Format::F16)
+    /// Packs an adapter. All matrices share one run of memory, which has huge pages where the system allows.
+    pub fn pack(sources: &[SourceFactors<'_>]) -> Result<Self, AdapterError> {
+        let mut matrices = Vec::with_capacity(2 * sources.len());
+        let mut num_bytes = 0;
+        for source in sources {
+            let rank = source.down.1.num_rows();
+            for ((format, rows), num_columns) in [(&source.down, source.num_inputs), (&source.up, rank)] {
+                let matrix = Matrix::new(*format, rows, num_columns, num_bytes);
+                let matrix = matrix
+                    .map_err(|error| AdapterError::Weight { weight: source.weight.0, source: error })?;
+                num_bytes += matrix.layout.num_bytes();
+                matrices.push(matrix);
             }
-            None => (scale, None, up_format),
-        };
-        let up = narrow_rows.as_ref().unwrap_or(up);
-        let down = PackedWeight::pack_rows(format, down, 0..rank, num_inputs).map_err(fail)?;
-        let parts = (0..num_outputs).step_by(PART_ROWS);
-        let parts = parts.map(|first| {
-            PackedWeight::pack_rows(up_format, up, first..num_outputs.min(first + PART_ROWS), rank)
-        });
-        let up = parts.collect::<Result<Vec<_>, _>>().map_err(fail)?;
-        self.factors.insert(weight.0, Factors { down, up, scale, num_outputs });
-        Ok(())
+        }
+        let (mut bytes, mut converted) = (AlignedBytes::zeroed(num_bytes), Vec::new());
+        for (source, pair) in sources.iter().zip(matrices.chunks_exact(2)) {
+            for matrix in pair {
+                let packed = matrix.pack(bytes.as_mut_slice(), &mut converted);
+                packed.map_err(|error| AdapterError::Weight { weight: source.weight.0, source: error })?;
+            }
+        }
+        let region = Arc::new(Region::from(bytes));
+        let num_weights = sources.iter().map(|source| source.weight.0 + 1).max().unwrap_or_default();
+        let mut factors: Vec<_> = (0..num_weights).map(|_| None).collect();
+        for (source, pair) in sources.iter().zip(matrices.chunks_exact(2)) {
+            let [down, up] =
+                [0, 1].map(|index| PackedWeight::place(pair[index].layout, &region, pair[index].offset));
+            let scale = source.scale * pair[0].factor() * pair[1].factor();
+            factors[source.weight.0] = Some(Factors { down, up, scale });
+        }
+        Ok(Self { factors })
     }
 
     pub(crate) fn factors(&self, weight: &AdaptedWeight) -> Option<&Factors> {
-        self.factors.get(&weight.weight.0)
+        self.factors.get(weight.weight.0)?.as_ref()
     }
 
     /// Checks that the adapter fits the products of a program.
     pub(crate) fn check(&self, products: &[AdaptedProduct], max_rank: usize) -> Result<(), AdapterError> {
-        for (&weight, factors) in &self.factors {
+        for (weight, factors) in self.factors.iter().enumerate() {
+            let Some(factors) = factors else { continue };
             let mut members = products
                 .iter()
                 .flat_map(|product| product.weights.iter().map(move |member| (member, product.num_inputs)));
@@ -96,7 +111,7 @@ impl Adapter {
             };
             let rank = factors.down.out_features();
             if factors.down.in_features() != num_inputs
-                || factors.num_outputs != member.width
+                || factors.up.out_features() != member.width
                 || rank == 0
                 || rank > max_rank
             {
@@ -105,11 +120,73 @@ impl Adapter {
                     actual: format!(
                         "[{rank}, {}] and [{}, {rank}]",
                         factors.down.in_features(),
-                        factors.num_outputs
+                        factors.up.out_features()
                     ),
                     expected: format!("[R, {num_inputs}] and [{}, R] with R up to {max_rank}", member.width),
                 });
             }
+        }
+        Ok(())
+    }
+}
+
+/// A matrix, and where it is packed.
+struct Matrix<'a> {
+    format: Format,
+    rows: &'a SourceRows<'a>,
+    num_columns: usize,
+    /// How its numbers become half-precision ones, if they do.
+    narrow: Option<Narrow>,
+    layout: WeightLayout,
+    offset: usize,
+}
+
+impl<'a> Matrix<'a> {
+    fn new(
+        format: Format,
+        rows: &'a SourceRows<'a>,
+        num_columns: usize,
+        offset: usize,
+    ) -> Result<Self, PackError> {
+        let narrow = if format == Format::BF16 { Narrow::new(rows.bytes()) } else { None };
+        let packed_format = match (format, &narrow) {
+            (Format::BF16, Some(_)) => Format::F16,
+            (Format::BF16, None) => Format::F32,
+            _ => format,
+        };
+        let layout = WeightLayout::new(packed_format, rows.num_rows(), num_columns)?;
+        Ok(Self { format, rows, num_columns, narrow, layout, offset })
+    }
+
+    /// The factor by which products must be multiplied.
+    fn factor(&self) -> f32 {
+        self.narrow.as_ref().map_or(1.0, |narrow| narrow.factor)
+    }
+
+    /// Packs the matrix into its part of `bytes`. `converted` is memory that matrices use in turn.
+    fn pack(&self, bytes: &mut [u8], converted: &mut Vec<u8>) -> Result<(), PackError> {
+        let source = self.rows.bytes();
+        let rows = match &self.narrow {
+            _ if self.format != Format::BF16 => *self.rows,
+            Some(narrow) => {
+                converted.resize(source.len(), 0);
+                narrow.convert(source, converted);
+                self.rows.converted(Format::F16, converted, self.num_columns)?
+            }
+            None => {
+                let mut numbers = vec![0.0; source.len() / 2];
+                dequantize_row(Format::BF16, source, &mut numbers)?;
+                *converted = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+                self.rows.converted(Format::F32, converted, self.num_columns)?
+            }
+        };
+        let bytes = &mut bytes[self.offset..][..self.layout.num_bytes()];
+        for tile in 0..self.layout.num_tiles() {
+            let [quants, scales, mins] = bytes
+                .get_disjoint_mut(self.layout.tile_ranges(tile))
+                .expect("planes lie apart, inside the run");
+            // The numbers are finite, as whoever opens the adapter checks.
+            self.layout.pack_tile(tile, |row| rows.row(row), TileMut { quants, scales, mins });
         }
         Ok(())
     }

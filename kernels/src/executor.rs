@@ -8,7 +8,6 @@ mod calibrate;
 mod constrain;
 mod failure;
 mod late_masks;
-mod lora_scratch;
 mod pool;
 mod profile;
 pub mod routing;
@@ -48,7 +47,6 @@ use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenSco
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
 use block_transfers::BlockTransfers;
-use lora_scratch::LoraScratch;
 use profile::ThreadProfile;
 use routing::Routing;
 use rows::StepRows;
@@ -83,7 +81,6 @@ enum RowPurpose {
 struct ThreadScratch {
     attention: Scratch,
     routing: Routing,
-    lora: LoraScratch,
     sampler: Sampler,
     /// The sampling times of the last step with rows of logits.
     sampling: SamplingTime,
@@ -174,7 +171,6 @@ impl Executor {
         let scratch = || ThreadScratch {
             attention: Scratch::new(&config.geometry, program.heads_per_kv_head),
             routing: Routing::for_steps(max_routes, max_experts),
-            lora: LoraScratch::new(&program),
             sampler: Sampler::new(program.vocab_size),
             sampling: SamplingTime::default(),
             profile: None,

@@ -31,15 +31,14 @@ class CacheWriter:
     def keep(self, note: str) -> int | None: ...
 
 class Adapter:
-    def __new__(cls) -> Adapter: ...
-    def add(
-        self,
-        weight: int,
-        a: tuple[str, object, int, int],  # format, buffer, rank, columns
-        b: tuple[str, object, int],  # format, buffer, rows
-        scale: float,
-        interleaved_heads: tuple[int, int] | None = None,
-    ) -> None: ...
+    def __new__(
+        cls,
+        # Each is the weight's id, A's format, buffer, rank and columns, B's format, buffer and rows, a scale, and the
+        # head size and rotary size if B's rows have interleaved heads.
+        weights: Sequence[
+            tuple[int, tuple[str, object, int, int], tuple[str, object, int], float, tuple[int, int] | None]
+        ],
+    ) -> Adapter: ...
 
 class ProgramBuilder:
     def __init__(

@@ -27,11 +27,13 @@
 mod bf16;
 mod float;
 mod kernels;
+mod low_rank;
 mod product;
 mod quantize;
 mod quantized;
 
 pub use bf16::round_row;
+pub use low_rank::add_low_rank;
 pub use product::{FloatRows, LinearInput, LinearOutput, linear};
 pub use quantize::quantize_rows;
 pub use quantized::{QUANT_GROUP, QuantizedRows, QuantizedShape};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use trunkline_kernels::adapter::Adapter;
+use trunkline_kernels::adapter::{Adapter, SourceFactors};
 use trunkline_kernels::pack::{InterleavedHeads, SourceRows};
 use trunkline_kernels::program::WeightId;
 
@@ -13,7 +13,6 @@ use crate::failure::Failure;
 
 /// An adapter that is packed for steps. Any thread may make one while steps run.
 #[pyclass(name = "Adapter", module = "trunkline_server._kernels")]
-#[derive(Default)]
 pub(super) struct PyAdapter {
     /// Shared with the executors that have it in a slot.
     pub(super) adapter: Arc<Adapter>,
@@ -21,33 +20,39 @@ pub(super) struct PyAdapter {
 
 #[pymethods]
 impl PyAdapter {
+    /// Packs what an adapter does to weights. Each is (weight, a, b, scale, interleaved heads), where `a` is (format,
+    /// buffer, rank, columns), and `b` is (format, buffer, rows).
     #[new]
-    fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds what the adapter does to a weight: `a` is (format, buffer, rank, columns), `b` is (format, buffer, rows).
-    #[pyo3(signature = (weight, a, b, scale, interleaved_heads=None))]
-    fn add(
-        &mut self,
-        py: Python<'_>,
-        weight: usize,
-        a: (String, Bound<'_, PyAny>, usize, usize),
-        b: (String, Bound<'_, PyAny>, usize),
-        scale: f32,
-        interleaved_heads: Option<(usize, usize)>,
-    ) -> Result<(), Failure> {
-        let ((a_format, a, rank, num_columns), (b_format, b, num_rows)) = (a, b);
-        let (a_format, b_format) = (parse_format("a", &a_format)?, parse_format("b", &b_format)?);
-        let (a, b) = (buffer_of(&a)?, buffer_of(&b)?);
-        let down = SourceRows::new(a_format, bytes_of(&a), rank, num_columns)?;
-        let mut up = SourceRows::new(b_format, bytes_of(&b), num_rows, rank)?;
-        if let Some((head_size, rotary_size)) = interleaved_heads {
-            up = up.interleaved(InterleavedHeads { head_size, rotary_size })?;
+    fn new(py: Python<'_>, weights: Vec<Weight<'_>>) -> Result<Self, Failure> {
+        let buffers = weights.iter().map(|(_, a, b, ..)| Ok([buffer_of(&a.1)?, buffer_of(&b.1)?]));
+        let buffers = buffers.collect::<Result<Vec<_>, Failure>>()?;
+        let mut sources = Vec::with_capacity(weights.len());
+        for ((weight, a, b, scale, heads), [down, up]) in weights.iter().zip(&buffers) {
+            let (down_format, up_format) = (parse_format("a", &a.0)?, parse_format("b", &b.0)?);
+            let (rank, num_inputs) = (a.2, a.3);
+            let down = SourceRows::new(down_format, bytes_of(down), rank, num_inputs)?;
+            let mut up = SourceRows::new(up_format, bytes_of(up), b.2, rank)?;
+            if let Some((head_size, rotary_size)) = *heads {
+                up = up.interleaved(InterleavedHeads { head_size, rotary_size })?;
+            }
+            sources.push(SourceFactors {
+                weight: WeightId(*weight),
+                down: (down_format, down),
+                up: (up_format, up),
+                num_inputs,
+                scale: *scale,
+            });
         }
-        let adapter = Arc::get_mut(&mut self.adapter)
-            .ok_or_else(|| pyo3::exceptions::PyValueError::new_err("the adapter is in use"))?;
-        py.detach(|| adapter.add(WeightId(weight), (a_format, &down), (b_format, &up), num_columns, scale))?;
-        Ok(())
+        let adapter = Arc::new(py.detach(|| Adapter::pack(&sources))?);
+        Ok(Self { adapter })
     }
 }
+
+/// A weight's id, A, B, scale, and the head size and rotary size if B's rows have interleaved heads.
+type Weight<'py> = (
+    usize,
+    (String, Bound<'py, PyAny>, usize, usize),
+    (String, Bound<'py, PyAny>, usize),
+    f32,
+    Option<(usize, usize)>,
+);

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::attention_plan::{PlanItem, PlanLimits, Plans};
 use super::calibrate::Probe;
-use super::lora_scratch::LoraScratch;
 use super::profile::{Stopwatch, ThreadProfile};
 use super::routing::Routing;
 use super::rows::StepRows;
@@ -79,7 +78,7 @@ impl Step<'_> {
         &self,
         thread_idx: usize,
         barrier: &Barrier,
-        (scratch, routing, lora): (&mut Scratch, &mut Routing, &mut LoraScratch),
+        (scratch, routing): (&mut Scratch, &mut Routing),
         profile: Option<&mut ThreadProfile>,
     ) {
         let mut stopwatch = Stopwatch::start(profile);
@@ -116,12 +115,12 @@ impl Step<'_> {
                     index += 1;
                 }
                 Kernel::LoraDown { x, product, out } => {
-                    self.lora_down((x, product, out), instruction.rows, thread_idx, lora);
+                    self.lora_down((x, product, out), instruction.rows, thread_idx);
                     stopwatch.worked(index);
                     index += 1;
                 }
                 Kernel::LoraUp { x, product, out } => {
-                    self.lora_up((x, product, out), instruction.rows, (num_products, thread_idx), lora);
+                    self.lora_up((x, product, out), instruction.rows, (num_products, thread_idx));
                     num_products += 1;
                     stopwatch.worked(index);
                     index += 1;

@@ -238,7 +238,7 @@ impl Executor {
         self.pool.run(|thread_idx, barrier| {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
-            let memory = (&mut scratch.attention, &mut scratch.routing, &mut scratch.lora);
+            let memory = (&mut scratch.attention, &mut scratch.routing);
             step.run(thread_idx, barrier, memory, scratch.profile.as_mut());
             if logits_rows.is_empty() {
                 return;

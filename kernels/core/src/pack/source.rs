@@ -121,6 +121,19 @@ impl<'a> SourceRows<'a> {
         Ok(Self { interleaved_heads: Some(heads), ..self })
     }
 
+    /// The same rows, converted to another format in the order of the file.
+    pub fn converted(self, format: Format, bytes: &'a [u8], num_columns: usize) -> Result<Self, PackError> {
+        Ok(Self {
+            interleaved_heads: self.interleaved_heads,
+            ..Self::new(format, bytes, self.num_rows, num_columns)?
+        })
+    }
+
+    /// All bytes, in the order of the file.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     pub fn num_rows(&self) -> usize {
         self.num_rows
     }

@@ -147,6 +147,17 @@ impl WeightLayout {
         }
         let (mut into, mut bad) = (into, None);
         let first = tile * TILE;
+        if first + TILE <= self.out_features {
+            let rows = || std::array::from_fn(|lane| row(first + lane));
+            let is_packed = match self.format {
+                Format::F32 => transpose::<4>(&rows(), into.quants, 0x7f80_0000),
+                Format::F16 => transpose::<2>(&rows(), into.quants, 0x7c00),
+                _ => false,
+            };
+            if is_packed {
+                return None;
+            }
+        }
         for feature in first..(first + TILE).min(self.out_features) {
             let lane = feature - first;
             let is_finite =
@@ -341,6 +352,32 @@ fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f3
             }
         }
     }
+}
+
+/// Packs the rows of a whole tile whose vectors have one element of each. Returns false if an element is not finite,
+/// which has all bits of `exponent`.
+fn transpose<const BYTES: usize>(rows: &[&[u8]; TILE], vectors: &mut [u8], exponent: u32) -> bool {
+    const PIECE: usize = 8;
+    let (piece_bytes, num_bytes) = (TILE * PIECE, vectors.len() / TILE);
+    for (lane, row) in rows.iter().enumerate() {
+        let (pieces, rest) = row[..num_bytes].as_chunks::<PIECE>();
+        for (piece, vectors) in pieces.iter().zip(vectors.chunks_exact_mut(piece_bytes)) {
+            for (element, vector) in piece.chunks_exact(BYTES).zip(vectors.chunks_exact_mut(TILE * BYTES)) {
+                vector[lane * BYTES..][..BYTES].copy_from_slice(element);
+            }
+        }
+        let vectors = vectors[pieces.len() * piece_bytes..].chunks_exact_mut(TILE * BYTES);
+        for (element, vector) in rest.chunks_exact(BYTES).zip(vectors) {
+            vector[lane * BYTES..][..BYTES].copy_from_slice(element);
+        }
+    }
+    // Without an early exit, this loop becomes vectors.
+    let is_finite = |element: &[u8; BYTES]| {
+        let mut bits = [0; 4];
+        bits[..BYTES].copy_from_slice(element);
+        u32::from_le_bytes(bits) & exponent != exponent
+    };
+    vectors.as_chunks().0.iter().fold(true, |all, element| all & is_finite(element))
 }
 
 /// Returns false if an element is not finite.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use trunkline_kernels::adapter::Adapter;
+use half::bf16;
+use trunkline_kernels::adapter::{Adapter, SourceFactors};
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::pack::{Format, SourceRows};
@@ -16,32 +17,44 @@ use crate::random::Random;
 
 const MAX_RANK: usize = 40;
 
-/// Returns the bytes of random numbers.
-fn matrix(random: &mut Random, format: Format, num_elements: usize, magnitude: f32) -> Vec<u8> {
-    let numbers = (0..num_elements).map(|_| random.normal() * magnitude);
+/// Returns the bytes of random numbers. A few are 0, and a few are 2^-`fall` times as large as others.
+fn matrix(random: &mut Random, format: Format, num_elements: usize, fall: i32) -> Vec<u8> {
+    let numbers = (0..num_elements).map(|index| {
+        let number = bf16::from_f32(random.normal() * 0.2).to_f32();
+        match index % 20 {
+            0 => 0.0,
+            1 => number * 2f32.powi(-fall),
+            _ => number,
+        }
+    });
     match format {
         Format::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
         Format::F16 => numbers.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
-        Format::BF16 => numbers.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        Format::BF16 => numbers.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
         _ => unreachable!("adapters are floats"),
     }
 }
 
 /// Makes an adapter that changes the products of a program, except one weight of each.
-fn adapter(executor: &Executor, seed: u64, format: Format, rank: usize) -> Arc<Adapter> {
+fn adapter(executor: &Executor, seed: u64, format: Format, rank: usize, fall: i32) -> Arc<Adapter> {
     let mut random = Random::new(seed);
-    let mut adapter = Adapter::default();
+    let mut matrices = Vec::new();
     for product in &executor.program().adapted {
         for weight in product.weights.iter().skip(usize::from(product.weights.len() > 1)) {
             let (inputs, outputs) = (product.num_inputs, weight.width);
-            let down = matrix(&mut random, format, rank * inputs, 0.2);
-            let up = matrix(&mut random, format, outputs * rank, 0.2);
-            let down = SourceRows::new(format, &down, rank, inputs).unwrap();
-            let up = SourceRows::new(format, &up, outputs, rank).unwrap();
-            adapter.add(weight.weight, (format, &down), (format, &up), inputs, 0.5).unwrap();
+            let down = matrix(&mut random, format, rank * inputs, fall);
+            let up = matrix(&mut random, format, outputs * rank, fall);
+            matrices.push((weight.weight, down, up, inputs, outputs));
         }
     }
-    Arc::new(adapter)
+    let sources = matrices.iter().map(|(weight, down, up, inputs, outputs)| SourceFactors {
+        weight: *weight,
+        down: (format, SourceRows::new(format, down, rank, *inputs).unwrap()),
+        up: (format, SourceRows::new(format, up, *outputs, rank).unwrap()),
+        num_inputs: *inputs,
+        scale: 0.5,
+    });
+    Arc::new(Adapter::pack(&sources.collect::<Vec<_>>()).unwrap())
 }
 
 /// Runs sequences that use these slots side by side, and returns the tokens of each.
@@ -79,7 +92,7 @@ fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_ot
             let mut executor = build(recipe, threads, isa);
             executor.set_num_adapter_slots(kinds.len());
             for (slot, (format, rank)) in (1..).zip(kinds) {
-                let adapter = adapter(&executor, slot as u64, format, rank);
+                let adapter = adapter(&executor, slot as u64, format, rank, 0);
                 executor.set_adapter(slot, Some(adapter)).unwrap();
             }
             executor
@@ -100,6 +113,22 @@ fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_ot
 }
 
 #[test]
+fn numbers_of_bfloat16_are_multiplied_as_they_are() {
+    let recipe = Recipe { max_adapter_rank: MAX_RANK, ..PLAIN };
+    // Half precision has them as normal numbers, as subnormal ones, some of which lose bits, and as none.
+    for fall in [0, 22, 26, 60] {
+        let [wide, narrow] = [Format::F32, Format::BF16].map(|format| {
+            let mut executor = build(recipe, 2, best());
+            executor.set_num_adapter_slots(1);
+            let adapter = adapter(&executor, 7, format, 16, fall);
+            executor.set_adapter(1, Some(adapter)).unwrap();
+            run(&mut executor, &[1])
+        });
+        assert_eq!(wide, narrow, "numbers smaller by 2^-{fall}");
+    }
+}
+
+#[test]
 fn an_adapter_that_does_not_fit_is_refused() {
     let mut executor = build(Recipe { max_adapter_rank: 8, ..PLAIN }, 1, best());
     executor.set_num_adapter_slots(1);
@@ -111,10 +140,8 @@ fn an_adapter_that_does_not_fit_is_refused() {
     let rows =
         |rows, columns| SourceRows::new(Format::F32, &bytes[..4 * rows * columns], rows, columns).unwrap();
     let made = |weight, rank: usize, inputs: usize, outputs: usize| {
-        let mut adapter = Adapter::default();
-        let (down, up) = ((Format::F32, &rows(rank, inputs)), (Format::F32, &rows(outputs, rank)));
-        adapter.add(weight, down, up, inputs, 1.0).unwrap();
-        adapter
+        let (down, up) = ((Format::F32, rows(rank, inputs)), (Format::F32, rows(outputs, rank)));
+        Adapter::pack(&[SourceFactors { weight, down, up, num_inputs: inputs, scale: 1.0 }]).unwrap()
     };
     let program = build(Recipe { max_adapter_rank: 8, ..PLAIN }, 1, best());
     let product = &program.program().adapted[0];

@@ -29,19 +29,14 @@ class CpuAdapters:
         self._weight_ids = weight_ids
 
     def pack(self, factors: Mapping[str, Factors]) -> Adapter:
-        packed = Adapter()
+        weights = []
         for name, (a, b, scale) in factors.items():
             heads = b.interleaved_heads
             a, b = _as_floats(a), _as_floats(b)
             rank, num_columns = a.shape
-            packed.add(
-                self._weight_ids[name],
-                (a.format, a.data, rank, num_columns),
-                (b.format, b.data, b.shape[0]),
-                scale,
-                heads,
-            )
-        return packed
+            down, up = (a.format, a.data, rank, num_columns), (b.format, b.data, b.shape[0])
+            weights.append((self._weight_ids[name], down, up, scale, heads))
+        return Adapter(weights)
 
     def put(self, slot: int, packed: PackedAdapter | None) -> None:
         assert packed is None or isinstance(packed, Adapter), "packed by `pack`"
