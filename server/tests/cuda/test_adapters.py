@@ -1,0 +1,107 @@
+"""Sequences with adapters: the kernels against torch, and tiny models beside the reference backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import pytest
+import torch
+from tests.cuda.test_linear import numbers
+from tests.tiers import first
+from trunkline_server.adapters.adapter import Factors
+from trunkline_server.backends.cuda.adapters import DeviceAdapters, SlotLayout
+from trunkline_server.backends.cuda.device import CudaDevice, Device
+from trunkline_server.backends.cuda.kernels.low_rank import add_low_rank
+from trunkline_server.backends.cuda.step_input import AdapterUse, Entry, StepLayout, StepShape, shape_of
+from trunkline_server.backends.cuda.weights import DenseWeight
+from trunkline_server.weights.dequantize import dequantize
+from trunkline_server.weights.tensor import Tensor
+
+LAYER = "model.layers.0"
+# Two splits of K, and more outputs than a tile of query.
+WIDTH, SIZES = 1100, {"q_proj": 136, "k_proj": 24, "v_proj": 24}
+NUM_SLOTS, MAX_RANK = 3, 40
+
+
+def integers(*shape: int, seed: int) -> torch.Tensor:
+    """Returns eighths, which each dtype represents exactly."""
+    return numbers(*shape, dtype=torch.float32, device="cpu", seed=seed) / 8
+
+
+def factors(name: str, rank: int, shape: tuple[int, int], seed: int) -> Factors:
+    num_outputs, width = shape
+    matrices = integers(rank, width, seed=seed), integers(num_outputs, rank, seed=seed + 1)
+    a, b = (Tensor(name, "F32", tuple(one.shape), memoryview(one.numpy().tobytes())) for one in matrices)
+    return Factors(a, b, scale=0.5)
+
+
+def dense(names: Sequence[str], width: int, dtype: torch.dtype) -> DenseWeight:
+    ends = [sum(SIZES[name] for name in names[: number + 1]) for number in range(len(names))]
+    slices = {f"{LAYER}.self_attn.{name}.weight": (end - SIZES[name], end) for name, end in zip(names, ends, strict=True)}
+    values = torch.zeros(ends[-1], width, dtype=dtype)
+    return DenseWeight(
+        num_outputs=ends[-1], num_inputs=width, dtype=dtype, values=values, slices=MappingProxyType(slices)
+    )
+
+
+def entry(num_rows: int, slot: int, scale: float = 1.0) -> Entry:
+    return Entry([0] * num_rows, 0, range(8), [], adapter=AdapterUse(slot, scale) if slot else None)
+
+
+@pytest.mark.parametrize("dtype", first([torch.bfloat16, torch.float16, torch.float32], torch.bfloat16, torch.float32))
+def test_rows_get_what_their_adapter_adds_alone_and_beside_others(device: str, dtype: torch.dtype) -> None:
+    """Of a stack, one of whose weights the first adapter leaves as it is."""
+    here = CudaDevice() if device == "cuda" else Device()
+    stack = dense(["q_proj", "k_proj", "v_proj"], WIDTH, dtype)
+    # What is before the stack in a slot.
+    other = DenseWeight.of(f"{LAYER}.self_attn.o_proj.weight", torch.zeros(16, 48, dtype=dtype))
+    outside = DenseWeight.of("lm_head.weight", torch.zeros(16, 48, dtype=dtype))
+    adapters = DeviceAdapters(
+        SlotLayout([outside, other, stack], MAX_RANK, here.torch_device), NUM_SLOTS, dtype, here
+    )
+    q, k, v = stack.slices
+    (before,) = other.slices
+    shapes = {name: (end - begin, WIDTH) for name, (begin, end) in stack.slices.items()}
+    loaded = {
+        1: {name: factors(name, 3, shapes[name], seed=10) for name in (q, v)},
+        3: {name: factors(name, rank, shapes[name], seed=20 + rank) for name, rank in ((q, 40), (k, 17), (v, 8))},
+    }
+    for slot, named in loaded.items():
+        # A slot keeps nothing of its last adapter.
+        adapters.put(slot, adapters.pack(loaded[3]))
+        adapters.put(slot, adapters.pack(named | {before: factors(before, 5, (16, 48), seed=30)}))
+    entries = [entry(1, 1), entry(70, 3), entry(2, 0), entry(1, 3, 0.5), entry(5, 1, -2.0)]
+    num_rows = sum(len(one.token_ids) for one in entries)
+    x = numbers(num_rows, WIDTH, dtype=dtype, device=device, seed=1)
+    product = numbers(num_rows, stack.num_outputs, dtype=dtype, device=device, seed=2)
+    place = adapters.layout.place(q)
+    assert place is not None and place is adapters.layout.place(v) and adapters.layout.place("lm_head.weight") is None
+
+    def added(entries: Sequence[Entry], rows: slice) -> torch.Tensor:
+        shape = shape_of(entries, 1, NUM_SLOTS)
+        assert shape.num_adapters == NUM_SLOTS
+        shape = StepShape(shape.num_rows + 3, shape.num_entries + 2, 1, num_adapters=NUM_SLOTS)
+        layout = StepLayout(shape, max_blocks=8)
+        words = torch.full((layout.num_words,), 77, dtype=torch.int32)
+        layout.write(words.numpy(), entries, 16)
+        step = layout.tensors(words.to(device)).adapter_rows
+        assert step is not None
+        return add_low_rank(x[rows], product[rows].clone(), place, adapters.tensors, step)
+
+    whole, begin = added(entries, slice(0, num_rows)), 0
+    for one in entries:
+        rows = slice(begin, begin + len(one.token_ids))
+        begin = rows.stop
+        if one.adapter is None:
+            assert torch.equal(whole[rows], product[rows])
+            continue
+        assert torch.equal(added([one], rows), whole[rows])
+        expected = product[rows].double()
+        for name, found in loaded[one.adapter.slot].items():
+            a, b = (torch.from_numpy(dequantize(one)).double().to(device) for one in (found.a, found.b))
+            between = (x[rows].double() @ a.T * found.scale * one.adapter.scale).to(dtype)
+            expected[:, slice(*stack.slices[name])] += between.double() @ b.T
+        limit = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else {}
+        torch.testing.assert_close(whole[rows], expected.to(dtype), **limit)
+        assert not torch.equal(whole[rows], product[rows])
