@@ -115,7 +115,7 @@ class DeviceAdapters:
 
     def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
         self._device.use()
-        layout, dtype = self.layout, self.tensors.values.dtype
+        layout, dtype = self.layout, self.tensors.elements.dtype
         rank = _padded(max(one.a.shape[0] for one in factors.values()))
         values = self._device.pinned_bytes(rank * layout.rank_elements * dtype.itemsize).view(dtype).zero_()
         scales = self._device.pinned(layout.num_weights).view(torch.float32)

@@ -22,7 +22,7 @@ from trunkline_server.backends.cuda.kernels.product import loaded_sum
 # Rows of a step in a tile.
 TILE_ROWS = 64
 # Outputs of a program of the second launch, all of one weight.
-TILE_OUTPUTS = 128
+TILE_OUTPUTS = 64
 # Ranks are padded with zeros to multiples of this, so that tensor cores take them and rows begin at 32 bytes.
 RANK_UNIT = 16
 # Elements of K of a program of the first launch. More of them leave the memory idle if few rows have adapters.
@@ -34,11 +34,11 @@ _RANK_BLOCK, _BLOCK_BYTES = 32, 256
 class Slots(NamedTuple):
     """The adapters on the device, that of slot 1 first, as kernels take them.
 
-    values: [slots, `stride`] bf16, f16 or f32. ranks: [slots] i32, padded, at most max_rank. scales: [slots,
+    elements: [slots, `stride`] bf16, f16 or f32. ranks: [slots] i32, padded, at most max_rank. scales: [slots,
     `num_weights`] f32, 0 for a weight that the adapter leaves as it is.
     """
 
-    values: torch.Tensor
+    elements: torch.Tensor
     ranks: torch.Tensor
     scales: torch.Tensor
     stride: int
@@ -80,7 +80,7 @@ class Place:
 @triton.jit
 def _matrix(slots, slot, rank, begin):
     """Returns a pointer to element rank * begin of a slot, counted from 0."""
-    return slots.values + slot.to(tl.int64) * slots.stride + rank.to(tl.int64) * begin
+    return slots.elements + slot.to(tl.int64) * slots.stride + rank.to(tl.int64) * begin
 
 
 @triton.jit(do_not_specialize=["begin", "first_weight", "num_rows"])
@@ -167,7 +167,7 @@ def add_low_rank(x: torch.Tensor, out: torch.Tensor, place: Place, slots: Slots,
     x, out: in the dtype of the slots, rows contiguous. The first product is rounded to it, and so is the sum. Rows
     without an adapter keep their bits.
     """
-    assert x.dtype == out.dtype == slots.values.dtype, f"x is {x.dtype}, out {out.dtype}"
+    assert x.dtype == out.dtype == slots.elements.dtype, f"x is {x.dtype}, out {out.dtype}"
     num_rows, num_tiles = x.shape[0], step.tiles.shape[0]
     if num_rows == 0:
         return out
@@ -183,7 +183,7 @@ def add_low_rank(x: torch.Tensor, out: torch.Tensor, place: Place, slots: Slots,
     _expand_kernel[(num_tiles, len(place.tiles))](
         sums, slots, step, place.tiles, out, begin, place.first_weight, num_rows, out.stride(0),
         NUM_WEIGHTS=place.num_weights, NUM_SPLITS=place.num_splits, DTYPE=TRITON_DTYPES[out.dtype],
-        BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4, enable_fp_fusion=False,
+        BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4, num_stages=1, enable_fp_fusion=False,
         **overlap(x.device),
     )  # fmt: skip
     return out
