@@ -52,11 +52,13 @@ def start(sequence_id: int, slot: int, scale: float = 1.0, prompt: list[int] = P
     return begun
 
 
-def run(backend: Backend, slot: int, scale: float = 1.0, cuts: tuple[int, ...] = (len(PROMPT),)) -> list[SampledToken]:
-    """Prefills the prompt in chunks of these sizes, then decodes four tokens."""
+def run(
+    backend: Backend, slot: int, scale: float = 1.0, cuts: tuple[int, ...] = (len(PROMPT),), num_decodes: int = 4
+) -> list[SampledToken]:
+    """Prefills the prompt in chunks of these sizes, then decodes."""
     backend.start(start(1, slot, scale))
     tokens, first = [], 0
-    for num_tokens in [*cuts, 1, 1, 1, 1]:
+    for num_tokens in [*cuts, *[1] * num_decodes]:
         sample = first + num_tokens >= len(PROMPT)
         chunk = new_chunk(1, first, num_tokens, [1, 2] if first == 0 else [], sample=sample)
         tokens += all_sampled(backend.step([chunk]))

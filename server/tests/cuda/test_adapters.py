@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import MappingProxyType
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from tests.adapters.adapter_files import modules_of, save_peft
+from tests.adapters.test_backends import PROMPT, pairs_of, put, run, start
+from tests.adapters.test_merged import MAX_RANK as FILE_RANK
+from tests.cuda.test_backend import BLOCK_SIZE, build_cuda
 from tests.cuda.test_linear import numbers
-from tests.tiers import first
+from tests.cuda.test_runner import CapturingDevice, interpreted
+from tests.models.compared import CUDA_CASES
+from tests.models.tiny import TinyModel, TinyModels
+from tests.plans import new_chunk
+from tests.running import all_sampled, assert_same
+from tests.tiers import first, full
+from tests.weights.gguf_files import write_model
+from trunkline_server._proto.shard_pb2 import SampledToken
 from trunkline_server.adapters.adapter import Factors
+from trunkline_server.backends.cuda import ops
 from trunkline_server.backends.cuda.adapters import DeviceAdapters, SlotLayout
+from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels.low_rank import add_low_rank
 from trunkline_server.backends.cuda.step_input import AdapterUse, Entry, StepLayout, StepShape, shape_of
 from trunkline_server.backends.cuda.weights import DenseWeight
+from trunkline_server.backends.reference.backend import ReferenceBackend
+from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import Tensor
 
@@ -105,3 +122,40 @@ def test_rows_get_what_their_adapter_adds_alone_and_beside_others(device: str, d
         limit = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else {}
         torch.testing.assert_close(whole[rows], expected.to(dtype), **limit)
         assert not torch.equal(whole[rows], product[rows])
+
+
+OPTIONS: dict[str, Any] = {"max_loras": NUM_SLOTS, "max_lora_rank": FILE_RANK}
+
+
+def folder_of(model: TinyModel, folder: Path, seed: str = "") -> Path:
+    return save_peft(folder, pairs_of(model, seed))
+
+
+@pytest.mark.parametrize(
+    "case", first(CUDA_CASES, "gemma2", "llama_biases", "qwen2_moe", "deepseek_v2", "granitemoehybrid")
+)
+def test_an_adapter_computes_as_on_the_reference(case: str, device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model(case)
+    checkpoint, folder = open_checkpoint(model.folder), folder_of(model, tmp_path)
+    if checkpoint.config.head_size % 16:
+        pytest.skip("the head size is refused")
+    compare(checkpoint, folder, device)
+
+
+def compare(checkpoint: Checkpoint, folder: Path, device: str) -> None:
+    found: CudaBackend = build_cuda(checkpoint, device, **OPTIONS)
+    expected = ReferenceBackend(checkpoint, **OPTIONS)
+    for backend in (found, expected):
+        put(backend, 2, folder, checkpoint)
+    assert found.info.num_adapter_slots == NUM_SLOTS
+    with_adapter = run(expected, 2, 0.5, num_decodes=1)
+    assert_same(run(found, 2, 0.5, cuts=(7, 11), num_decodes=1), with_adapter, atol=2e-4)
+    with pytest.raises(AssertionError):
+        assert_same(run(expected, 0, num_decodes=1), with_adapter, atol=2e-4)
+
+
+@pytest.mark.parametrize("format", first(["Q4_1", "Q8_0"], "Q4_1"))
+def test_an_adapter_of_a_quantised_model(format: str, device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("llama2")
+    path = write_model(model, tmp_path / "m.gguf", format, is_quantized=lambda name: ".layers." in name)
+    compare(open_checkpoint(path), folder_of(model, tmp_path / "adapter"), device)
