@@ -233,7 +233,7 @@ class _Assembly:
         )
         _log(
             "memory divided", total_mib=total >> 20, weights_mib=memory.weights >> 20, steps_mib=memory.steps >> 20,
-            reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
+            adapters_mib=memory.adapters >> 20, reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
         )  # fmt: skip
         pool = KvPool(
             layout, num_layers=config.num_kv_layers, num_blocks=num_blocks, device=device.torch_device,
