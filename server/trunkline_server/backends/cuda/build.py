@@ -191,7 +191,8 @@ class _Assembly:
 
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
-        self.slots = SlotLayout(self.weights.matrices, self.max_rank, self.device.torch_device)
+        adapted = self.weights.matrices if self.limits.num_adapters else ()
+        self.slots = SlotLayout(adapted, self.max_rank, self.device.torch_device)
         self.flash, why = find_flash(
             self.layout, self.dtype, is_fast=self.is_fast, has_sinks=self.config.attention.has_sinks,
             is_encoder=self.config.is_encoder,
@@ -375,9 +376,7 @@ class _Assembly:
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
         gathered = 0 if self.flash is None else flash.MAX_GATHERED_BYTES
-        steps = limits.num_rows * features + unpacked
-        if limits.num_adapters:
-            steps += self.slots.sums_bytes(limits.num_rows)
+        steps = limits.num_rows * features + unpacked + self.slots.sums_bytes(limits.num_rows)
         if num_graphs:
             # The memory of graphs is their own, and launched steps need as much again.
             steps += steps + num_graphs * GRAPH_BYTES
