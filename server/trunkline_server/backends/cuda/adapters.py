@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -80,11 +79,10 @@ class SlotLayout:
         """Writes A and B of a weight into a slot of this rank: values [rank * rank_elements], scales [num_weights]."""
         place, num_outputs, number, begin, end = self._members[name]
         a, b = (torch.from_numpy(dequantize(tensor)) for tensor in (factors.a, factors.b))
-        sizes = place.num_weights * rank * place.num_inputs, num_outputs * rank
-        at = rank * place.begin
-        (a_begin, a_end), (b_begin, b_end) = pairwise([at, at + sizes[0], at + sum(sizes)])
-        values[a_begin:a_end].view(-1, rank, place.num_inputs)[number, : len(a)] = a
-        values[b_begin:b_end].view(-1, rank)[begin:end, : len(a)] = b
+        a_begin = rank * place.begin
+        b_begin = a_begin + rank * place.num_weights * place.num_inputs
+        values[a_begin:b_begin].view(-1, rank, place.num_inputs)[number, : len(a)] = a
+        values[b_begin : b_begin + rank * num_outputs].view(-1, rank)[begin:end, : len(a)] = b
         scales[place.first_weight + number] = factors.scale
 
 
@@ -135,11 +133,10 @@ class DeviceAdapters:
         if packed is None:
             return
         assert isinstance(packed, _Packed), "packed by `pack`"
-        values, ranks, scales = (tensor[slot - 1 :] for tensor in self.tensors[:3])
         self._device.use()
-        self._device.copy(packed.values, values[0, : len(packed.values)])
-        self._device.copy(packed.rank, ranks[:1])
-        self._device.copy(packed.scales, scales[0])
+        self._device.copy(packed.values, self.tensors.elements[slot - 1, : len(packed.values)])
+        self._device.copy(packed.rank, self.tensors.ranks[slot - 1 : slot])
+        self._device.copy(packed.scales, self.tensors.scales[slot - 1])
         self._loaded.add(slot)
 
     def begin_use(self, start: SequenceStart) -> AdapterUse | None:

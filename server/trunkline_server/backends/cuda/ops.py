@@ -108,8 +108,7 @@ class DeviceModel:
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
     any step needs them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
     read or written. flash: for long chunks of uncaptured steps. vectors: [most rows, N] f32, of the last step, if the
-    model makes vectors. states: [n, size] f32, see `StatePool`, if layers are recurrent. adapters: None
-    if there are no slots.
+    model makes vectors. states: [n, size] f32, see `StatePool`, if layers are recurrent. adapters: None without slots.
     """
 
     weights: DeviceWeights

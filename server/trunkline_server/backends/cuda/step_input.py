@@ -44,7 +44,7 @@ class StepShape:
 
     @property
     def num_adapter_tiles(self) -> int:
-        """The most tiles of rows with adapters."""
+        """The most tiles of `AdapterRows`."""
         num_groups = min(self.num_entries, self.num_adapters)
         return min(self.num_rows, self.num_rows // TILE_ROWS + num_groups) if num_groups else 0
 
