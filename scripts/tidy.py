@@ -39,7 +39,7 @@ PYTHON_LAYERS = {
     "backends.sequences models weights sampling errors",
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
     "models weights errors _kernels",
-    "backends.cuda": "_proto backends.interface backends.cuda backends.host_memory backends.late_masks "
+    "backends.cuda": "_proto adapters backends.interface backends.cuda backends.host_memory backends.late_masks "
     "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
     "backends.cpu": "_proto adapters backends.interface backends.cpu backends.host_memory backends.states "
     "backends.store_files models weights errors _kernels",

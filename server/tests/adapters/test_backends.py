@@ -17,7 +17,7 @@ from tests.running import all_sampled
 from trunkline_server._proto.shard_pb2 import SampledToken, SequenceStart
 from trunkline_server.adapters.adapter import content_hash, load
 from trunkline_server.adapters.open import open_adapter
-from trunkline_server.backends.interface import Backend, sampling_params
+from trunkline_server.backends.interface import Backend, PackedAdapter, sampling_params
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
 PROMPT = [5, 9, 2, 17, 3, 8, 1, 12, 6, 21, 4, 7, 19, 11, 2, 5, 23, 3]
@@ -34,10 +34,16 @@ def pairs_of(model: TinyModel, seed: str = "") -> Pairs:
     return {name: (a, SCALE * b) for name, (a, b) in pairs.items()}
 
 
-def put(backend: Backend, slot: int, folder: Path, checkpoint: Checkpoint) -> None:
+def pack(backend: Backend, folder: Path, checkpoint: Checkpoint) -> PackedAdapter:
     adapter = open_adapter(folder, checkpoint.config, MAX_RANK)
     assert backend.adapters is not None
-    backend.adapters.put(slot, backend.adapters.pack(load(adapter, content_hash(adapter))))
+    return backend.adapters.pack(load(adapter, content_hash(adapter)))
+
+
+def put(backend: Backend, slot: int, folder: Path, checkpoint: Checkpoint) -> None:
+    packed = pack(backend, folder, checkpoint)
+    assert backend.adapters is not None
+    backend.adapters.put(slot, packed)
 
 
 def reference(checkpoint: Checkpoint, **options: Any) -> Backend:
@@ -52,11 +58,13 @@ def start(sequence_id: int, slot: int, scale: float = 1.0, prompt: list[int] = P
     return begun
 
 
-def run(backend: Backend, slot: int, scale: float = 1.0, cuts: tuple[int, ...] = (len(PROMPT),)) -> list[SampledToken]:
-    """Prefills the prompt in chunks of these sizes, then decodes four tokens."""
+def run(
+    backend: Backend, slot: int, scale: float = 1.0, cuts: tuple[int, ...] = (len(PROMPT),), num_decodes: int = 4
+) -> list[SampledToken]:
+    """Prefills the prompt in chunks of these sizes, then decodes."""
     backend.start(start(1, slot, scale))
     tokens, first = [], 0
-    for num_tokens in [*cuts, 1, 1, 1, 1]:
+    for num_tokens in [*cuts, *[1] * num_decodes]:
         sample = first + num_tokens >= len(PROMPT)
         chunk = new_chunk(1, first, num_tokens, [1, 2] if first == 0 else [], sample=sample)
         tokens += all_sampled(backend.step([chunk]))

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from tests.cuda.kv_oracle import Scene, make_rope, make_scene
 from trunkline_server._proto.shard_pb2 import TokenBias, Watermark
+from trunkline_server.backends.cuda.adapters import DeviceAdapters, SlotLayout
 from trunkline_server.backends.cuda.device import Device
 from trunkline_server.backends.cuda.kernels.activation import (
     GELU,
@@ -26,6 +27,7 @@ from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear
+from trunkline_server.backends.cuda.kernels.low_rank import add_low_rank
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.product import ProductEnd, Unsummed
@@ -38,7 +40,7 @@ from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.sampling import DeviceSampler, RowRequest
 from trunkline_server.backends.cuda.sampling_rules import SamplingRules
-from trunkline_server.backends.cuda.step_input import Entry, StepLayout, shape_of
+from trunkline_server.backends.cuda.step_input import AdapterUse, Entry, StepLayout, shape_of
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
 from trunkline_server.backends.interface import sampling_params
 from trunkline_server.models.ops import ClampedSwiglu, RecurrenceOperands
@@ -92,6 +94,17 @@ def grouped_weight(
 def grouped(num_rows: int, bits: int, group_size: int, *has: str) -> None:
     weight = grouped_weight(bits, group_size, *has)
     linear(new(num_rows, weight.num_inputs), weight)
+
+
+def adapters(shape: tuple[int, int]) -> None:
+    name = "model.layers.0.mlp.down_proj.weight"
+    layout = SlotLayout([DenseWeight.of(name, new(*shape))], 64, torch.device("cpu"))
+    slots, place = DeviceAdapters(layout, 4, BF16, Device()), layout.place(name)
+    entries = [Entry([0] * 64, 0, [0] * 4, [], adapter=AdapterUse(1, 1.0))]
+    rows = StepLayout(shape_of(entries, 1, 4), max_blocks=4)
+    step = rows.tensors(new(rows.num_words, dtype=torch.int32)).adapter_rows
+    assert place is not None and step is not None
+    add_low_rank(new(64, shape[1]), new(64, shape[0]), place, slots.tensors, step)
 
 
 def experts(num_rows: int, weight: GroupedWeight | None = None, **routing: int) -> None:
@@ -214,7 +227,7 @@ def all_filters() -> None:
 # Launches that `make test` compiles: one of each kind.
 FIRST = {
     "8192 rows", "gated 8192 rows", "4 bits zeros", "e4m3", "experts", "experts of 4 bits", "norms",
-    "sum of splits", "attention bf16", "decodes bf16", "writes bf16", "latents", "recurrent", "all filters",
+    "sum of splits", "adapters", "attention bf16", "decodes bf16", "writes bf16", "latents", "recurrent", "all filters",
 }  # fmt: skip
 
 
@@ -222,7 +235,7 @@ FIRST = {
 ON_OTHER_CARDS = {
     "8.0": {"8192 rows of one split", "latents", "e4m3 made bf16", "attention bf16", "decodes bf16"},
     # The widest heads on the least shared memory.
-    "8.9": {"8192 rows of one split", "latents", "e4m3", "wide heads"},
+    "8.9": {"8192 rows of one split", "latents", "e4m3", "wide heads", "adapters"},
     "10.0": {"8192 rows of one split", "1 row", "e4m3", "attention bf16", "decodes bf16"},
     "12.0": {"8192 rows of one split", "latents", "e4m3", "4 bits zeros"},
 }
@@ -244,6 +257,7 @@ def launches() -> dict[str, Callable[[], object]]:
         "4 bits table": partial(grouped, 16, 4, 64, "table"),
         "8 bits": partial(grouped, 16, 8, 32),
         "e4m3 made bf16": partial(grouped, 64, 8, 3584, "e4m3"),
+        "adapters": partial(adapters, NARROW),
         "experts": partial(experts, 16),
         "experts of many rows": partial(experts, 8192),
         "experts of 4 bits": lambda: experts(

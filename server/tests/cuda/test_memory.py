@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,25 +49,48 @@ def test_a_pool_too_small_to_serve_is_refused() -> None:
         num_pool_blocks(memory(2 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=None)
 
 
+def divided(monkeypatch: pytest.MonkeyPatch, tiny_model: TinyModels, **options: Any) -> DeviceMemory:
+    """Returns the memory that a build divides."""
+    asked: list[DeviceMemory] = []
+
+    def refuse(one: DeviceMemory, **_: object) -> int:
+        asked.append(one)
+        raise DoesNotFit("the memory was divided")
+
+    monkeypatch.setattr(builder, "num_pool_blocks", refuse)
+    checkpoint = open_checkpoint(tiny_model("qwen2_shallow").folder)
+    with pytest.raises(DoesNotFit, match="the memory was divided"):
+        builder.build(checkpoint, device=CapturingDevice(), **options)
+    return asked[0]
+
+
 def test_launched_steps_have_memory_beside_that_of_captured_ones(
     tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def steps(num_rows: int, *, captures: bool) -> int:
-        asked: list[DeviceMemory] = []
-
-        def refuse(one: DeviceMemory, **_: object) -> int:
-            asked.append(one)
-            raise DoesNotFit("the memory was divided")
-
-        monkeypatch.setattr(builder, "num_pool_blocks", refuse)
-        checkpoint = open_checkpoint(tiny_model("qwen2_shallow").folder)
-        with pytest.raises(DoesNotFit, match="the memory was divided"):
-            builder.build(checkpoint, device=CapturingDevice(), captures=captures, max_step_tokens=num_rows)
-        return asked[0].steps
+        return divided(monkeypatch, tiny_model, captures=captures, max_step_tokens=num_rows).steps
 
     monkeypatch.setattr(builder, "GRAPH_BYTES", 0)
     launched, both = (steps(8192, captures=captures) - steps(4096, captures=captures) for captures in (False, True))
     assert both == 2 * launched > 0
+
+
+def test_slots_for_adapters_are_planned(tiny_model: TinyModels, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, three, larger = (
+        divided(monkeypatch, tiny_model, captures=False, max_loras=number, max_lora_rank=rank)
+        for number, rank in ((1, 10), (3, 16), (3, 64))
+    )
+    assert three.adapters == 3 * one.adapters > 0, "ranks are padded"
+    assert larger.adapters > 3.9 * three.adapters and larger.steps > three.steps
+    assert three.left == three.free - three.steps - three.adapters - three.reserve
+    none = divided(monkeypatch, tiny_model, captures=False)
+    assert none.adapters == 0 and none.steps < three.steps
+    with pytest.raises(
+        DoesNotFit, match=r"2048 MiB are for steps, 20480 MiB for adapters and .*; hint: lower `--max-l"
+    ):
+        num_pool_blocks(
+            replace(memory(), adapters=20 * GIB), bytes_per_block=1 << 20, block_size=64, wanted_tokens=None
+        )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

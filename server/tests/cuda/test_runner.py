@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,12 @@ from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.runner import StepRunner, chunk_shapes, decode_shapes
-from trunkline_server.backends.cuda.step_input import Entry, StepShape, StepTensors
+from trunkline_server.backends.cuda.step_input import AdapterUse, Entry, StepShape, StepTensors
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 
-LARGEST = StepShape(256, 24, 24)
+NUM_ADAPTERS = 4
+LARGEST = StepShape(256, 24, 24, num_adapters=NUM_ADAPTERS)
 VOCAB = 3
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU captures steps itself")
 _READS = {"_local_scalar_dense", "equal", "is_nonzero", "item", "masked_select", "nonzero", "_unique2"}
@@ -75,10 +76,10 @@ def test_reads_are_noticed(read: Callable[[torch.Tensor], object]) -> None:
         read(torch.ones(1))
 
 
-def build_capturing(checkpoint: Checkpoint, device: CapturingDevice, num_sequences: int) -> CudaBackend:
+def build_capturing(checkpoint: Checkpoint, device: CapturingDevice, num_sequences: int, **options: Any) -> CudaBackend:
     return build(
         checkpoint, device=device, dtype=torch.float32, block_size=BLOCK_SIZE, max_step_tokens=4,
-        max_step_sequences=num_sequences, max_batch_total_tokens=16 * BLOCK_SIZE,
+        max_step_sequences=num_sequences, max_batch_total_tokens=16 * BLOCK_SIZE, **options,
     )  # fmt: skip
 
 
@@ -161,6 +162,7 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
     ("entries", "expected"),
     [
         ([decode(0)], StepShape(1, 1, 1, True)),
+        ([replace(decode(0), adapter=AdapterUse(2, 1.0)), decode(1)], StepShape(2, 2, 2, True, NUM_ADAPTERS)),
         ([decode(number) for number in range(5)], StepShape(8, 8, 8, True)),
         ([decode(number) for number in range(24)], StepShape(24, 24, 24, True)),
         # Too many splits for a decode: one of 24 contexts has two.
@@ -175,7 +177,8 @@ def test_each_shape_is_captured_once_the_largest_first() -> None:
 def test_a_step_replays_the_smallest_graph_that_holds_it(entries: list[Entry], expected: StepShape) -> None:
     device, model = CapturingDevice(), Model()
     runner = make(device, model)
-    runner.capture([*decode_shapes(24), *chunk_shapes(256, 24, 24)])
+    shapes = [*decode_shapes(24), *chunk_shapes(256, 24, 24)]
+    runner.capture([*shapes, *(replace(shape, num_adapters=NUM_ADAPTERS) for shape in shapes)])
     num_copies = device.num_copies
     logits = runner.run(entries)
     assert (device.num_replays, runner.num_replayed, runner.num_launched) == (1, 1, 0)

@@ -43,7 +43,7 @@ class BackendOptions:
     # A smaller model that drafts tokens; only for the cpu backend.
     speculative_model: Path | None = None
     kv_disk: StoreOptions | None = None
-    # Slots for adapters and their largest rank; not for the cuda and transformers backends.
+    # Slots for adapters and their largest rank; not for the transformers backend.
     max_loras: int = 0
     max_lora_rank: int = 0
     # Bytes of pinned host memory for KV blocks; only for the cuda backend.
@@ -90,14 +90,6 @@ def _refuse_draft_model(name: str, options: BackendOptions) -> None:
         )
 
 
-def _refuse_adapters(name: str, options: BackendOptions) -> None:
-    if options.max_loras:
-        raise InvalidArgument(
-            f"adapters are on, but the {name} backend does not support them",
-            hint="drop `--lora`, `--lora-folder` and `--max-loras`, or use the cpu backend",
-        )
-
-
 def _refuse_disk(name: str, options: BackendOptions) -> None:
     if options.kv_disk is not None:
         raise InvalidArgument(
@@ -135,7 +127,6 @@ def _build_reference(checkpoint: Checkpoint, options: BackendOptions) -> Backend
 
 
 def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
-    _refuse_adapters("cuda", options)
     _refuse_draft_model("cuda", options)
     if options.weights_cache is not None:
         # Triton reads this when it compiles its first kernel.
@@ -159,6 +150,8 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         max_step_tokens=options.max_step_tokens,
         max_step_sequences=options.max_step_sequences,
         tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=options.kv_disk),
+        max_loras=options.max_loras,
+        max_lora_rank=options.max_lora_rank,
     )
 
 
@@ -167,7 +160,11 @@ def build_transformers(path: Path, options: BackendOptions) -> tuple[ModelShape,
     _refuse_host_tier(TRANSFORMERS, options)
     _refuse_draft_model(TRANSFORMERS, options)
     _refuse_disk(TRANSFORMERS, options)
-    _refuse_adapters(TRANSFORMERS, options)
+    if options.max_loras:
+        raise InvalidArgument(
+            "adapters are on, but the transformers backend does not support them",
+            hint="drop `--lora`, `--lora-folder` and `--max-loras`, or use another backend",
+        )
     if options.quantize != "none":
         raise InvalidArgument(
             f"`--quantize` is {options.quantize}, but the transformers backend does not quantise weights",

@@ -18,6 +18,7 @@ from trunkline_server._proto.shard_pb2 import (
     SequenceStart,
     StepResult,
 )
+from trunkline_server.backends.cuda.adapters import DeviceAdapters
 from trunkline_server.backends.cuda.departures import StepStores
 from trunkline_server.backends.cuda.device import Device, Event
 from trunkline_server.backends.cuda.kernels.choose import NOT_A_NUMBER
@@ -123,10 +124,11 @@ class CudaBackend:
     vectors: Vectors | None
     states: StatePool | None
     tiers: TieredStore | None
+    slots: DeviceAdapters | None = None
 
     def __post_init__(self) -> None:
         self.store: Store | None = self.tiers
-        self.adapters: AdapterSlots | None = None
+        self.adapters: AdapterSlots | None = self.slots
         self._sequences: SequenceTable[RunningSequence] = SequenceTable(self.info, self.vocab_size)
         self._steps: deque[_Step] = deque()
         self._last_time_us = 0
@@ -139,11 +141,15 @@ class CudaBackend:
         sequence.rules = SamplingRules(
             sequence.sampling, sequence.token_ids, sequence.num_prompt_tokens, self.vocab_size
         )
+        if self.slots is not None:
+            sequence.adapter = self.slots.begin_use(start)
         self._sequences.start(start.sequence_id, sequence)
         if self.tiers is not None:
             self.tiers.start(start.sequence_id, start.root_key)
 
     def end(self, sequence_id: int) -> None:
+        if self.slots is not None and (sequence := self._sequences.get(sequence_id)) is not None:
+            self.slots.end_use(sequence.adapter)
         self._sequences.end(sequence_id)
         if self.tiers is not None:
             self.tiers.end(sequence_id)
@@ -158,6 +164,8 @@ class CudaBackend:
             self.tiers.reset()
         self._steps.clear()
         self._sequences.clear()
+        if self.slots is not None:
+            self.slots.reset()
         if self.states is not None:
             # A router that starts anew expects no block to have a state.
             self.states.drop_all()
@@ -314,8 +322,9 @@ class CudaBackend:
         if sequence.pool is not None and self.vectors is not None and self.vectors.pooling.kind == "first":
             rows = [0] * len(rows)
         return Entry(
-            tokens, chunk.first_position, sequence.block_ids, rows, work.states, second_text=sequence.pool or 0
-        )
+            tokens, chunk.first_position, sequence.block_ids, rows, work.states, second_text=sequence.pool or 0,
+            adapter=sequence.adapter,
+        )  # fmt: skip
 
     @staticmethod
     def _awaits_mask(work: _ChunkWork) -> bool:

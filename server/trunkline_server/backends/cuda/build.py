@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trunkline_server.backends.cuda import flash
+from trunkline_server.backends.cuda.adapters import DeviceAdapters, SlotLayout
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.calibrate import measure_key_scaling
 from trunkline_server.backends.cuda.device import CudaDevice, Device
@@ -85,13 +86,15 @@ def build(
     block_size: int = BLOCK_SIZE,
     tiers: TierOptions = _NO_TIERS,
     rounds_to_fp8: bool = False,
+    max_loras: int = 0,
+    max_lora_rank: int = 0,
 ) -> CudaBackend:
     """Loads the weights, measures the remaining memory, allocates the pool and captures steps.
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
     its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
     checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3.
-    Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    max_loras: slots for adapters of at most max_lora_rank. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
@@ -103,7 +106,9 @@ def build(
     if layout.latent_size is None:
         stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
     num_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
-    limits = StepShape(max_step_tokens or _step_tokens(checkpoint.config), num_sequences, num_sequences)
+    limits = StepShape(
+        max_step_tokens or _step_tokens(checkpoint.config), num_sequences, num_sequences, num_adapters=max_loras
+    )
     if checkpoint.config.is_encoder and max_batch_total_tokens is None:
         # Nothing is kept: two steps, and what waits for them.
         max_batch_total_tokens = 4 * limits.num_rows + 2 * block_size * num_sequences
@@ -113,7 +118,7 @@ def build(
         try:
             return _Assembly(
                 checkpoint=checkpoint, device=device, weights=weights, layout=layout, dtype=dtype, limits=limits,
-                is_fast=numerics == "fast", tiers=tiers,
+                is_fast=numerics == "fast", tiers=tiers, max_rank=max_lora_rank,
             ).build(max_batch_total_tokens, captures=captures and device.can_capture)  # fmt: skip
         except torch.OutOfMemoryError as error:
             free, total = device.free_bytes()
@@ -182,9 +187,12 @@ class _Assembly:
     limits: StepShape
     is_fast: bool
     tiers: TierOptions
+    max_rank: int
 
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
+        adapted = self.weights.matrices if self.limits.num_adapters else ()
+        self.slots = SlotLayout(adapted, self.max_rank, self.device.torch_device)
         self.flash, why = find_flash(
             self.layout, self.dtype, is_fast=self.is_fast, has_sinks=self.config.attention.has_sinks,
             is_encoder=self.config.is_encoder,
@@ -206,6 +214,9 @@ class _Assembly:
         shapes = [*decode_shapes(limits.num_entries), *chunks] if captures else []
         if config.is_encoder:
             shapes = [shape for shape in shapes if not shape.is_decode]
+        if limits.num_adapters:
+            # Steps without adapters launch nothing for them.
+            shapes += [replace(shape, num_adapters=limits.num_adapters) for shape in shapes]
         per_block = config.num_kv_layers * layout.piece_bytes
         key_scaling = self._measure_key_scaling()
         free, total = device.free_bytes()
@@ -214,6 +225,7 @@ class _Assembly:
             free=free,
             weights=self.weights.num_bytes,
             steps=self._step_bytes(len(shapes)) + self.tiers.device_bytes(per_block),
+            adapters=self.slots.num_bytes(limits.num_adapters, self.dtype.itemsize),
         )
         states = self._states(memory, per_block, wanted_tokens)
         memory = replace(memory, states=0 if states is None else states.states.nbytes)
@@ -222,7 +234,7 @@ class _Assembly:
         )
         _log(
             "memory divided", total_mib=total >> 20, weights_mib=memory.weights >> 20, steps_mib=memory.steps >> 20,
-            reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
+            adapters_mib=memory.adapters >> 20, reserve_mib=memory.reserve >> 20, pool_mib=num_blocks * per_block >> 20,
         )  # fmt: skip
         pool = KvPool(
             layout, num_layers=config.num_kv_layers, num_blocks=num_blocks, device=device.torch_device,
@@ -252,7 +264,7 @@ class _Assembly:
         return CudaBackend(
             info=info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
             vectors=None if config.pooling is None else Vectors(model, config.pooling, config.has_output_head),
-            states=states, tiers=tiers,
+            states=states, tiers=tiers, slots=model.adapters,
         )  # fmt: skip
 
     def _measure_key_scaling(self) -> KeyScaling | None:
@@ -302,7 +314,12 @@ class _Assembly:
             flash=self.flash,
             vectors=self._vectors(),
             states=None if states is None else states.states,
+            adapters=self._adapters(),
         )
+
+    def _adapters(self) -> DeviceAdapters | None:
+        num_slots = self.limits.num_adapters
+        return DeviceAdapters(self.slots, num_slots, self.dtype, self.device) if num_slots else None
 
     @property
     def _num_logits(self) -> int:
@@ -359,7 +376,7 @@ class _Assembly:
         )  # fmt: skip
         unpacked = min(unpacked, MAX_UNPACKED_BYTES)
         gathered = 0 if self.flash is None else flash.MAX_GATHERED_BYTES
-        steps = limits.num_rows * features + unpacked
+        steps = limits.num_rows * features + unpacked + self.slots.sums_bytes(limits.num_rows)
         if num_graphs:
             # The memory of graphs is their own, and launched steps need as much again.
             steps += steps + num_graphs * GRAPH_BYTES
@@ -383,6 +400,7 @@ class _Assembly:
             bytes_per_window_part=STATE_ELEMENT_BYTES * self.config.state_size,
             window_size=0 if states is None else 2,
             recurrent=states is not None,
+            num_adapter_slots=limits.num_adapters,
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import torch
 import triton.language as tl
 
+from trunkline_server.backends.cuda.adapters import DeviceAdapters
 from trunkline_server.backends.cuda.flash import FlashAttention, LongChunk
 from trunkline_server.backends.cuda.kernels import activation as activations
 from trunkline_server.backends.cuda.kernels import recurrence as recurrences
@@ -26,6 +28,7 @@ from trunkline_server.backends.cuda.kernels.experts import combine, expert_produ
 from trunkline_server.backends.cuda.kernels.head_linear import head_linear
 from trunkline_server.backends.cuda.kernels.linear import library_linear, linear, unsummed_linear
 from trunkline_server.backends.cuda.kernels.linear_gated import gated_linear, is_gated
+from trunkline_server.backends.cuda.kernels.low_rank import add_low_rank
 from trunkline_server.backends.cuda.kernels.mean import mean
 from trunkline_server.backends.cuda.kernels.norm import add_rms_norm, head_l2_norm, head_rms_norm, layer_norm, rms_norm
 from trunkline_server.backends.cuda.kernels.product import Unsummed, summed
@@ -57,18 +60,24 @@ class Rotated:
 
 @dataclass(slots=True, eq=False)
 class Product:
-    """A product of x [T, K] with a stack of weights, which is launched when the first member of the stack is needed."""
+    """A product of x [T, K] with a stack of weights, which is launched when the first member of the stack is needed.
+
+    add: adds to the result, of x and the result, what adapters add; None if the step has none that may change it.
+    """
 
     x: torch.Tensor
     matrix: DeviceWeight
     has_bias: bool
     is_fast: bool
+    add: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     _result: torch.Tensor | Unsummed | None = None
 
     def unsummed(self) -> torch.Tensor | Unsummed:
         if self._result is None:
             multiply = library_linear if self.is_fast else unsummed_linear
             self._result = multiply(self.x, self.matrix, has_bias=self.has_bias)
+            if self.add is not None:
+                self._result = self.add(self.x, summed(self._result))
         return self._result
 
     def summed(self) -> torch.Tensor:
@@ -99,7 +108,7 @@ class DeviceModel:
     dtype: of activations between operations; the residual is f32. plans: by window. rope_tables: by rope, made before
     any step needs them. logits: [most rows, V] f32, of the last step. enter_layer: called before a layer's K and V are
     read or written. flash: for long chunks of uncaptured steps. vectors: [most rows, N] f32, of the last step, if the
-    model makes vectors. states: [n, size] f32, see `StatePool`, if layers are recurrent.
+    model makes vectors. states: [n, size] f32, see `StatePool`, if layers are recurrent. adapters: None without slots.
     """
 
     weights: DeviceWeights
@@ -114,6 +123,7 @@ class DeviceModel:
     flash: FlashAttention | None = None
     vectors: torch.Tensor | None = None
     states: torch.Tensor | None = None
+    adapters: DeviceAdapters | None = None
 
 
 @dataclass
@@ -167,8 +177,16 @@ class CudaOps:
             rows = dense(x)
             # A residual that no norm has narrowed.
             rows = rows.to(self.model.dtype) if rows.dtype == torch.float32 else rows
-            known = self._product = x, Product(rows, matrix, has_bias, self.model.is_fast)
+            known = self._product = x, Product(rows, matrix, has_bias, self.model.is_fast, self._adapters(weight))
         return Part(known[1], begin, end)
+
+    def _adapters(self, weight: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+        """Returns `Product.add` of the stack that a weight is in."""
+        slots, step = self.model.adapters, self.step.adapter_rows
+        place = None if slots is None or step is None else slots.layout.place(weight)
+        if slots is None or step is None or place is None:
+            return None
+        return partial(add_low_rank, place=place, slots=slots.tensors, step=step)
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
         matrix, _, _ = self.model.weights.matrix(weights[0])
@@ -366,7 +384,7 @@ def _gated(kind: tl.constexpr, gate: Value, up: Value) -> torch.Tensor:
     """Computes activation(gate) * up, in one launch with the product if they are the halves of one that allows it."""
     if isinstance(gate, Part) and isinstance(up, Part) and gate.product is up.product and gate.begin < up.begin:
         product = gate.product
-        if not product.is_fast and is_gated(product.matrix):
+        if not product.is_fast and product.add is None and is_gated(product.matrix):
             return gated_linear(product.x, product.matrix, kind, has_bias=product.has_bias)
     return activate(kind, dense(gate), dense(up))
 

@@ -95,7 +95,7 @@ class StepRunner:
 
         The result is valid until the next step. is_launched: launch operation by operation even if there is a graph.
         """
-        needed = shape_of(entries, self.max_partial_rows)
+        needed = shape_of(entries, self.max_partial_rows, self.max_shape.num_adapters)
         fitting = [] if is_launched else [shape for shape in self._graphs if shape.holds(needed)]
         if fitting:
             # The smallest one, and rather a decode shape.
@@ -132,4 +132,5 @@ def padded(shape: StepShape, multiple: int) -> StepShape:
     def up(size: int) -> int:
         return -(-size // multiple) * multiple
 
-    return StepShape(up(shape.num_rows), up(shape.num_entries), up(shape.num_logits), shape.is_decode)
+    sizes = up(shape.num_rows), up(shape.num_entries), up(shape.num_logits)
+    return StepShape(*sizes, shape.is_decode, shape.num_adapters)

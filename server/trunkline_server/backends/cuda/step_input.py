@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from trunkline_server.backends.cuda.kernels.attention_plan import fits_in_splits
+from trunkline_server.backends.cuda.kernels.low_rank import TILE_ROWS, AdapterRows
 from trunkline_server.backends.cuda.state_pool import NO_STATES, ChunkStates
 
 if TYPE_CHECKING:
@@ -32,12 +33,20 @@ class StepShape:
 
     num_rows: tokens; num_entries: chunks; num_logits: rows whose logits are needed.
     is_decode: every chunk is one token, and attention computes all of them in splits.
+    num_adapters: 0 if no chunk has an adapter, otherwise the number of slots.
     """
 
     num_rows: int
     num_entries: int
     num_logits: int
     is_decode: bool = False
+    num_adapters: int = 0
+
+    @property
+    def num_adapter_tiles(self) -> int:
+        """The most tiles of `AdapterRows`."""
+        num_groups = min(self.num_entries, self.num_adapters)
+        return min(self.num_rows, self.num_rows // TILE_ROWS + num_groups) if num_groups else 0
 
     def holds(self, other: StepShape) -> bool:
         """Returns True if a step of shape `other` can be padded to this shape."""
@@ -46,6 +55,7 @@ class StepShape:
             and self.num_entries >= other.num_entries
             and self.num_logits >= other.num_logits
             and (other.is_decode or not self.is_decode)
+            and self.num_adapters == other.num_adapters
         )
 
 
@@ -71,8 +81,17 @@ class StepTensors:
     state_source: torch.Tensor
     kept_state: torch.Tensor
     second_text: torch.Tensor
+    # None if no chunk has an adapter.
+    adapter_rows: AdapterRows | None
     # The step's chunks, if it is launched. None for captured tensors, which are replayed for other steps.
     entries: Sequence[Entry] | None = None
+
+
+class AdapterUse(NamedTuple):
+    """The adapter of a sequence. scale: a factor of what it adds."""
+
+    slot: int
+    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +101,7 @@ class Entry:
     token_ids: of its rows, -1 - i for the token that row i of the previous step sampled.
     logit_rows: its rows, from 0, whose logits are needed.
     states: that it reads and writes, if layers are recurrent. second_text: position of the second of two texts, or 0.
+    adapter: None if it has none.
     """
 
     token_ids: Sequence[int]
@@ -90,16 +110,18 @@ class Entry:
     logit_rows: Sequence[int]
     states: ChunkStates = NO_STATES
     second_text: int = 0
+    adapter: AdapterUse | None = None
 
 
-def shape_of(entries: Sequence[Entry], max_partial_rows: int) -> StepShape:
-    """Returns the shape of a step without padding. max_partial_rows: of the attention plans."""
+def shape_of(entries: Sequence[Entry], max_partial_rows: int, num_adapters: int = 0) -> StepShape:
+    """Returns the shape of a step without padding. max_partial_rows: of the attention plans. num_adapters: slots."""
     num_logits = sum(len(entry.logit_rows) for entry in entries)
     num_rows = sum(len(entry.token_ids) for entry in entries)
     is_decode = num_rows == len(entries) and fits_in_splits(
         (entry.first_position + 1 for entry in entries), max_partial_rows
     )
-    return StepShape(num_rows, len(entries), max(1, num_logits), is_decode)
+    has_adapters = num_adapters > 0 and any(entry.adapter is not None for entry in entries)
+    return StepShape(num_rows, len(entries), max(1, num_logits), is_decode, num_adapters if has_adapters else 0)
 
 
 class StepLayout:
@@ -114,6 +136,8 @@ class StepLayout:
             "context_length": entries, "sampling_rows": shape.num_logits, "block_tables": entries * max_blocks,
             "state_source": entries, "kept_state": rows, "second_text": entries,
         }  # fmt: skip
+        if shape.num_adapters:
+            sizes |= {"tiles": 3 * shape.num_adapter_tiles, "adapted_rows": rows, "scales": rows}
         self._places: dict[str, tuple[int, int]] = {}
         end = 0
         for name, size in sizes.items():
@@ -125,7 +149,11 @@ class StepLayout:
         """Returns the tensors in a device buffer."""
         parts: dict[str, Any] = {name: buffer[begin:end] for name, (begin, end) in self._places.items()}
         parts["block_tables"] = parts["block_tables"].view(self.shape.num_entries, self.max_blocks)
-        return StepTensors(self.shape, **parts)
+        adapter_rows = None
+        if self.shape.num_adapters:
+            tiles, rows, scales = (parts.pop(name) for name in ("tiles", "adapted_rows", "scales"))
+            adapter_rows = AdapterRows(tiles.view(-1, 3), rows, scales.view(torch.float32))
+        return StepTensors(self.shape, **parts, adapter_rows=adapter_rows)
 
     def write(self, words: Ints, entries: Sequence[Entry], block_size: int) -> None:
         """Writes a step into a host buffer, padding included."""
@@ -167,3 +195,22 @@ class StepLayout:
                 parts["state_source"][number] = entry.states.source
                 for row, state in entry.states.kept:
                     parts["kept_state"][begins[number] + row] = state
+        if self.shape.num_adapters:
+            _write_adapters(parts, entries, row_entry)
+
+
+def _write_adapters(parts: dict[str, Ints], entries: Sequence[Entry], row_entry: Ints) -> None:
+    """Writes the parts of `AdapterRows`. row_entry: of the rows without padding."""
+    slots = np.array([0 if entry.adapter is None else entry.adapter.slot for entry in entries], dtype=np.int32)
+    scales = np.array([0 if entry.adapter is None else entry.adapter.scale for entry in entries], dtype=np.float32)
+    slots = slots[row_entry]
+    rows = np.argsort(slots, kind="stable")[np.count_nonzero(slots == 0) :]
+    tiles: list[tuple[int, int, int]] = []
+    end = 0
+    for slot, count in zip(*np.unique(slots[rows], return_counts=True), strict=True):
+        first, end = end, end + count
+        tiles += [(slot, begin, min(begin + TILE_ROWS, end)) for begin in range(first, end, TILE_ROWS)]
+    parts["tiles"][:] = 0
+    parts["tiles"][: 3 * len(tiles)] = list(chain.from_iterable(tiles))
+    parts["adapted_rows"][: len(rows)] = rows
+    parts["scales"][: len(rows)].view(np.float32)[:] = scales[row_entry[rows]]
