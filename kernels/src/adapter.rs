@@ -4,6 +4,7 @@
 //! computes B (scale · A x) for the rows of the sequences that use the adapter and adds it to their products with W, so
 //! the bits of a row depend on nothing but the row and its adapter.
 
+mod content_hash;
 mod narrow;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::pack::{
     Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
 };
 use crate::program::{AdaptedProduct, AdaptedWeight, WeightId};
+pub use content_hash::{StoredTensor, hash_tensors};
 use narrow::Narrow;
 
 /// A and B of one weight, in formats of floats. B's rows may be in the order of a file.

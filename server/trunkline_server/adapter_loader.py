@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trunkline_server import hub
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse
-from trunkline_server.adapters.adapter import Adapter, content_hash, load
+from trunkline_server.adapters.adapter import Adapter, changed, content_hash, load
 from trunkline_server.adapters.open import open_adapter
 from trunkline_server.backends.interface import short_message
 from trunkline_server.errors import UserError
@@ -99,13 +99,13 @@ class AdapterLoader:
             self._wake()
 
     def _load(self, wanted: AdapterLoad) -> PackedAdapter:
-        wanted_hash: str | None = wanted.content_hash.hex()
+        wanted_hash = wanted.content_hash.hex()
         adapter, known_hash = self._opened.get(wanted.path) or (None, None)
-        if adapter is not None and known_hash == wanted_hash:
-            wanted_hash = None  # reading notices if the file has changed since
-        else:
+        if adapter is None or known_hash != wanted_hash:
             adapter = open_adapter(Path(wanted.path), self._config, self._max_rank)
-        return self._slots.pack(load(adapter, wanted_hash))
+            if content_hash(adapter) != wanted_hash:
+                raise changed(adapter)
+        return self._slots.pack(load(adapter))  # notices if the file has changed since it was hashed
 
     def _keep(self, path: str, adapter: Adapter, known_hash: str, now_ns: int) -> None:
         """Keeps what is known of an adapter, unless its file is so new that another change would not be noticed."""

@@ -1,9 +1,14 @@
 //! Adapters, as Python sees them.
 
+use std::fs::File;
+use std::io::ErrorKind;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, RawFd};
 use std::sync::Arc;
 
+use pyo3::exceptions::PyEOFError;
 use pyo3::prelude::*;
-use trunkline_kernels::adapter::{Adapter, SourceFactors};
+use trunkline_kernels::adapter::{self, Adapter, SourceFactors, StoredTensor};
 use trunkline_kernels::pack::{InterleavedHeads, SourceRows};
 use trunkline_kernels::program::WeightId;
 
@@ -56,3 +61,23 @@ type Weight<'py> = (
     f32,
     Option<(usize, usize)>,
 );
+
+/// Hashes `prefix` and tensors of an open file, each given as offset, size, and exponent bits.
+#[pyfunction]
+pub(super) fn hash_tensors(
+    py: Python<'_>,
+    descriptor: RawFd,
+    prefix: &[u8],
+    tensors: Vec<(u64, usize, Vec<u8>)>,
+) -> PyResult<(String, Option<usize>)> {
+    let tensors: Vec<StoredTensor> = tensors
+        .into_iter()
+        .map(|(offset, num_bytes, exponent)| StoredTensor { offset, num_bytes, exponent })
+        .collect();
+    // SAFETY: the caller keeps its file open during the call, which does not close it.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+    py.detach(|| adapter::hash_tensors(&file, prefix, &tensors)).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => PyEOFError::new_err(()),
+        _ => error.into(),
+    })
+}

@@ -25,7 +25,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use trunkline_contract::proto;
 
-use crate::adapter::PyAdapter;
+use crate::adapter::{PyAdapter, hash_tensors};
 use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
@@ -273,6 +273,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(read_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(hash_tensors, module)?)?;
     module.add_class::<PyAdapter>()?;
     module.add_class::<PyWeightCache>()?;
     module.add_class::<PyCacheWriter>()?;

@@ -15,7 +15,7 @@ from tests.models.tiny import CASES, TinyModel
 from tests.plans import new_chunk, new_start
 from tests.running import all_sampled
 from trunkline_server._proto.shard_pb2 import SampledToken, SequenceStart
-from trunkline_server.adapters.adapter import content_hash, load
+from trunkline_server.adapters.adapter import load
 from trunkline_server.adapters.open import open_adapter
 from trunkline_server.backends.interface import Backend, PackedAdapter, sampling_params
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -37,7 +37,7 @@ def pairs_of(model: TinyModel, seed: str = "") -> Pairs:
 def pack(backend: Backend, folder: Path, checkpoint: Checkpoint) -> PackedAdapter:
     adapter = open_adapter(folder, checkpoint.config, MAX_RANK)
     assert backend.adapters is not None
-    return backend.adapters.pack(load(adapter, content_hash(adapter)))
+    return backend.adapters.pack(load(adapter))
 
 
 def put(backend: Backend, slot: int, folder: Path, checkpoint: Checkpoint) -> None:

@@ -12,7 +12,7 @@ from tests.adapters.adapter_files import Floats, Pairs, config_of, modules_of, r
 from tests.models.compared import GGUF_CASES
 from tests.models.tiny import CASES, TinyModel, TinyModels
 from tests.weights.gguf_files import gguf_name, joined, stored_values, write_model
-from trunkline_server.adapters.adapter import Adapter, content_hash, load
+from trunkline_server.adapters.adapter import Adapter, load
 from trunkline_server.adapters.open import open_adapter
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
@@ -48,7 +48,7 @@ class MergedModel(TinyModel):
 
 def changes_of(adapter: Adapter) -> dict[str, Floats]:
     """Returns what an adapter adds to each weight."""
-    factors = load(adapter, content_hash(adapter))
+    factors = load(adapter)
     return {name: found.scale * (dequantize(found.b) @ dequantize(found.a)) for name, found in factors.items()}
 
 

@@ -9,15 +9,17 @@ only path and hash of each: opening one again takes 20 ms, and `load` notices if
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from trunkline_server._kernels import hash_tensors
 from trunkline_server.errors import DamagedFile, ModelNotFound, quoted
 from trunkline_server.models.places import Place
 from trunkline_server.weights.dequantize import dequantize
@@ -26,13 +28,8 @@ from trunkline_server.weights.identity import stamp
 from trunkline_server.weights.tensor import Tensor
 from trunkline_server.weights.tensor_parts import part_at
 
-_DIGEST_BYTES = 32
-# The bits that are all set in numbers that are not finite.
-_EXPONENT_BITS: dict[str, np.unsignedinteger[Any]] = {
-    "F32": np.uint32(0x7F800000),
-    "F16": np.uint16(0x7C00),
-    "BF16": np.uint16(0x7F80),
-}
+# The bits that are all set in numbers that are not finite, as bytes.
+_EXPONENT_BITS = {"F32": b"\0\0\x80\x7f", "F16": b"\0\x7c", "BF16": b"\x80\x7f"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +77,28 @@ class Factors(NamedTuple):
 def content_hash(adapter: Adapter) -> str:
     """Returns a hash of the tensors and of all that decides what they add to the model, as 64 lower-case hex digits.
 
-    Reads the file once, which may take long, so call it on a thread. The file's name and times have no influence.
+    Reads the file, which may take long, so call it on a thread. The file's name and times have no influence.
     Raises ModelNotFound if the file is gone or has changed since it was opened, and DamagedFile for elements that are
     not finite.
     """
-    digest = _begin_hash(adapter)
-    for tensor in _read(adapter, digest):
-        if not _is_finite(tensor):
-            raise DamagedFile(adapter.path, f"tensor {quoted(tensor.name)} has elements that are not finite numbers")
-    return digest.hexdigest()
+    tensors = adapter.tensors
+    parts = [(tensor.offset, tensor.num_bytes, _EXPONENT_BITS.get(tensor.format, b"")) for tensor in tensors]
+    with _opened(adapter) as file:
+        digest, index = hash_tensors(file.fileno(), _uses(adapter), parts)
+    not_finite = [] if index is None else [tensors[index].name]
+    others = [tensor for tensor in tensors if tensor.format not in _EXPONENT_BITS]
+    not_finite += [tensor.name for tensor in _read(adapter, others) if not np.isfinite(dequantize(tensor)).all()]
+    if not_finite:
+        raise DamagedFile(adapter.path, f"tensor {quoted(not_finite[0])} has elements that are not finite numbers")
+    return digest
 
 
-def load(adapter: Adapter, expected_hash: str | None) -> dict[str, Factors]:
-    """Reads an adapter with this `content_hash`, and returns the factors by the names of weights.
+def load(adapter: Adapter) -> dict[str, Factors]:
+    """Reads an adapter, and returns the factors by the names of weights.
 
-    expected_hash: None if it is known that the file had it when the adapter was opened.
-    Raises ModelNotFound if the file is gone or has changed.
+    Raises ModelNotFound if the file is gone or has changed since it was opened.
     """
-    digest = None if expected_hash is None else _begin_hash(adapter)
-    tensors = {tensor.name: tensor for tensor in _read(adapter, digest)}
-    if digest is not None and digest.hexdigest() != expected_hash:
-        raise _changed(adapter)
+    tensors = {tensor.name: tensor for tensor in _read(adapter, adapter.tensors)}
     factors = {}
     for name, weight in adapter.weights.items():
         b = part_at(tensors[weight.b.name], Place(weight.b.name, rows=weight.rows))
@@ -109,38 +107,42 @@ def load(adapter: Adapter, expected_hash: str | None) -> dict[str, Factors]:
     return factors
 
 
-def _begin_hash(adapter: Adapter) -> hashlib.blake2b:
-    """Hashes everything but the elements of tensors."""
+def _uses(adapter: Adapter) -> bytes:
+    """Returns everything that is hashed but the elements of tensors."""
     uses = [
         (name, weight.a.name, weight.b.name, weight.scale.hex(), weight.rows, weight.interleaved_heads)
         for name, weight in sorted(adapter.weights.items())
     ]
     tensors = [(tensor.name, tensor.format, tensor.shape) for tensor in adapter.tensors]
-    return hashlib.blake2b(repr((uses, tensors)).encode(), digest_size=_DIGEST_BYTES)
+    return repr((uses, tensors)).encode()
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    exponent = _EXPONENT_BITS.get(tensor.format)
-    if exponent is None:
-        return bool(np.isfinite(dequantize(tensor)).all())
-    bits = np.frombuffer(tensor.data, exponent.dtype)
-    return bool(((bits & exponent) != exponent).all())
-
-
-def _read(adapter: Adapter, digest: hashlib.blake2b | None) -> Iterator[Tensor]:
-    """Reads each tensor once, in the order of names, and hashes its bytes if there is a digest."""
+@contextmanager
+def _opened(adapter: Adapter) -> Iterator[FileIO]:
+    """Opens the file for reading. Raises ModelNotFound if it is gone or changes before the end."""
     try:
         with adapter.path.open("rb", buffering=0) as file:
-            for tensor in adapter.tensors:
-                data = os.pread(file.fileno(), tensor.num_bytes, tensor.offset)
-                if len(data) != tensor.num_bytes or stamp(os.fstat(file.fileno())) != stamp(adapter.status):
-                    raise _changed(adapter)
-                if digest is not None:
-                    digest.update(data)
-                yield Tensor(tensor.name, tensor.format, tensor.shape, memoryview(data))
+            yield file
+            if stamp(os.fstat(file.fileno())) != stamp(adapter.status):
+                raise changed(adapter)
+    except EOFError:
+        raise changed(adapter) from None
     except OSError as error:
         raise ModelNotFound(f"cannot read adapter `{adapter.path}`: {error.strerror or error}") from error
 
 
-def _changed(adapter: Adapter) -> ModelNotFound:
+def _read(adapter: Adapter, infos: Iterable[TensorInfo]) -> list[Tensor]:
+    """Reads tensors into memory."""
+    tensors = []
+    with _opened(adapter) as file:
+        for info in infos:
+            data = os.pread(file.fileno(), info.num_bytes, info.offset)
+            if len(data) != info.num_bytes:
+                raise changed(adapter)
+            tensors.append(Tensor(info.name, info.format, info.shape, memoryview(data)))
+    return tensors
+
+
+def changed(adapter: Adapter) -> ModelNotFound:
+    """Returns the error for an adapter whose file is another one than when it was opened."""
     return ModelNotFound(f"adapter `{adapter.path}` has changed", hint="register it again")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from trunkline_server.errors import (
 )
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.keys import Keys
+from trunkline_server.models.places import Place
 from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.completeness import needed_shapes
@@ -43,6 +45,18 @@ from trunkline_server.weights.safetensors import SafetensorsFile
 _PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"
+
+
+class _Target(NamedTuple):
+    """A tensor of the base model's file, [outputs, inputs] if it is linear.
+
+    changed: the shapes of the weights that have rows of it. refusal: what it is if no adapter may change it.
+    """
+
+    shape: tuple[int, ...]
+    changed: Mapping[str, tuple[int, ...]]
+    places: Mapping[str, Place]
+    refusal: str | None
 
 
 class _Source(NamedTuple):
@@ -68,33 +82,52 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int) -> Adapter:
     is_gguf = not path.is_dir()
     source = _from_gguf(path, config) if is_gguf else _from_peft(path)
     factors = [(*_module(source, info.name), info) for info in source.tensors]
-    shapes = weight_shapes(config)
-    if is_gguf:
-        names = {f"{module}.weight" for module, _, _ in factors}
-        places = {name: gguf_place(name, config, names) for name in shapes}
-    else:
-        places = safetensors_places(shapes, config, ())
-    targets = defaultdict[str, list[str]](list)
-    for name, place in places.items():
-        targets[place.tensor].append(name)
+    targets = _targets(config, frozenset(f"{module}.weight" for module, _, _ in factors) if is_gguf else None)
     pairs = defaultdict[tuple[str, str], dict[str, TensorInfo]](dict)
     for module, factor, info in factors:
-        pairs[_target(module, targets), module][factor] = info
-    needed = needed_shapes(config, shapes, places)
+        pairs[_tensor(module, targets), module][factor] = info
     weights, ranks = dict[str, LowRank](), [0]
     for (tensor, module), pair in pairs.items():
-        changed = {name: shapes[name] for name in targets.get(tensor, ())}
-        _check_target(source, config, tensor, changed)
-        ranks.append(_checked_rank(source, pair, needed[tensor], max_rank))
+        target = _checked_target(source, config, tensor, targets)
+        ranks.append(_checked_rank(source, pair, target.shape, max_rank))
         scale = source.scale(module, ranks[-1])
-        for name in changed:
+        for name in target.changed:
             if name in weights:
                 raise DamagedFile(source.path, f"{quoted(tensor)} is changed twice")
             heads = interleaved_heads(name, config, is_gguf=is_gguf)
-            weights[name] = LowRank(pair["a"], pair["b"], scale, places[name].rows, heads)
+            weights[name] = LowRank(pair["a"], pair["b"], scale, target.places[name].rows, heads)
     if not weights:
         raise DamagedFile(source.path, "the adapter has no tensors")
     return Adapter(source.path, source.status, max(ranks), weights)
+
+
+# Thousands of adapters of one model are opened with the same targets.
+@lru_cache(maxsize=4)
+def _targets(config: ModelConfig, gguf_names: frozenset[str] | None) -> Mapping[str, _Target]:
+    """Returns the tensors of the base model by name. gguf_names: of the adapter's targets; None in safetensors."""
+    shapes = weight_shapes(config)
+    if gguf_names is None:
+        places = safetensors_places(shapes, config, ())
+    else:
+        places = {name: gguf_place(name, config, gguf_names) for name in shapes}
+    changed = defaultdict[str, dict[str, tuple[int, ...]]](dict)
+    for name, place in places.items():
+        changed[place.tensor][name] = shapes[name]
+    needed = needed_shapes(config, shapes, places)
+    return {
+        tensor: _Target(needed.get(tensor, ()), of_tensor, places, _refusal(of_tensor))
+        for tensor, of_tensor in changed.items()
+    }
+
+
+def _refusal(changed: Mapping[str, tuple[int, ...]]) -> str | None:
+    if any(map(is_expert, changed)):
+        return "an expert"
+    if any(map(is_head, changed)):
+        return "a matrix of single heads of latent attention"
+    if not all(map(is_in_layer, changed)):
+        return "an embedding, a head or a classifier"
+    return "not linear" if any(len(shape) != 2 for shape in changed.values()) else None
 
 
 def _from_peft(folder: Path) -> _Source:
@@ -136,28 +169,25 @@ def _module(source: _Source, name: str) -> tuple[str, str]:
     return match[1], match[2].lower()
 
 
-def _target(module: str, targets: Mapping[str, list[str]]) -> str:
+def _tensor(module: str, targets: Container[str]) -> str:
     """Returns the base model's tensor. The training may have had the model without its head, or with a prefix."""
     spellings = [f"{name}.weight" for name in (module, f"model.{module}", module.partition(".")[2])]
     return next((tensor for tensor in spellings if tensor in targets), spellings[0])
 
 
-def _check_target(source: _Source, config: ModelConfig, tensor: str, changed: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises an error for tensors that take no adapter, or that the model lacks. changed: the tensor's weights."""
-    if any(map(is_expert, changed)) or (not changed and re.search(r"experts|_exps\.", tensor)):
-        what = "an expert"
-    elif any(map(is_head, changed)):
-        what = "a matrix of single heads of latent attention"
-    elif not changed:
+def _checked_target(source: _Source, config: ModelConfig, tensor: str, targets: Mapping[str, _Target]) -> _Target:
+    """Returns a tensor of the model. Raises an error for one that takes no adapter, or that the model lacks."""
+    target = targets.get(tensor)
+    if target is not None and target.refusal is None:
+        return target
+    if target is not None:
+        refusal = target.refusal
+    elif re.search(r"experts|_exps\.", tensor):
+        refusal = "an expert"
+    else:
         what = f"{quoted(tensor)} is not in the model ({config.architecture}, {config.num_layers} layers)"
         raise DamagedFile(source.path, what, hint=f"the adapter's base model is {source.base}")
-    elif not all(map(is_in_layer, changed)):
-        what = "an embedding, a head or a classifier"
-    elif any(len(shape) != 2 for shape in changed.values()):
-        what = "not linear"
-    else:
-        return
-    what = f"adapter `{source.path}` changes {quoted(tensor)}, {what}, which is not supported"
+    what = f"adapter `{source.path}` changes {quoted(tensor)}, {refusal}, which is not supported"
     raise UnsupportedFormat(what, hint=_HINT)
 
 
