@@ -27,7 +27,7 @@ from trunkline_server.stream import StepStream, StreamEnd
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 12
+CONTRACT_VERSION = 13
 _POOLING = {
     "first": shard_pb2.POOLING_FIRST,
     "last": shard_pb2.POOLING_LAST,

@@ -11,6 +11,7 @@ use super::{Adapter, Adapters};
 use crate::model::Model;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
+use trunkline_engine::shard::OpenedAdapter;
 
 /// The largest factor of an adapter, in either direction.
 const MAX_SCALE: f32 = 100.0;
@@ -61,9 +62,10 @@ impl Chosen {
     ) -> Result<(), ApiError> {
         let opened = adapters.open(&self.adapter).await.map_err(|not_open| not_open.error(&self.adapter))?;
         sequence.salt.adapter = Some(opened.content_hash.scaled(self.scale));
-        let (path, content_hash) = (opened.path.clone(), opened.content_hash);
-        let name = self.adapter.name.clone();
-        sequence.adapter = Some(AdapterUse { name, path, content_hash, scale: self.scale });
+        let OpenedAdapter { ref path, content_hash, num_bytes, .. } = *opened;
+        let (name, path) = (self.adapter.name.clone(), path.clone());
+        sequence.adapter =
+            Some(Arc::new(AdapterUse { name, path, content_hash, num_bytes, scale: self.scale }));
         Ok(())
     }
 

@@ -43,6 +43,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     max_draft_tokens: 0,
     max_own_drafts: 0,
     num_adapter_slots: 0,
+    adapter_bytes: 0,
 };
 
 /// Returns the result of a chunk that samples `token_id`.
@@ -199,7 +200,7 @@ impl Driver {
             plan.discards.iter().for_each(|&slot| store.discard(slot));
         }
         self.restores.extend(plan.restores.clone());
-        self.loads.extend(plan.adapter_loads.clone());
+        self.loads.extend(plan.adapter_loads.iter().filter(|load| !load.path.is_empty()).cloned());
         Some(plan)
     }
 
