@@ -19,7 +19,7 @@ from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
-    from trunkline_server.adapter_loader import AdapterLoader
+    from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
     from trunkline_server.backends.interface import Backend, Store
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
@@ -133,7 +133,8 @@ def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backe
     from trunkline_server.models.config import ModelConfig
 
     assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"
-    loader = AdapterLoader(backend.adapters, model, settings.adapter_slots.max_lora_rank, engine.wake)
+    limits = AdapterLimits(settings.adapter_slots.max_lora_rank, backend.info.adapter_bytes)
+    loader = AdapterLoader(backend.adapters, model, limits, engine.wake)
     engine.load_adapters_with(loader)
     return loader
 
