@@ -176,6 +176,21 @@ impl Driver {
         loads.iter().map(|load| load.slot).collect()
     }
 
+    /// Ends the loads of a lane's plan, which have no problems.
+    pub fn load_at_once(&mut self, lane: LaneId, plan: &StepPlan) {
+        let shard = match lane.0.checked_sub(1) {
+            None => &mut self.shard,
+            Some(index) => &mut self.more_lanes[index as usize].0,
+        };
+        self.loads.clear();
+        let mut transfers = Transfers::default();
+        for load in &plan.adapter_loads {
+            shard.end_load(load.slot, true);
+            transfers.adapters.push(AdapterOutcome { slot: load.slot, problem: String::new() });
+        }
+        self.handle(Event::Transfers(lane, transfers));
+    }
+
     pub fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now, event, &mut self.updates);
         self.scheduler.check_invariants();
