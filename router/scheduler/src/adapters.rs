@@ -128,6 +128,12 @@ impl Adapters {
         sequence.request.adapter.as_ref().is_none_or(|adapter| self.has_room_for(adapter))
     }
 
+    /// Returns true if the sequence needs no load, because its adapter is loaded or will be.
+    pub(crate) fn have(&self, sequence: &Sequence) -> bool {
+        let adapter = sequence.request.adapter.as_ref();
+        adapter.is_none_or(|adapter| self.places.contains_key(&adapter.content_hash))
+    }
+
     /// Lets a run of this sequence hold a slot. Puts the load into the outbox if the adapter is nowhere. There is room
     /// for it.
     pub(crate) fn hold(&mut self, key: SequenceKey, adapter: &AdapterUse, outbox: &mut Outbox) -> Held {

@@ -282,6 +282,36 @@ fn others_go_on_while_the_adapter_of_a_suspect_is_loaded_that_computed_when_the_
 }
 
 #[test]
+fn requests_for_an_adapter_go_to_the_lane_that_has_it_while_that_has_as_little_to_do() {
+    let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
+    let mut driver = Driver::new(config, limits(2)).with_all_lanes();
+    // Each lane loads the adapter of the first request that it is offered.
+    for (id, lane) in [(1, LaneId(1)), (2, LaneId(0))] {
+        driver.submit(asked(id, id as u8, 1));
+        let plan = driver.plan_on(lane).expect("a load");
+        assert_eq!(plan.adapter_loads.len(), 1);
+        driver.load_at_once(lane, &plan);
+    }
+    while [LaneId(0), LaneId(1)].iter().any(|&lane| {
+        driver.plan_on(lane);
+        driver.acknowledge_on(lane)
+    }) {}
+    for (id, lane, other) in [(3, LaneId(1), LaneId(0)), (4, LaneId(0), LaneId(1))] {
+        driver.submit(asked(id, (id - 2) as u8, 1));
+        assert_eq!(driver.plan_on(other), None, "the adapter is loaded on the other lane");
+        let plan = driver.plan_on(lane).expect("a step");
+        assert!(plan.adapter_loads.is_empty());
+        while driver.acknowledge_on(lane) {
+            driver.plan_on(lane);
+        }
+    }
+    // Many for one adapter are too many for its lane.
+    (5..9).for_each(|id| driver.submit(asked(id, 1, 20)));
+    while driver.plan_on(LaneId(1)).is_some() {}
+    assert_eq!(driver.plan_on(LaneId(0)).map(|plan| plan.adapter_loads.len()), Some(1));
+}
+
+#[test]
 fn a_lane_without_slots_leaves_adapters_to_others() {
     let config = SchedulerConfig { num_lanes: 2, ..SchedulerConfig::default() };
     let mut driver = Driver::new(config, limits(0));
