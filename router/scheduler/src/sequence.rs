@@ -162,7 +162,7 @@ pub struct Wait {
     pub num_readable_tokens: u32,
     /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
-    /// When a lane first passed it over because no slot was free for its adapter.
+    /// When a lane first passed it over because its adapter had no room.
     pub slot_since: Option<Millis>,
     /// The lane to which another one left it last.
     pub left_to: Option<LaneId>,
