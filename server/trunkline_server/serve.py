@@ -19,7 +19,7 @@ from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
-    from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
+    from trunkline_server.adapter_loader import AdapterLoader
     from trunkline_server.backends.interface import Backend, Store
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
@@ -129,7 +129,7 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
 def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backend: Backend) -> AdapterLoader | None:
     if backend.adapters is None:
         return None
-    from trunkline_server.adapter_loader import AdapterLoader
+    from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
     from trunkline_server.models.config import ModelConfig
 
     assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"

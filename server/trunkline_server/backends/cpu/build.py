@@ -98,8 +98,7 @@ def build(
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     draft_step, max_rank = _draft_step_limits(step), max_lora_rank if max_loras else 0
-    adapter_bytes = slots_bytes(config, max_loras, max_rank)
-    need += MemoryNeed(weight_bytes=adapter_bytes)
+    need += MemoryNeed(weight_bytes=(adapter_bytes := slots_bytes(config, max_loras, max_rank)))
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
@@ -116,8 +115,7 @@ def build(
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
     info = replace(info, num_adapter_slots=max_loras, adapter_bytes=adapter_bytes)
     if draft_model is not None:
-        weights = info.weight_bytes + draft_model.weight_bytes
-        info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
+        info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     return CpuBackend(
         executor,

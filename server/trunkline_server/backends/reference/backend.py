@@ -56,8 +56,7 @@ class ReferenceBackend(StepBackend):
         max_loras: int = 0,
         max_lora_rank: int = 0,
     ) -> None:
-        config = checkpoint.config
-        kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+        config, kv_dtype = checkpoint.config, KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
         if kv_dtype not in DTYPES:
             raise InvalidArgument(
                 f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend supports {', '.join(DTYPES)}",
