@@ -90,6 +90,7 @@ def test_an_adapter_that_changes_meets_no_old_blocks(tmp_path: Path) -> None:
 
 
 def test_the_object_store_has_blocks_by_the_contents_of_an_adapter(tmp_path: Path) -> None:
+    prompt = PROMPT * 2  # fewer than four blocks are not downloaded
     folders = [made(tmp_path / name, seed) for seed, name in enumerate("ab")]
 
     def flags(name: str) -> tuple[str, ...]:
@@ -97,15 +98,15 @@ def test_the_object_store_has_blocks_by_the_contents_of_an_adapter(tmp_path: Pat
         return ("--lora", f"one={folders[0]}", *disk, "--kv-object-store", f"file://{tmp_path / 'objects'}")
 
     with serving(*flags("first")) as server:
-        first = result(ask(server, "one"))
+        first = result(ask(server, "one", prompt))
         uploaded = "trunkline_object_uploaded_blocks_total"
-        wait_for(lambda: server.metrics()[uploaded] >= len(PROMPT) // BLOCK, "the objects of the prompt")
+        wait_for(lambda: server.metrics()[uploaded] >= len(prompt) // BLOCK, "the objects of the prompt")
     with serving(*flags("second")) as server:
-        again = ask(server, "one")
-        assert (cached_tokens(again), result(again)) == (len(PROMPT) // BLOCK * BLOCK, first)
+        again = ask(server, "one", prompt)
+        assert (cached_tokens(again), result(again)) == (len(prompt) // BLOCK * BLOCK, first)
         load = {"lora_name": "one", "lora_path": str(folders[1]), "load_inplace": True}
         assert http.post(f"{server.base_url}/v1/load_lora_adapter", json=load).status_code == 200
-        other = ask(server, "one")
+        other = ask(server, "one", prompt)
         assert (cached_tokens(other), result(other) == first) == (0, False)
 
 
