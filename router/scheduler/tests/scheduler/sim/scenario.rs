@@ -306,9 +306,8 @@ impl Scenario {
         self.faults.broken_adapter = rng.once_in(4).then(|| rng.range(1, num_adapters) as u8);
         self.limits.num_adapter_slots = if rng.once_in(12) { 0 } else { rng.range_u32(1, 4) };
         // Some have room for all slots, and some for hardly more than one adapter.
-        let adapter_bytes =
-            |rng: &mut Rng| [MAX_ADAPTER_BYTES, 950, 4 * MAX_ADAPTER_BYTES][rng.range(0, 2) as usize];
-        self.limits.adapter_bytes = adapter_bytes(rng);
+        let budgets = [MAX_ADAPTER_BYTES, 950, 4 * MAX_ADAPTER_BYTES];
+        self.limits.adapter_bytes = budgets[rng.range(0, 2) as usize];
         self.add_slots(rng);
         for Arrival { request, salt, .. } in &mut self.arrivals {
             if rng.once_in(3) {
