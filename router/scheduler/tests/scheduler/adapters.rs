@@ -145,13 +145,13 @@ fn a_sequence_that_lacks_a_slot_is_not_overtaken_for_ever() {
     assert_eq!((stats.adapter_loads, stats.adapter_waits), (3, 2));
 }
 
-#[test]
-fn a_flood_for_one_adapter_delays_another_by_the_patience_and_a_run() {
+/// Runs a flood for small adapters, beside one request for another that has no room while they are used. Returns the
+/// number of loads.
+fn run_flood(limits: ShardLimits, small: &[u8], other: u8) -> u64 {
     let mut scenario = crowded();
-    (scenario.limits, scenario.max_delay_ms) = (limits(1), 0);
-    scenario.load_ms = Some(30);
+    (scenario.limits, scenario.max_delay_ms, scenario.load_ms) = (limits, 0, Some(30));
     let arrival = |index: u64, at: u64| {
-        let of = if index == 300 { 2 } else { 1 };
+        let of = if index == 300 { other } else { small[index as usize % small.len()] };
         let mut request = asked(index, of, 20);
         request.token_ids.push(index as u32 % 50);
         Arrival { at: Millis(at), request, salt: 1_000 * u64::from(of), client: Client::Waits }
@@ -160,11 +160,22 @@ fn a_flood_for_one_adapter_delays_another_by_the_patience_and_a_run() {
     let report = run(&scenario, Options::default());
     for (id, at) in &report.started_at {
         let waited = at.since(Millis(id.0 * 4));
-        let most = if id.0 == 300 { SLOT_PATIENCE_MS + 100 } else { 100 };
+        let most = if id.0 == 300 { SLOT_PATIENCE_MS + 100 } else { 400 };
         assert!(waited < most && (id.0 != 300 || waited > SLOT_PATIENCE_MS), "{}: {waited} ms", id.0);
     }
     assert!(report.ends.values().all(|reason| *reason == EndReason::Length));
-    assert_eq!(report.stats.adapter_loads, 3);
+    report.stats.adapter_loads
+}
+
+#[test]
+fn a_flood_for_one_adapter_delays_another_by_the_patience_and_a_run() {
+    assert_eq!(run_flood(limits(1), &[1], 2), 3);
+}
+
+#[test]
+fn a_flood_for_small_adapters_delays_a_large_one_by_the_patience_and_a_run() {
+    let limits = ShardLimits { adapter_bytes: MAX_ADAPTER_BYTES, ..limits(4) };
+    assert_eq!(run_flood(limits, &[1, 2, 3], 4), 7);
 }
 
 #[test]
