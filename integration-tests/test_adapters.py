@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import NUM_SHALLOW_LAYERS, TRUNKLINE, Trunkline, cached_tokens, http, serving, sse_events
+from harness import NUM_SHALLOW_LAYERS, TRUNKLINE, Trunkline, cached_tokens, http, serving, sse_events, wait_for
 from made_adapters import write_adapter
 
 PROMPT = [1000 + 7 * position % 4001 for position in range(200)]
 NAMES = ["a", "b", "c", "d"]
+# Tokens of a KV block.
+BLOCK = 64
 
 
 def made(folder: Path, seed: int, rank: int = 8) -> Path:
@@ -85,6 +87,27 @@ def test_an_adapter_that_changes_meets_no_old_blocks(tmp_path: Path) -> None:
     with serving(*flags) as server:
         old = ask(server, "a")
         assert (cached_tokens(old) > 0, result(old)) == (True, result(first)), "as do those of the first contents"
+
+
+def test_the_object_store_has_blocks_by_the_contents_of_an_adapter(tmp_path: Path) -> None:
+    prompt = PROMPT * 2  # fewer than four blocks are not downloaded
+    folders = [made(tmp_path / name, seed) for seed, name in enumerate("ab")]
+
+    def flags(name: str) -> tuple[str, ...]:
+        disk = ("--kv-disk-path", str(tmp_path / name), "--kv-disk-size", "1GiB")
+        return ("--lora", f"one={folders[0]}", *disk, "--kv-object-store", f"file://{tmp_path / 'objects'}")
+
+    with serving(*flags("first")) as server:
+        first = result(ask(server, "one", prompt))
+        uploaded = "trunkline_object_uploaded_blocks_total"
+        wait_for(lambda: server.metrics()[uploaded] >= len(prompt) // BLOCK, "the objects of the prompt")
+    with serving(*flags("second")) as server:
+        again = ask(server, "one", prompt)
+        assert (cached_tokens(again), result(again)) == (len(prompt) // BLOCK * BLOCK, first)
+        load = {"lora_name": "one", "lora_path": str(folders[1]), "load_inplace": True}
+        assert http.post(f"{server.base_url}/v1/load_lora_adapter", json=load).status_code == 200
+        other = ask(server, "one", prompt)
+        assert (cached_tokens(other), result(other) == first) == (0, False)
 
 
 def test_a_stream_with_an_adapter_survives_a_killed_shard(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ PYTHON_LAYERS = {
     "errors": "",
     "models": "models errors",
     "weights": "weights models errors _kernels",
-    "adapters": "adapters weights models errors",
+    "adapters": "adapters weights models errors _kernels",
     "sampling": "_proto sampling errors",
     "backends.interface": "_proto adapters _kernels",
     "backends.host_memory": "",

@@ -10,9 +10,7 @@ mod narrow;
 use std::sync::Arc;
 
 use crate::aligned::AlignedBytes;
-use crate::pack::{
-    Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout, dequantize_row,
-};
+use crate::pack::{Format, PackError, PackedWeight, Region, SourceRows, TileMut, WeightLayout};
 use crate::program::{AdaptedProduct, AdaptedWeight, WeightId};
 pub use content_hash::{StoredTensor, hash_tensors};
 use narrow::Narrow;
@@ -134,7 +132,6 @@ impl Adapter {
 
 /// A matrix, and where it is packed.
 struct Matrix<'a> {
-    format: Format,
     rows: &'a SourceRows<'a>,
     num_columns: usize,
     /// How its numbers become half-precision ones, if they do.
@@ -150,14 +147,10 @@ impl<'a> Matrix<'a> {
         num_columns: usize,
         offset: usize,
     ) -> Result<Self, PackError> {
-        let narrow = if format == Format::BF16 { Narrow::new(rows.bytes()) } else { None };
-        let packed_format = match (format, &narrow) {
-            (Format::BF16, Some(_)) => Format::F16,
-            (Format::BF16, None) => Format::F32,
-            _ => format,
-        };
+        let narrow = (format == Format::BF16).then(|| Narrow::new(rows.bytes()));
+        let packed_format = if narrow.is_some() { Format::F16 } else { format };
         let layout = WeightLayout::new(packed_format, rows.num_rows(), num_columns)?;
-        Ok(Self { format, rows, num_columns, narrow, layout, offset })
+        Ok(Self { rows, num_columns, narrow, layout, offset })
     }
 
     /// The factor by which products must be multiplied.
@@ -167,20 +160,13 @@ impl<'a> Matrix<'a> {
 
     /// Packs the matrix into its part of `bytes`. `converted` is memory that matrices use in turn.
     fn pack(&self, bytes: &mut [u8], converted: &mut Vec<u8>) -> Result<(), PackError> {
-        let source = self.rows.bytes();
         let rows = match &self.narrow {
-            _ if self.format != Format::BF16 => *self.rows,
             Some(narrow) => {
-                converted.resize(source.len(), 0);
-                narrow.convert(source, converted);
+                converted.resize(self.rows.bytes().len(), 0);
+                narrow.convert(self.rows.bytes(), converted);
                 self.rows.converted(Format::F16, converted, self.num_columns)?
             }
-            None => {
-                let mut numbers = vec![0.0; source.len() / 2];
-                dequantize_row(Format::BF16, source, &mut numbers)?;
-                *converted = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
-                self.rows.converted(Format::F32, converted, self.num_columns)?
-            }
+            None => *self.rows,
         };
         let bytes = &mut bytes[self.offset..][..self.layout.num_bytes()];
         for tile in 0..self.layout.num_tiles() {

@@ -15,7 +15,7 @@ from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenA
 from trunkline_server.adapters.adapter import Adapter, changed, content_hash, load
 from trunkline_server.adapters.open import open_adapter
 from trunkline_server.backends.interface import short_message
-from trunkline_server.errors import UserError
+from trunkline_server.errors import InvalidArgument, UserError
 from trunkline_server.weights.identity import is_settled
 
 if TYPE_CHECKING:
@@ -37,13 +37,22 @@ class _Loaded(NamedTuple):
     problem: str
 
 
+class AdapterLimits(NamedTuple):
+    """The largest rank of an adapter, and the bytes that loaded ones may take together."""
+
+    rank: int
+    num_bytes: int
+
+
 class AdapterLoader:
     """Implements `Adapters`: opens on the caller's thread, and loads on its own. wake: called after each load."""
 
-    def __init__(self, slots: AdapterSlots, config: ModelConfig, max_rank: int, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, slots: AdapterSlots, config: ModelConfig, limits: AdapterLimits, wake: Callable[[], None]
+    ) -> None:
         self._slots = slots
         self._config = config
-        self._max_rank = max_rank
+        self._limits = limits
         self._wake = wake
         self._stream = 0
         # The adapters that were opened last, with their hashes, by path. The oldest is first.
@@ -55,19 +64,24 @@ class AdapterLoader:
 
     def open(self, source: str) -> OpenAdapterResponse:
         path, now_ns = str(hub.resolve_adapter(source)), time.time_ns()
-        adapter = open_adapter(Path(path), self._config, self._max_rank)
+        adapter = open_adapter(Path(path), self._config, self._limits.rank)
+        num_bytes, most = self._slots.num_bytes(adapter), self._limits.num_bytes
+        if num_bytes > most:
+            what = f"adapter `{path}` takes {num_bytes} bytes, but loaded adapters may take only {most} bytes together"
+            raise InvalidArgument(what, hint="raise `--max-loras`")
         known_hash = content_hash(adapter)
         self._keep(path, adapter, known_hash, now_ns)
         return OpenAdapterResponse(
             path=path,
             content_hash=bytes.fromhex(known_hash),
-            num_bytes=sum(tensor.num_bytes for tensor in adapter.tensors),
+            num_bytes=num_bytes,
             rank=adapter.rank,
         )
 
     def begin(self, load: AdapterLoad) -> None:
         self._slots.put(load.slot, None)
-        self._loads.put((self._stream, load))
+        if load.path:
+            self._loads.put((self._stream, load))
 
     def take_outcomes(self) -> list[AdapterOutcome]:
         outcomes = []
@@ -102,7 +116,7 @@ class AdapterLoader:
         wanted_hash = wanted.content_hash.hex()
         adapter, known_hash = self._opened.get(wanted.path) or (None, None)
         if adapter is None or known_hash != wanted_hash:
-            adapter = open_adapter(Path(wanted.path), self._config, self._max_rank)
+            adapter = open_adapter(Path(wanted.path), self._config, self._limits.rank)
             if content_hash(adapter) != wanted_hash:
                 raise changed(adapter)
         return self._slots.pack(load(adapter))  # notices if the file has changed since it was hashed

@@ -184,10 +184,11 @@ def _check_adapter_loads(plan: shard_pb2.StepPlan, limits: BackendInfo) -> None:
             f"{limits.num_adapter_slots}"
         )
     for load in plan.adapter_loads:
-        if len(load.content_hash) != ADAPTER_HASH_BYTES:
+        expected = ADAPTER_HASH_BYTES if load.path else 0
+        if len(load.content_hash) != expected:
             raise PlanError(
-                f"step {plan.step_id} loads an adapter with a hash of {len(load.content_hash)} bytes, expected "
-                f"{ADAPTER_HASH_BYTES}"
+                f"step {plan.step_id} loads adapter `{load.path}` with a hash of {len(load.content_hash)} bytes, "
+                f"expected {expected}"
             )
 
 

@@ -129,11 +129,12 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
 def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backend: Backend) -> AdapterLoader | None:
     if backend.adapters is None:
         return None
-    from trunkline_server.adapter_loader import AdapterLoader
+    from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
     from trunkline_server.models.config import ModelConfig
 
     assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"
-    loader = AdapterLoader(backend.adapters, model, settings.adapter_slots.max_lora_rank, engine.wake)
+    limits = AdapterLimits(settings.adapter_slots.max_lora_rank, backend.info.adapter_bytes)
+    loader = AdapterLoader(backend.adapters, model, limits, engine.wake)
     engine.load_adapters_with(loader)
     return loader
 

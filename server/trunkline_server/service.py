@@ -27,7 +27,7 @@ from trunkline_server.stream import StepStream, StreamEnd
 
 logger = logging.getLogger(__name__)
 
-CONTRACT_VERSION = 12
+CONTRACT_VERSION = 13
 _POOLING = {
     "first": shard_pb2.POOLING_FIRST,
     "last": shard_pb2.POOLING_LAST,
@@ -239,6 +239,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         store_folder=backend.store_folder,
         reads_other_stores=backend.reads_other_stores,
         num_adapter_slots=backend.num_adapter_slots,
+        adapter_bytes=backend.adapter_bytes,
         num_window_parts=backend.num_window_parts,
         bytes_per_window_part=backend.bytes_per_window_part,
         window_size=backend.window_size,

@@ -256,8 +256,8 @@ settings! {
         /// Maximum number of adapters that each shard has loaded at once; others are loaded when a request needs them
         /// [default: 32 with `--lora`, `--lora-folder` or `--enable-lora`, else 0, which turns adapters off].
         max_loras: Option<u32> = None, Form::count(0, 1024);
-        /// Maximum rank of an adapter. The cpu backend plans the memory of a place of `--max-loras` for rank 16 in
-        /// f32.
+        /// Maximum rank of an adapter. Memory is planned for `--max-loras` adapters of rank 16 in f32, so fewer of a
+        /// larger rank are loaded at once.
         max_lora_rank: u32 = 64, Form::count(1, 256);
     }
 

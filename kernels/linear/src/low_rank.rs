@@ -1,7 +1,7 @@
 //! Adds products with narrow matrices to rows, for adapters.
 //!
-//! The sum of an element is `acc = fma(w, x, acc)` from 0 over the columns of the matrix, in order, and is then added to
-//! the element. So its bits depend on neither the other rows nor the division into tiles.
+//! The sum of an element is `acc = fma(w, x, acc)` from 0 over the columns of the matrix, in order. It is then added to
+//! the element, so its bits depend on neither the other rows nor the division into tiles.
 
 use std::ops::Range;
 

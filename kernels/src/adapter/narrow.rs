@@ -1,8 +1,10 @@
-//! Turns bfloat16 into half precision with the same numbers, up to a power of two.
+//! Turns bfloat16 into half precision.
 //!
-//! Products with bfloat16 round their input, and packed rows are padded to whole runs, which would double the bytes of B
-//! with rank 16. Half precision has more bits of significand, and only the range of its exponents is smaller, so the
-//! numbers of nearly all adapters fit once the largest is moved to the top of the range.
+//! Products with bfloat16 round their input, and packed rows are padded to whole runs, which would double the bytes of
+//! B with rank 16. Half precision has more bits of significand, and only the range of its exponents is smaller. So the
+//! numbers of a matrix are multiplied by the power of two that moves the largest to the top of the range. All that are
+//! at least 2^-29 times the largest are then exact, and others are rounded to multiples of 2^-39 times it, which is far
+//! below the rounding of products.
 
 /// The exponent field of the largest half-precision numbers.
 const TOP: u16 = 30;
@@ -23,50 +25,43 @@ pub(super) struct Narrow {
 }
 
 impl Narrow {
-    /// How these numbers of bfloat16 are moved. `None` if one would lose bits.
-    pub(super) fn new(bytes: &[u8]) -> Option<Self> {
+    /// How these finite numbers of bfloat16 are moved.
+    pub(super) fn new(bytes: &[u8]) -> Self {
         // Without an early exit, and with signed integers, this loop becomes vectors. The least magnitude is that of
         // numbers other than 0.
         let (least, largest) = magnitudes(bytes).fold((i16::MAX, 0), |(least, largest), bits| {
             let bits = bits.cast_signed();
             (least.min(if bits == 0 { i16::MAX } else { bits }), i16::max(largest, bits))
         });
-        let (least, top) = (least.cast_unsigned(), largest.cast_unsigned() >> FRACTION);
-        if !(LEAST_TOP..0xff).contains(&top) {
-            return None;
-        }
+        let top = (largest.cast_unsigned() >> FRACTION).max(LEAST_TOP);
         // bfloat16 has a bias of 127, and half precision one of 15.
         let factor = 2f32.powi(i32::from(top) - 127 - (i32::from(TOP) - 15));
-        let mut narrow = Self { factor, offset: (top - TOP) << FRACTION, are_normal: true };
-        narrow.are_normal = least >= narrow.least_normal();
-        let is_exact = narrow.are_normal || magnitudes(bytes).all(|bits| narrow.subnormal(bits).is_some());
-        is_exact.then_some(narrow)
-    }
-
-    /// The least magnitude that is a normal number in half precision, as bits of bfloat16.
-    fn least_normal(&self) -> u16 {
-        self.offset + (1 << FRACTION)
+        let offset = (top - TOP) << FRACTION;
+        Self { factor, offset, are_normal: least.cast_unsigned() >= offset + (1 << FRACTION) }
     }
 
     /// Writes the numbers in half precision.
     pub(super) fn convert(&self, bytes: &[u8], into: &mut [u8]) {
+        let normal = |magnitude: u16| magnitude.wrapping_sub(self.offset) << 3;
         if self.are_normal {
-            let moved = |magnitude: u16| magnitude.wrapping_sub(self.offset) << 3;
-            convert(bytes, into, |magnitude| if magnitude == 0 { 0 } else { moved(magnitude) });
+            convert(bytes, into, |magnitude| if magnitude == 0 { 0 } else { normal(magnitude) });
         } else {
-            convert(bytes, into, |magnitude| self.subnormal(magnitude).expect("checked by `new`"));
+            convert(bytes, into, |magnitude| match magnitude.checked_sub(self.offset + (1 << FRACTION)) {
+                Some(_) => normal(magnitude),
+                None => self.subnormal(magnitude),
+            });
         }
     }
 
-    /// Returns a magnitude as bits of half precision, subnormal or not; `None` if it would lose some.
-    fn subnormal(&self, magnitude: u16) -> Option<u16> {
-        if magnitude == 0 || magnitude >= self.least_normal() {
-            return Some(if magnitude == 0 { 0 } else { (magnitude - self.offset) << 3 });
+    /// Returns a magnitude that is subnormal in half precision, rounded to nearest.
+    fn subnormal(&self, magnitude: u16) -> u16 {
+        if magnitude >> FRACTION == 0 {
+            return 0;
         }
         let shift = u32::from((self.offset >> FRACTION) + 1 - (magnitude >> FRACTION));
-        let significand = (0x80 | (magnitude & 0x7f)) << 3;
-        let is_exact = magnitude >> FRACTION != 0 && significand.trailing_zeros() >= shift;
-        if is_exact { significand.checked_shr(shift) } else { None }
+        let significand = u32::from(0x80 | magnitude & 0x7f) << 3;
+        // It has 11 bits, so a longer shift leaves nothing.
+        if shift > 12 { 0 } else { ((significand + (1 << shift >> 1)) >> shift) as u16 }
     }
 }
 

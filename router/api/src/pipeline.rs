@@ -17,7 +17,7 @@ use super::stream::{Render, stream};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::INLINE_ANSWER_BYTES;
 use trunkline_engine::shard::ShardInfo;
-use trunkline_generation::adapters::Named;
+use trunkline_generation::adapters::{LoraScale, Named};
 use trunkline_generation::admission::Admitted;
 use trunkline_generation::answer_memory::least_bytes;
 use trunkline_generation::fold::{Folded, KeepTokens, fold};
@@ -194,7 +194,7 @@ pub(crate) async fn complete<P: Prompts>(
     scope: &Scope,
     checked: Checked<P>,
 ) -> Result<Completed<P::Answer>, ApiError> {
-    let Checked { mut params, grammar, num_choices, prompts, .. } = checked;
+    let Checked { mut params, grammar, num_choices, prompts, .. } = checked.choose_scaled(scope).await?;
     params.open_adapter(&scope.app.served.adapters).await?;
     // Compiling a grammar may take long, so it comes after all cheap checks.
     let grammar = match grammar {
@@ -248,18 +248,31 @@ pub(crate) async fn tokenize<P: Prompts>(
 /// A call that passed all checks that need neither tokens nor a compiled grammar.
 pub(crate) struct Checked<P> {
     pub params: CheckedParams,
+    /// llama.cpp's choice of an adapter, for [`Checked::choose_scaled`].
+    lora: Vec<LoraScale>,
     grammar: Option<KeyedGrammar>,
     num_choices: NumChoices,
     is_stream: bool,
     prompts: P,
 }
 
+impl<P> Checked<P> {
+    /// Takes the scales of adapters into account, by their places in a list that may be read from a disk.
+    pub(crate) async fn choose_scaled(mut self, scope: &Scope) -> Result<Self, ApiError> {
+        let (lora, by_name) = (std::mem::take(&mut self.lora), self.params.adapter().cloned());
+        let adapters = &scope.app.served.adapters;
+        let adapter = adapters.choose_scaled(&scope.arrival.caller, lora, by_name).await?;
+        Ok(Self { params: self.params.with_adapter(adapter), ..self })
+    }
+}
+
 /// Checks everything about a call that needs neither tokens nor a compiled grammar.
 pub(crate) fn check<C: Call>(scope: &Scope, call: C) -> Result<Checked<C::Prompts>, ApiError> {
-    let adapter = scope.app.served.choose(&scope.arrival.caller, call.named())?;
+    let named = call.named();
+    let (adapter, lora) = (scope.app.served.choose(&scope.arrival.caller, named)?, named.lora.to_vec());
     let Asked { params, grammar, num_choices, is_stream, prompts } = call.asked(scope)?;
     let grammar_field = grammar.as_ref().map(|grammar| grammar.field);
     let params = scope.validator.check(&scope.arrival, params, grammar_field)?.with_adapter(adapter);
     let grammar = grammar.map(|grammar| grammar.keyed(&scope.arrival.caller));
-    Ok(Checked { params, grammar, num_choices, is_stream, prompts })
+    Ok(Checked { params, lora, grammar, num_choices, is_stream, prompts })
 }

@@ -243,8 +243,8 @@ fn counters(stats: &Stats) -> [Sample; 34] {
         ),
         ("adapter_loads", "Loads of adapters planned", stats.adapter_loads),
         ("adapter_load_failures", "Loads of adapters that failed", stats.adapter_load_failures),
-        ("adapter_evictions", "Loaded adapters whose slot another one took", stats.adapter_evictions),
-        ("adapter_waits", "Sequences that waited for a slot for their adapter", stats.adapter_waits),
+        ("adapter_evictions", "Loaded adapters that gave others their room", stats.adapter_evictions),
+        ("adapter_waits", "Sequences that waited for room for their adapter", stats.adapter_waits),
         ("unexpected_results", "Results that match no plan; not 0 means a defect", stats.unexpected_results),
     ]
 }

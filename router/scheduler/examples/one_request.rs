@@ -17,6 +17,7 @@ pub fn main() {
         max_draft_tokens: 0,
         max_own_drafts: 0,
         num_adapter_slots: 0,
+        adapter_bytes: 0,
     };
     scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut updates);
     let request = SequenceRequest {

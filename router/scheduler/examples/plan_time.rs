@@ -10,6 +10,7 @@
 mod limits;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use limits::shard_limits;
@@ -181,15 +182,21 @@ fn passing() -> Scheduler {
 /// Requests with a thousand adapters. Runs hold all 32 slots, and the others wait for one.
 fn lacking_slots() -> Scheduler {
     let mut scheduler = scheduler(1, 100_000);
-    let limits = ShardLimits { num_adapter_slots: 32, ..shard_limits(16, 100_000, 64, 50_000) };
+    let limits =
+        ShardLimits { num_adapter_slots: 32, adapter_bytes: 32, ..shard_limits(16, 100_000, 64, 50_000) };
     scheduler.handle(Millis(0), Event::ShardReady(LaneId::FIRST, limits), &mut Vec::new());
     for id in 0..1_000 {
         let mut asked = request(id, 100, NUM_STEPS * 2);
         let mut content_hash = AdapterHash([0; 32]);
         content_hash.0[..8].copy_from_slice(&id.to_le_bytes());
         asked.salt.adapter = Some(content_hash);
-        asked.adapter =
-            Some(AdapterUse { name: "adapter".into(), path: "/adapter".into(), content_hash, scale: 1.0 });
+        asked.adapter = Some(Arc::new(AdapterUse {
+            name: "adapter".into(),
+            path: "/adapter".into(),
+            content_hash,
+            num_bytes: 1,
+            scale: 1.0,
+        }));
         submit(&mut scheduler, asked);
     }
     drive(&mut scheduler, 200);

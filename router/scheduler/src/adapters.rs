@@ -12,9 +12,12 @@
 //! planned cannot be taken back, so its slot is nobody else's until the outcome has arrived, even if its runs have
 //! gone. Among the slots that no run holds, an empty one is taken first, then the least recently used.
 //!
-//! A sequence that finds no slot is passed over, so those behind it go on. That alone would let it starve: as long as
-//! requests arrive for the adapters that are loaded, their slots are always held. So once a sequence has waited for a
-//! slot for [`SLOT_PATIENCE_MS`], its lane takes no sequence with an adapter from behind it in the queue
+//! Adapters have different sizes, and those that are loaded take no more bytes than the shard has for them. So a load
+//! may need more than its slot: the least recently used slots that no run holds are emptied until it fits.
+//!
+//! A sequence that finds no slot or too few bytes is passed over, so those behind it go on. That alone would let it
+//! starve: as long as requests arrive for the adapters that are loaded, their slots are always held. So once a sequence
+//! has waited for [`SLOT_PATIENCE_MS`], its lane takes no sequence with an adapter from behind it in the queue
 //! ([`SlotQueue`]), and sequences without one go on as before. The slots are then held only by runs that have begun,
 //! which end, and by sequences that are in front of it anyway. The queue's order brings it to the front, so it gets a
 //! slot.
@@ -26,6 +29,7 @@ use trunkline_kv::AdapterHash;
 
 use crate::event::{AdapterUse, Millis};
 use crate::message_size::MAX_ADAPTER_SLOTS;
+use crate::outbox::Outbox;
 use crate::plan::AdapterLoad;
 use crate::sequence::{Sequence, SequenceKey};
 
@@ -58,6 +62,8 @@ pub struct AdapterUses {
 struct Slot {
     name: Option<Arc<str>>,
     content_hash: Option<AdapterHash>,
+    /// The bytes of the adapter; 0 while the slot is empty.
+    num_bytes: u64,
     is_loading: bool,
     num_runs: u32,
     /// Counts the uses of all slots; 0 while the slot is empty.
@@ -83,6 +89,12 @@ pub(crate) struct Adapters {
     places: BTreeMap<AdapterHash, u32>,
     /// The slots that a load may go into, in the order in which they are taken.
     free: BTreeSet<(u64, u32)>,
+    /// The bytes that the adapters of all slots may take.
+    max_bytes: u64,
+    /// The bytes that they take, loads in flight included.
+    num_bytes: u64,
+    /// The part of these that a load may not take.
+    num_held_bytes: u64,
     /// Counts uses.
     num_uses: u64,
     num_loaded: u32,
@@ -90,52 +102,47 @@ pub(crate) struct Adapters {
     num_loads: u64,
     /// Loads that failed.
     num_failures: u64,
-    /// Loads that took the slot of another adapter.
+    /// Adapters that loads of others have replaced.
     num_evictions: u64,
 }
 
 impl Adapters {
-    pub(crate) fn new(num_slots: u32) -> Self {
+    pub(crate) fn new(num_slots: u32, max_bytes: u64) -> Self {
         let num_slots = num_slots.min(MAX_ADAPTER_SLOTS);
         Self {
             slots: (0..num_slots).map(|_| Slot::default()).collect(),
             free: (1..=num_slots).map(|slot| (0, slot)).collect(),
+            max_bytes,
             ..Self::default()
         }
     }
 
     /// Returns true if a run could hold a slot for this adapter now.
-    fn has_room_for(&self, content_hash: AdapterHash) -> bool {
-        !self.free.is_empty() || self.places.contains_key(&content_hash)
+    fn has_room_for(&self, adapter: &AdapterUse) -> bool {
+        let is_room = !self.free.is_empty() && self.num_held_bytes + adapter.num_bytes <= self.max_bytes;
+        is_room || self.places.contains_key(&adapter.content_hash)
     }
 
     /// Returns true if the sequence needs no slot, or could hold one now.
     pub(crate) fn have_room_for(&self, sequence: &Sequence) -> bool {
-        sequence.request.adapter.as_ref().is_none_or(|adapter| self.has_room_for(adapter.content_hash))
+        sequence.request.adapter.as_ref().is_none_or(|adapter| self.has_room_for(adapter))
     }
 
-    /// Lets a run of this sequence hold a slot. Returns it, with the load that has to be planned if the adapter is
-    /// nowhere. There is room for it.
-    pub(crate) fn hold(&mut self, key: SequenceKey, adapter: &AdapterUse) -> (Held, Option<AdapterLoad>) {
-        let content_hash = adapter.content_hash;
-        let known = self.places.get(&content_hash).copied();
-        let number =
-            known.or_else(|| self.free.first().map(|&(_, number)| number)).expect("room was counted");
+    /// Returns true if the sequence needs no load, because its adapter is loaded or will be.
+    pub(crate) fn have(&self, sequence: &Sequence) -> bool {
+        let adapter = sequence.request.adapter.as_ref();
+        adapter.is_none_or(|adapter| self.places.contains_key(&adapter.content_hash))
+    }
+
+    /// Lets a run of this sequence hold a slot. Puts the load into the outbox if the adapter is nowhere. There is room
+    /// for it.
+    pub(crate) fn hold(&mut self, key: SequenceKey, adapter: &AdapterUse, outbox: &mut Outbox) -> Held {
+        let known = self.places.get(&adapter.content_hash).copied();
+        let number = known.unwrap_or_else(|| self.begin_load(adapter, outbox));
         self.num_uses += 1;
         let slot = &mut self.slots[number as usize - 1];
-        self.free.remove(&(slot.last_used, number));
-        let mut load = None;
-        if known.is_none() {
-            if let Some(evicted) = slot.content_hash.replace(content_hash) {
-                self.places.remove(&evicted);
-                self.num_evictions += 1;
-                self.num_loaded -= 1;
-            }
-            self.places.insert(content_hash, number);
-            slot.is_loading = true;
-            self.num_loads += 1;
-            let (path, content_hash) = (adapter.path.to_string(), content_hash.0.to_vec());
-            load = Some(AdapterLoad { slot: number, path, content_hash });
+        if self.free.remove(&(slot.last_used, number)) {
+            self.num_held_bytes += slot.num_bytes;
         }
         slot.name = Some(adapter.name.clone());
         slot.num_runs += 1;
@@ -143,7 +150,46 @@ impl Adapters {
         if slot.is_loading {
             slot.waiting.push(key);
         }
-        (Held { slot: number, is_loading: slot.is_loading }, load)
+        Held { slot: number, is_loading: slot.is_loading }
+    }
+
+    /// Begins a load, for which there is room, and returns its slot, which no load but this one may go into.
+    fn begin_load(&mut self, adapter: &AdapterUse, outbox: &mut Outbox) -> u32 {
+        let first_loaded = (1, 0);
+        while self.num_bytes + adapter.num_bytes > self.max_bytes || self.is_full() {
+            let &(_, number) = self.free.range(first_loaded..).next().expect("room was counted");
+            self.empty(number);
+            self.num_evictions += 1;
+            self.num_loaded -= 1;
+            outbox.load_adapter(AdapterLoad { slot: number, ..AdapterLoad::default() });
+        }
+        let (_, number) = self.free.pop_first().expect("a slot is empty");
+        self.places.insert(adapter.content_hash, number);
+        self.num_loads += 1;
+        self.num_bytes += adapter.num_bytes;
+        self.num_held_bytes += adapter.num_bytes;
+        let slot = &mut self.slots[number as usize - 1];
+        (slot.content_hash, slot.num_bytes) = (Some(adapter.content_hash), adapter.num_bytes);
+        slot.is_loading = true;
+        let (path, content_hash) = (adapter.path.to_string(), adapter.content_hash.0.to_vec());
+        outbox.load_adapter(AdapterLoad { slot: number, path, content_hash });
+        number
+    }
+
+    /// Returns true if no slot is empty that a load may go into.
+    fn is_full(&self) -> bool {
+        self.free.first().is_none_or(|&(last_used, _)| last_used > 0)
+    }
+
+    /// Takes the adapter out of a slot.
+    fn empty(&mut self, number: u32) {
+        let slot = &mut self.slots[number as usize - 1];
+        slot.content_hash.take().and_then(|content_hash| self.places.remove(&content_hash));
+        self.num_bytes -= std::mem::take(&mut slot.num_bytes);
+        let last_used = std::mem::take(&mut slot.last_used);
+        if self.free.remove(&(last_used, number)) {
+            self.free.insert((0, number));
+        }
     }
 
     /// Ends the hold of a run, if it has one.
@@ -157,8 +203,15 @@ impl Adapters {
             self.num_uses += 1;
             slot.last_used = self.num_uses;
         }
+        self.let_go(number);
+    }
+
+    /// Lets loads go into a slot, unless a run holds it or a load is in flight.
+    fn let_go(&mut self, number: u32) {
+        let slot = &self.slots[number as usize - 1];
         if slot.num_runs == 0 && !slot.is_loading {
             self.free.insert((slot.last_used, number));
+            self.num_held_bytes -= slot.num_bytes;
         }
     }
 
@@ -168,17 +221,16 @@ impl Adapters {
         if !std::mem::take(&mut slot.is_loading) {
             return None;
         }
+        let waiting = std::mem::take(&mut slot.waiting);
         if has_failed {
             self.num_failures += 1;
-            slot.content_hash.take().and_then(|content_hash| self.places.remove(&content_hash));
-            slot.last_used = 0;
+            self.num_held_bytes -= slot.num_bytes;
+            self.empty(number);
         } else {
             self.num_loaded += 1;
         }
-        if slot.num_runs == 0 {
-            self.free.insert((slot.last_used, number));
-        }
-        Some(std::mem::take(&mut slot.waiting))
+        self.let_go(number);
+        Some(waiting)
     }
 
     /// The sequences that wait for loads.
@@ -235,6 +287,13 @@ impl Adapters {
         assert_eq!(num_loaded, self.num_loaded as usize, "loaded adapters");
         assert_eq!(self.in_use().count(), self.places.len(), "an adapter is in one slot");
         assert!(self.free.len() <= self.slots.len());
+        let is_held = |(number, slot): &(u32, &Slot)| !self.free.contains(&(slot.last_used, *number));
+        let held = (1..).zip(&self.slots).filter(is_held).map(|(_, slot)| slot.num_bytes).sum::<u64>();
+        assert_eq!(held, self.num_held_bytes, "bytes that no load may take");
+        assert_eq!(self.slots.iter().map(|slot| slot.num_bytes).sum::<u64>(), self.num_bytes, "bytes");
+        assert!(self.num_bytes <= self.max_bytes, "adapters take no more bytes than there are");
+        let is_used = |slot: &Slot| slot.content_hash.is_some() || slot.num_bytes + slot.last_used == 0;
+        assert!(self.slots.iter().all(is_used), "an empty slot has nothing");
     }
 }
 
@@ -257,7 +316,7 @@ impl<'a> SlotQueue<'a> {
     /// Returns true if the next sequence of the queue needs no slot, or may hold one.
     pub(crate) fn let_take(&mut self, key: SequenceKey, sequence: &Sequence) -> bool {
         let Some(adapter) = &sequence.request.adapter else { return true };
-        if self.is_closed || self.adapters.has_room_for(adapter.content_hash) {
+        if self.is_closed || self.adapters.has_room_for(adapter) {
             return !self.is_closed;
         }
         match sequence.wait.slot_since {

@@ -259,10 +259,8 @@ fn start_run(parts: &mut Lifecycle<'_>, key: SequenceKey, hit: &PrefixHit, sourc
     let other = source.and_then(|source| neighbours::open(&mut parts.others, source));
     let restore = shard.begin_restore(key, &mut table, hit, other);
     let adapter = sequence.request.adapter.as_ref();
-    let (held, load) = adapter.map(|adapter| shard.adapters.hold(key, adapter)).unwrap_or_default();
-    if let Some(load) = load {
-        shard.outbox.load_adapter(load);
-    }
+    let held =
+        adapter.map(|adapter| shard.adapters.hold(key, adapter, &mut shard.outbox)).unwrap_or_default();
     let num_hit_tokens = hit.num_tokens() + hit.num_stored_tokens();
     sequence.run = Some(Run {
         lane: parts.lane.id,

@@ -2,7 +2,8 @@
 //!
 //! No sequence belongs to a lane while it waits. A lane with room takes the next one from the queue, but passes over a
 //! sequence that another lane will probably answer sooner, because it has more of its prefix or less to do. So a
-//! conversation stays where its prefix is, until the wait there costs more than computing the prefix again.
+//! conversation stays where its prefix is, until the wait there costs more than computing the prefix again. In the same
+//! way, requests for an adapter stay where it is loaded.
 
 use crate::adapters::SlotQueue;
 use crate::drain::leaves_all;
@@ -23,6 +24,8 @@ const TOKENS_PER_STREAM: u64 = 128;
 /// sequences behind it, too. With 8, `make sim-fleet` finds 97 % of the hits of one large cache
 /// (`benchmark/notes/fleet.md`).
 const COST_OF_COMPUTING: f64 = 8.0;
+/// The assumed milliseconds of an adapter's load. It decides between lanes that are otherwise about equal.
+const LOAD_MS: f64 = 20.0;
 /// The assumed milliseconds of prefill for a token before any was measured on any lane.
 const UNMEASURED_TOKEN_MS: f64 = 1.0;
 /// A lane's own speed counts as much as that of all lanes once it was learned from so many steps. A lane that computed
@@ -139,7 +142,7 @@ impl Choice {
         if parts.now.since(passed_at) >= window_ms || sequence.moves_to == Some(here.lane) {
             return false;
         }
-        let here_ms = cost_ms(here, sequence);
+        let here_ms = cost_ms(parts, here, sequence);
         let has_room = has_room(parts, here, sequence);
         // An idle lane waits for no full one.
         let waits_for_place = has_room && parts.lane.running.len() > 0;
@@ -149,7 +152,7 @@ impl Choice {
             lane.shard().takes(sequence)
                 && lane.shard().adapters.have_room_for(sequence)
                 && (sequence.suspected.is_some() || roles.let_take(parts, other.lane, sequence))
-                && (sequence.moves_to == Some(other.lane) || cost_ms(*other, sequence) < here_ms)
+                && (sequence.moves_to == Some(other.lane) || cost_ms(parts, *other, sequence) < here_ms)
                 && (waits_for_place || self::has_room(parts, *other, sequence))
         };
         let others = self.others(parts);
@@ -197,8 +200,10 @@ fn num_uncached(outlook: Outlook, sequence: &Sequence) -> u32 {
 
 /// The cost of a waiting sequence on a lane, in milliseconds: its wait there, and what it computes, which delays others
 /// as well.
-fn cost_ms(outlook: Outlook, sequence: &Sequence) -> f64 {
-    outlook.wait_ms + COST_OF_COMPUTING * f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
+fn cost_ms(parts: &Lifecycle<'_>, outlook: Outlook, sequence: &Sequence) -> f64 {
+    let loads = !lane_of(parts, outlook).shard().adapters.have(sequence);
+    let wait_ms = outlook.wait_ms + if loads { LOAD_MS } else { 0.0 };
+    wait_ms + COST_OF_COMPUTING * f64::from(num_uncached(outlook, sequence)) * outlook.token_ms
 }
 
 /// Returns true if a lane would probably take a waiting sequence now.

@@ -115,6 +115,8 @@ pub struct ShardLimits {
     pub max_own_drafts: u32,
     /// The adapters that the shard can have loaded at once; 0 if it takes none.
     pub num_adapter_slots: u32,
+    /// The bytes that loaded adapters may take together.
+    pub adapter_bytes: u64,
 }
 
 impl ShardLimits {
@@ -171,7 +173,7 @@ pub struct SequenceRequest {
     /// Asks for a vector of the prompt (`Update::Pooled`) instead of tokens. `max_new_tokens` is 1 then.
     pub pooling: Option<PooledPrompt>,
     /// The adapter of the request, if it names one.
-    pub adapter: Option<AdapterUse>,
+    pub adapter: Option<Arc<AdapterUse>>,
 }
 
 /// An adapter that changes a sequence's results. [`SequenceRequest::salt`] has its [`AdapterUse::salt_hash`].
@@ -183,6 +185,8 @@ pub struct AdapterUse {
     pub path: Arc<str>,
     /// The hash of its files, from `OpenAdapter`.
     pub content_hash: AdapterHash,
+    /// The bytes that it takes while it is loaded, from `OpenAdapter`.
+    pub num_bytes: u64,
     /// The factor of what it adds to the model's weights; 1 is as it was trained.
     pub scale: f32,
 }

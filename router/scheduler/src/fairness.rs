@@ -10,6 +10,9 @@
 //!
 //! A tenant that comes back with an empty queue is lifted to the tenants that waited meanwhile, less a bounded credit.
 //! It cannot save up unused time, but if it asks for little it is served at once.
+//!
+//! What a tenant gets is divided among its adapters in the same way, with equal weights and no credit
+//! ([`Fairness::adapters`]). The model alone counts as one of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +33,7 @@ pub const MAX_DEBTS: usize = 1024;
 /// The name of requests without a tenant.
 const NO_NAME: &str = "";
 
-/// Names a tenant that has sequences.
+/// Names a tenant that has sequences, or an adapter among those of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TenantKey(u32);
 
@@ -55,6 +58,8 @@ struct TenantState {
     num_uncached_tokens: u64,
     /// The work for it since [`Fairness::take_consumption`].
     consumption: Consumption,
+    /// The counters of its adapters, by their names.
+    adapters: Fairness,
     /// True if its rank has changed since the queue took it.
     is_stale: bool,
 }
@@ -77,6 +82,7 @@ impl TenantState {
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceCounts {
     pub tenant: TenantKey,
+    pub adapter: TenantKey,
     pub waits: bool,
     pub is_new: bool,
     pub runs: bool,
@@ -170,6 +176,7 @@ impl Fairness {
             num_running: 0,
             num_uncached_tokens: 0,
             consumption: Consumption::default(),
+            adapters: Fairness::new(&[], 0),
             is_stale: false,
         };
         let key = self.free.pop().unwrap_or_else(|| {
@@ -179,6 +186,15 @@ impl Fairness {
         self.slots[key.0 as usize] = Some(tenant);
         self.by_name.insert(name.into(), key);
         key
+    }
+
+    /// The counters by which a tenant's adapters share what it gets. They count the same sequences and costs.
+    pub fn adapters(&self, key: TenantKey) -> &Self {
+        &self.tenant(key).adapters
+    }
+
+    pub fn adapters_mut(&mut self, key: TenantKey) -> &mut Self {
+        &mut self.tenant_mut(key).adapters
     }
 
     /// Counts one sequence less, because it was removed.
@@ -436,7 +452,11 @@ impl Fairness {
     }
 
     /// Panics unless the counts are those of the given sequences.
-    pub fn check(&self, sequences: impl Iterator<Item = SequenceCounts>) {
+    pub fn check(&self, sequences: &[SequenceCounts]) {
+        self.check_level(sequences, false);
+    }
+
+    fn check_level(&self, sequences: &[SequenceCounts], is_adapter: bool) {
         let mut counted = BTreeMap::new();
         for sequence in sequences {
             let (sequences, waiting, new, running, pending, reserved) =
@@ -457,6 +477,9 @@ impl Fairness {
             num_debts += usize::from(tenant.num_sequences == 0);
             assert_eq!(tenant.num_sequences == 0, self.debts.contains(&(tenant.counter, key)), "debts");
             assert_eq!(self.by_name.get(&tenant.name), Some(&key), "a tenant is found by its name");
+            let own = sequences.iter().filter(|sequence| sequence.tenant == key && !is_adapter);
+            let by_adapter = own.map(|&counts| SequenceCounts { tenant: counts.adapter, ..counts });
+            tenant.adapters.check_level(&by_adapter.collect::<Vec<_>>(), true);
         }
         assert!(counted.is_empty(), "a sequence's tenant is known");
         assert!(num_debts == self.debts.len() && num_debts <= MAX_DEBTS, "debts are bounded");

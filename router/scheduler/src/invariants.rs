@@ -25,19 +25,21 @@ struct Counts {
 
 /// Panics where counts, lists and the KV index disagree.
 pub(crate) fn check(config: &SchedulerConfig, sequences: &Sequences, lanes: &[Lane]) {
-    sequences.tenants().check(sequences.iter().map(|(key, sequence)| {
+    let counts = sequences.iter().map(|(key, sequence)| {
         let shards = lanes.iter().filter_map(|lane| lane.shard.as_ref());
         let steps = shards.flat_map(|shard| shard.steps.iter());
         let chunks = steps.flat_map(|step| &step.chunks).filter(|chunk| chunk.key == key);
         SequenceCounts {
             tenant: sequence.tenant,
+            adapter: sequence.adapter,
             waits: sequence.run.is_none(),
             is_new: sequence.first_start.is_none(),
             runs: sequence.is_running(),
             num_unpaid_tokens: if sequence.is_running() { sequence.num_unpaid() } else { 0 },
             reserved: chunks.map(|chunk| chunk.cost).sum(),
         }
-    }));
+    });
+    sequences.tenants().check(&counts.collect::<Vec<_>>());
     check_queue(sequences);
     lanes.iter().for_each(|lane| check_lane(config, sequences, lane));
     let runs =

@@ -6,8 +6,8 @@
 //! re-exports; modules that are public besides are parts whose contracts hold by themselves.
 //!
 //! Expired requests are removed first. The others are chosen by [`Priority`], then by tenant, starting with the one
-//! that has been served least by its weight (`fairness.rs`), then by age, where a cached prefix counts as some age. A
-//! request that shares a prefix which another one is computing waits for it.
+//! that has been served least by its weight (`fairness.rs`), then by the tenant's adapter, likewise, then by age, where
+//! a cached prefix counts as some age. A request that shares a prefix which another one is computing waits for it.
 //!
 //! Modules use only modules above them in this list:
 //!

@@ -23,7 +23,9 @@ impl Outbox {
         self.restores.push(restore);
     }
 
+    /// Takes the place of what was to happen to the slot.
     pub(crate) fn load_adapter(&mut self, load: AdapterLoad) {
+        self.adapter_loads.retain(|other| other.slot != load.slot);
         self.adapter_loads.push(load);
     }
 

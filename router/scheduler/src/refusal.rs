@@ -104,7 +104,7 @@ fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
 
 /// What is wrong with the adapter of a request, if anything is.
 fn adapter_problem(request: &SequenceRequest) -> Option<&'static str> {
-    let adapter = request.adapter.as_ref();
+    let adapter = request.adapter.as_deref();
     // Otherwise it could hit blocks that were computed without the adapter.
     if adapter.map(AdapterUse::salt_hash) != request.salt.adapter {
         return Some("the salt is not that of the adapter");
@@ -119,12 +119,11 @@ fn misfit(parts: &Lifecycle<'_>, request: &SequenceRequest) -> Option<RejectReas
     let num_prompt_tokens = request.token_ids.len() as u32;
     let mut misfits = Vec::new();
     for shard in parts.lanes().filter_map(|lane| lane.shard.as_ref()) {
-        let has_adapter = request.adapter.is_some();
         misfits.push(shard.misfit(
             highest_token_id,
             num_prompt_tokens,
             request.max_new_tokens,
-            has_adapter,
+            request.adapter.as_deref(),
         )?);
     }
     clearest(misfits.into_iter())

@@ -34,6 +34,8 @@ pub struct Sequence {
     /// The highest token id of the prompt.
     pub highest_token_id: u32,
     pub tenant: TenantKey,
+    /// Its adapter among those of the tenant.
+    pub adapter: TenantKey,
     /// Leading tokens of the prompt that cost nothing more, because the tenant was charged for them or they were cached
     /// when the sequence was admitted.
     pub num_paid: u32,
@@ -117,7 +119,7 @@ pub struct FirstStart {
     pub cached_tokens: u32,
 }
 
-/// A place among the sequences of one tenant in one class. The lowest goes first.
+/// A place among the sequences of one tenant and adapter in one class. The lowest goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The time of arrival in milliseconds, later the less of the prompt is cached. The shift is bounded, so age wins
@@ -132,6 +134,7 @@ pub struct Place {
 pub struct Rank {
     pub priority: Priority,
     pub tenant: TenantKey,
+    pub adapter: TenantKey,
     pub place: Place,
     /// When it began to wait in this class.
     pub since: Millis,
@@ -159,7 +162,7 @@ pub struct Wait {
     pub num_readable_tokens: u32,
     /// When a lane with room first left it to another one, since it began to wait.
     pub passed_at: Option<Millis>,
-    /// When a lane first passed it over because no slot was free for its adapter.
+    /// When a lane first passed it over because its adapter had no room.
     pub slot_since: Option<Millis>,
     /// The lane to which another one left it last.
     pub left_to: Option<LaneId>,
@@ -274,13 +277,19 @@ pub struct Waiter {
 
 impl Sequence {
     /// Called when a request is submitted and not refused.
-    pub fn new(mut request: SequenceRequest, tenant: TenantKey, submitted_at: Millis, arrival: u64) -> Self {
+    pub fn new(
+        mut request: SequenceRequest,
+        [tenant, adapter]: [TenantKey; 2],
+        submitted_at: Millis,
+        arrival: u64,
+    ) -> Self {
         let tokens = std::mem::take(&mut request.token_ids);
         Self {
             num_prompt_tokens: tokens.len() as u32,
             highest_token_id: tokens.iter().copied().max().unwrap_or(0),
             tokens,
             tenant,
+            adapter,
             num_paid: 0,
             pinned: None,
             num_scored: 0,

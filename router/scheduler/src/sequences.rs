@@ -11,7 +11,7 @@ use trunkline_draft::Draft;
 use crate::config::{SchedulerConfig, TenantWeight};
 use crate::consumption::Consumption;
 use crate::event::{Millis, Priority, SequenceId, SequenceRequest};
-use crate::fairness::{Fairness, PROMPT_TOKEN_COST};
+use crate::fairness::{Fairness, PROMPT_TOKEN_COST, TenantKey};
 use crate::queue::Queue;
 use crate::recents::Recents;
 use crate::sequence::{Place, Rank, Sequence, SequenceKey, Wait, Waiter};
@@ -56,12 +56,14 @@ impl Sequences {
     /// Adds a sequence, which does not wait yet: see [`Sequences::enter_queue`].
     pub(crate) fn insert(&mut self, request: SequenceRequest, now: Millis) -> SequenceKey {
         let tenant = self.tenants.enter(request.salt.tenant());
-        let sequence = Sequence::new(request, tenant, now, self.next_arrival);
+        let adapters = self.tenants.adapters_mut(tenant);
+        let adapter = adapters.enter(request.adapter.as_ref().map(|adapter| &*adapter.name));
+        let sequence = Sequence::new(request, [tenant, adapter], now, self.next_arrival);
         self.next_arrival += 1;
         let deadline = sequence.request.deadline;
         let key = self.map.insert(sequence);
         self.deadlines.extend(deadline.map(|deadline| (deadline, key)));
-        self.tenants.lift(tenant);
+        self.count(key, Fairness::lift);
         if self.tenants.has_others(tenant) {
             self.shared_until = now.plus(SHARED_FOR_MS);
         }
@@ -71,6 +73,7 @@ impl Sequences {
     /// Removes a sequence that neither waits nor runs.
     pub(crate) fn remove(&mut self, key: SequenceKey) -> Sequence {
         let sequence = self.map.remove(key);
+        self.tenants.adapters_mut(sequence.tenant).leave(sequence.adapter);
         self.tenants.leave(sequence.tenant);
         if let Some(deadline) = sequence.request.deadline {
             self.deadlines.remove(&(deadline, key));
@@ -89,8 +92,9 @@ impl Sequences {
             effective_ms: sequence.submitted_at.0.saturating_add(window_ms - credit_ms as u64),
             arrival: sequence.arrival,
         };
-        let (priority, tenant, since) = (sequence.request.priority, sequence.tenant, sequence.waiting_since);
-        let rank = Rank { priority, tenant, place, since };
+        let Sequence { tenant, adapter, waiting_since: since, .. } = *sequence;
+        let priority = sequence.request.priority;
+        let rank = Rank { priority, tenant, adapter, place, since };
         let num_uncached_tokens = num_tokens - num_cached;
         let Wait { passed_at, slot_since, .. } = sequence.wait;
         sequence.wait = Wait {
@@ -105,8 +109,8 @@ impl Sequences {
             self.suspects.insert((priority, sequence.arrival, key));
         }
         let is_new = sequence.first_start.is_none();
-        self.tenants.begin_waiting(tenant, is_new, num_uncached_tokens);
-        self.queue.enter(rank, self.tenants.rank(tenant), key, is_new, num_uncached_tokens);
+        self.count(key, |of, part| of.begin_waiting(part, is_new, num_uncached_tokens));
+        self.queue.enter(rank, &self.tenants, key, is_new, num_uncached_tokens);
     }
 
     /// Takes a waiting sequence out of the queue.
@@ -116,7 +120,7 @@ impl Sequences {
         let wait = std::mem::take(&mut sequence.wait);
         (sequence.wait.passed_at, sequence.wait.slot_since) = (wait.passed_at, wait.slot_since);
         let is_new = sequence.first_start.is_none();
-        self.tenants.end_waiting(sequence.tenant, is_new, wait.num_uncached_tokens);
+        self.count(key, |of, part| of.end_waiting(part, is_new, wait.num_uncached_tokens));
         self.queue.leave(wait.rank, is_new, wait.num_uncached_tokens);
         if let Some(other) = wait.parked_on
             && let Some(run) = &mut self.map[other].run
@@ -161,14 +165,14 @@ impl Sequences {
     /// Counts a sequence as running, for its tenant and for the clients that should retry.
     pub(crate) fn begin_running(&mut self, key: SequenceKey) {
         self.num_retries_expected = self.num_retries_expected.saturating_sub(1);
-        let sequence = &self.map[key];
-        self.tenants.begin_running(sequence.tenant, sequence.num_unpaid());
+        let num_unpaid = self.map[key].num_unpaid();
+        self.count(key, |of, part| of.begin_running(part, num_unpaid));
     }
 
     /// Counts a sequence as running no more, because it gets no more chunks.
     pub(crate) fn end_running(&mut self, key: SequenceKey) {
-        let sequence = &self.map[key];
-        self.tenants.end_running(sequence.tenant, sequence.num_unpaid());
+        let num_unpaid = self.map[key].num_unpaid();
+        self.count(key, |of, part| of.end_running(part, num_unpaid));
     }
 
     /// Reserves the cost of a chunk that is about to be planned up to `end`. Returns the cost, for
@@ -177,12 +181,12 @@ impl Sequences {
         let sequence = &self.map[key];
         let num_unpaid = sequence.num_unpaid();
         let num_left = sequence.num_prompt_tokens.saturating_sub(end).min(num_unpaid);
-        self.tenants.reserve(sequence.tenant, num_unpaid - num_left, num_samples)
+        self.count(key, |of, part| of.reserve(part, num_unpaid - num_left, num_samples))
     }
 
     /// Releases the reserved cost of a chunk.
     pub(crate) fn release_cost(&mut self, key: SequenceKey, cost: u64) {
-        self.tenants.release(self.map[key].tenant, cost);
+        self.count(key, |of, part| of.release(part, cost));
     }
 
     /// Charges a sequence's tenant for its computed prompt up to `end`, except for the tokens that are paid for
@@ -192,14 +196,21 @@ impl Sequences {
         let num_paid = end.min(sequence.num_prompt_tokens);
         if num_paid > sequence.num_paid {
             let cost = u64::from(num_paid - sequence.num_paid) * PROMPT_TOKEN_COST;
-            self.tenants.charge(sequence.tenant, cost);
             sequence.num_paid = num_paid;
+            self.charge(key, cost);
         }
     }
 
     /// Charges a sequence's tenant.
     pub(crate) fn charge(&mut self, key: SequenceKey, cost: u64) {
-        self.tenants.charge(self.map[key].tenant, cost);
+        self.count(key, |of, part| of.charge(part, cost));
+    }
+
+    /// Counts something for a sequence's tenant, and for the adapter among those of the tenant.
+    fn count<T>(&mut self, key: SequenceKey, count: impl Fn(&mut Fairness, TenantKey) -> T) -> T {
+        let Sequence { tenant, adapter, .. } = self.map[key];
+        count(self.tenants.adapters_mut(tenant), adapter);
+        count(&mut self.tenants, tenant)
     }
 
     /// Tells a sequence's drafter of a token of the output.

@@ -6,7 +6,7 @@ use trunkline_kv::{BlockTable, KvCache, PrefixHit, StoreIndex, StorePins};
 
 use crate::adapters::Adapters;
 use crate::config::SchedulerConfig;
-use crate::event::{RejectReason, ShardLimits, StoreContents};
+use crate::event::{AdapterUse, RejectReason, ShardLimits, StoreContents};
 use crate::in_flight::StepsInFlight;
 use crate::message_size::{MAX_SEQUENCE_TOKENS, max_step_sequences};
 use crate::outbox::Outbox;
@@ -54,7 +54,7 @@ impl Shard {
         kv.set_shares(&config.shares);
         kv.set_max_pinned_blocks(config.max_pinned_blocks(limits.num_blocks));
         let (steps, outbox, restores) = (StepsInFlight::default(), Outbox::default(), Restores::default());
-        let adapters = Adapters::new(limits.num_adapter_slots);
+        let adapters = Adapters::new(limits.num_adapter_slots, limits.adapter_bytes);
         Self { limits, kv, steps, outbox, restores, adapters, num_store_failures: 0 }
     }
 
@@ -78,9 +78,9 @@ impl Shard {
         highest_token_id: u32,
         num_prompt_tokens: u32,
         max_new_tokens: u32,
-        has_adapter: bool,
+        adapter: Option<&AdapterUse>,
     ) -> Option<RejectReason> {
-        if has_adapter && self.limits.num_adapter_slots == 0 {
+        if adapter.is_some() && self.limits.num_adapter_slots == 0 {
             return Some(RejectReason::NoAdapters);
         }
         let pool_tokens = u64::from(self.limits.num_blocks) * u64::from(self.limits.block_size);
@@ -92,16 +92,23 @@ impl Shard {
                 max_total_tokens,
             });
         }
-        let vocab_size = self.limits.vocab_size;
-        (highest_token_id >= vocab_size).then(|| RejectReason::Invalid {
-            message: format!("the prompt has a token that is not below the vocabulary of {vocab_size}"),
+        let ShardLimits { vocab_size, adapter_bytes, .. } = self.limits;
+        if highest_token_id >= vocab_size {
+            let message = format!("the prompt has a token that is not below the vocabulary of {vocab_size}");
+            return Some(RejectReason::Invalid { message });
+        }
+        let num_bytes = adapter.map_or(0, |adapter| adapter.num_bytes);
+        (num_bytes > adapter_bytes).then(|| RejectReason::Invalid {
+            message: format!(
+                "its adapter takes {num_bytes} bytes, but adapters have only {adapter_bytes} bytes"
+            ),
         })
     }
 
     /// Why a sequence can never run on this shard, if it cannot.
     pub(crate) fn misfit_of(&self, sequence: &Sequence) -> Option<RejectReason> {
         let &Sequence { highest_token_id, num_prompt_tokens, ref request, .. } = sequence;
-        self.misfit(highest_token_id, num_prompt_tokens, request.max_new_tokens, request.adapter.is_some())
+        self.misfit(highest_token_id, num_prompt_tokens, request.max_new_tokens, request.adapter.as_deref())
     }
 
     /// Returns true if a sequence can run on this shard, and go on there with the same numbers.

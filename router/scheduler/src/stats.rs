@@ -114,9 +114,9 @@ pub struct Stats {
     pub adapter_loads: u64,
     /// Counter: loads of adapters that failed.
     pub adapter_load_failures: u64,
-    /// Counter: loaded adapters whose slot another one took.
+    /// Counter: loaded adapters that gave others their room.
     pub adapter_evictions: u64,
-    /// Counter: sequences that had to wait because no slot was free for their adapter.
+    /// Counter: sequences that had to wait because their adapter had no room.
     pub adapter_waits: u64,
     /// Counter: rejections with `RejectReason::QueueFull` or `QueueShared`.
     pub rejected_queue_full: u64,

@@ -285,6 +285,7 @@ impl ShardService for Service {
             max_draft_tokens: self.plan.max_draft_tokens,
             max_own_drafts: 0,
             num_adapter_slots: self.plan.num_adapter_slots,
+            adapter_bytes: u64::MAX,
             pooling: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.pooling.into()),
             vector_size: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.size),
             labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),
@@ -406,7 +407,12 @@ async fn serve_steps(
             tokio::spawn(restore_late(plan.reads.clone(), store.clone(), hung, results.clone()));
         }
         let restores = store.as_ref().map(|store| store.restore(&at_once));
-        let adapters: Vec<_> = step.adapter_loads.iter().map(|load| plan.adapters.load(load)).collect();
+        let adapters: Vec<_> = step
+            .adapter_loads
+            .iter()
+            .filter(|load| !load.path.is_empty())
+            .map(|load| plan.adapters.load(load))
+            .collect();
         let chunks = step.chunks.iter().map(|chunk| chunk.sequence_id).collect::<Vec<_>>();
         let (result, stores) = run_step(&plan, store.as_deref(), &mut sequences, step);
         let is_poison = |id| plan.poison.is_some_and(|token| sequences[id].prompt().contains(&token));

@@ -346,6 +346,9 @@ async fn a_folder_has_adapters_that_come_and_go() {
     }
     router.post(CHAT, &chat("b")).await.ok();
     assert_eq!(router.shard().last_start().root_key, root(Some((&source("b.gguf"), 8)), 1.0));
+    let by_place = json!({"lora": [{"id": 0, "scale": 0.5}, {"id": 1, "scale": 0.0}]});
+    assert_eq!(router.post(CHAT, &with(chat("test/model"), by_place)).await.ok()["model"], "a");
+    assert_eq!(router.shard().last_start().root_key, root(Some((&source("a"), 8)), 0.5));
     std::fs::create_dir(path("c")).unwrap();
     router.post(CHAT, &chat("c")).await.ok();
     std::fs::remove_file(path("b.gguf")).unwrap();

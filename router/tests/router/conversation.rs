@@ -156,7 +156,8 @@ message! { DescribeResponse: contract_version, architecture, vocab_size, num_lay
 max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_step_tokens, max_step_sequences,
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
 bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts, pooling, vector_size,
-labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores, num_adapter_slots }
+labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores, num_adapter_slots,
+adapter_bytes }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {

@@ -6,6 +6,8 @@ from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenA
 from trunkline_server.errors import ModelNotFound
 
 HASH = bytes(range(32))
+# Of an adapter in a slot.
+ADAPTER_BYTES = 64
 
 
 class FakeLoader:
@@ -17,10 +19,11 @@ class FakeLoader:
     def open(self, source: str) -> OpenAdapterResponse:
         if problem := self._problem(source):
             raise ModelNotFound(problem)
-        return OpenAdapterResponse(path=source, content_hash=HASH, num_bytes=64, rank=4)
+        return OpenAdapterResponse(path=source, content_hash=HASH, num_bytes=ADAPTER_BYTES, rank=4)
 
     def begin(self, load: AdapterLoad) -> None:
-        self._outcomes.append(AdapterOutcome(slot=load.slot, problem=self._problem(load.path)))
+        if load.path:
+            self._outcomes.append(AdapterOutcome(slot=load.slot, problem=self._problem(load.path)))
 
     def take_outcomes(self) -> list[AdapterOutcome]:
         outcomes, self._outcomes = self._outcomes, []

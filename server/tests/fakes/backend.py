@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.fakes.adapters import ADAPTER_BYTES
 from tests.fakes.store import NUM_SLOTS, FakeStore, block_key
 from tests.plans import changed
 from trunkline_server._proto.shard_pb2 import (
@@ -93,6 +94,7 @@ class FakeBackend:
             max_draft_tokens=max_draft_tokens,
             max_own_drafts=max_own_drafts,
             num_adapter_slots=num_adapter_slots,
+            adapter_bytes=num_adapter_slots * ADAPTER_BYTES,
         )
         self.on_step = on_step
         self.num_resets = 0

@@ -13,9 +13,12 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trunkline_server import cli
+from trunkline_server import cli, hub
+from trunkline_server.errors import UserError
 
 LIBRARY = "huggingface_hub"
+# The command that no user has.
+ADAPTER = "adapter"
 
 
 def _run(commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
@@ -23,9 +26,19 @@ def _run(commands: Sequence[Sequence[str]]) -> list[tuple[int, str, str]]:
     for arguments in commands:
         output, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-            code = cli.main(arguments)
+            code = _find_adapter(arguments[1]) if arguments[0] == ADAPTER else cli.main(arguments)
         results.append((code, output.getvalue(), errors.getvalue()))
     return results
+
+
+def _find_adapter(source: str) -> int:
+    """Finds an adapter as a shard does, and prints its path."""
+    try:
+        print(hub.resolve_adapter(source))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def _in_child(environment: dict[str, str], commands: Sequence[Sequence[str]]) -> None:

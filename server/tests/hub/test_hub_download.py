@@ -16,6 +16,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 from tests.hub.fake_hub import COMMIT, VALID_TOKEN, Hub, Repository, serve
+from tests.hub.resolver import ADAPTER
 from trunkline_server import hub as hub_module
 from trunkline_server.errors import InvalidArgument
 
@@ -36,6 +37,10 @@ SAFETENSORS_FILES = {
     "README.md": b"# model",
 }
 GGUF_FILES = {"README.md": b"#", "m-Q4_0.gguf": b"four", "m-Q8_0.gguf": b"eight"}
+ADAPTER_FILES = {
+    "adapter_config.json": b"{}", "adapter_model.safetensors": b"factors", "adapter_model.bin": b"a pickle",
+    "optimizer.pt": b"a pickle", "tokenizer.json": b"{}",
+}  # fmt: skip
 # One of two models is in two files.
 SPLIT_FILES = {
     "Q8_0/m-Q8_0-00001-of-00002.gguf": b"one", "Q8_0/m-Q8_0-00002-of-00002.gguf": b"two", "m-Q4_K_M.gguf": b"four",
@@ -54,6 +59,8 @@ def hub() -> Iterator[Hub]:
         "org/gated": Repository(SAFETENSORS_FILES, is_gated=True),
         "org/pickle": Repository({"config.json": b"{}", "pytorch_model.bin": b"a pickle"}),
         "org/data": Repository({"data.csv": b"1,2"}),
+        "org/adapter": Repository(ADAPTER_FILES),
+        "org/private-adapter": Repository(ADAPTER_FILES, is_private=True),
         "org/escaping": Repository({f"{'../' * 6}escaped.gguf": b"one"}),
     }
     with serve(Hub(repositories)) as hub:
@@ -257,6 +264,32 @@ def test_a_divided_gguf_model_is_one_model(resolve: Resolve, hub: Hub) -> None:
     # Many models stand for that of Q4_K_M, as in llama.cpp.
     assert Path(default["path"]).name == "m-Q4_K_M.gguf"
     assert "mmproj-F16.gguf" not in fetched(hub)
+
+
+def test_an_adapter_is_two_files_which_are_downloaded_once(resolve: Resolve, hub: Hub) -> None:
+    def find(*names: str, **environment: str) -> list[tuple[int, str, str]]:
+        commands = ([ADAPTER, name] for name in names)
+        return resolve.run(*commands, HF_HUB_DISABLE_PROGRESS_BARS="1", **environment)
+
+    ((code, output, errors),) = find("org/adapter")
+    assert code == 0, errors
+    names = ("adapter_config.json", "adapter_model.safetensors")
+    found = {path.name: path.read_bytes() for path in Path(output.strip()).iterdir()}
+    assert found == {name: ADAPTER_FILES[name] for name in names}
+    hub.requests.clear()
+    assert find("org/adapter") == [(0, output, "")]
+    assert fetched(hub) == []
+    assert find("org/adapter", HF_HUB_OFFLINE="1") == [(0, output, "")]
+    problems = {
+        "org/absent": "the Hub has no repository `org/absent`",
+        "org/private-adapter": "or you have no access to it",
+        "org/adapter:x.gguf": "adapter `org/adapter:x.gguf` does not exist",
+    }
+    for (code, output, errors), problem in zip(find(*problems), problems.values(), strict=True):
+        assert (code, output) == (2, "")
+        assert problem in errors
+    ((code, _, errors),) = find("org/private-adapter", HF_TOKEN=VALID_TOKEN)
+    assert code == 0, errors
 
 
 def test_refusals_are_one_line(resolve: Resolve) -> None:

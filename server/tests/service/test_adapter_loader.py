@@ -15,7 +15,7 @@ from tests.models.tiny import TinyModel
 from tests.plans import new_chunk
 from tests.running import DEADLINE_S
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse, StepPlan
-from trunkline_server.adapter_loader import AdapterLoader
+from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.engine import Engine
 from trunkline_server.errors import InvalidArgument, ModelNotFound, PlanError
@@ -28,7 +28,8 @@ class Shard:
     def __init__(self, backend: CpuBackend, model: TinyModel) -> None:
         assert backend.adapters is not None
         self.engine = Engine(backend, vocab_size=model.config["vocab_size"])
-        self.loader = AdapterLoader(backend.adapters, config_of(model), MAX_RANK, self.engine.wake)
+        limits = AdapterLimits(MAX_RANK, backend.info.adapter_bytes)
+        self.loader = AdapterLoader(backend.adapters, config_of(model), limits, self.engine.wake)
         self.engine.load_adapters_with(self.loader)
         self.step_id = 0
 
@@ -93,6 +94,31 @@ def test_a_new_stream_hears_of_no_earlier_load(shard: Shard, model: TinyModel, t
     shard.step_id = 0
     is_packed.set()
     assert shard.load(2, opened) == AdapterOutcome(slot=2)
+
+
+def test_an_adapter_with_no_room_is_refused_and_the_bytes_of_others_bound_theirs(
+    shard: Shard, model: TinyModel, tmp_path: Path
+) -> None:
+    folder = save_peft(tmp_path / "adapter", pairs_of(model))
+    limits, shapes = shard.loader._limits, modules_of(model).values()
+    num_bytes = shard.loader.open(str(folder)).num_bytes
+    # Rows and columns of rank 4 in f32, which the kernels pad.
+    least = sum(4 * 4 * sum(shape) for shape in shapes)
+    assert least <= num_bytes <= limits.num_bytes / NUM_SLOTS
+    shard.loader._limits = AdapterLimits(MAX_RANK, num_bytes - 1)
+    with pytest.raises(InvalidArgument, match=f"takes {num_bytes} bytes, but .* only {num_bytes - 1} bytes together"):
+        shard.loader.open(str(folder))
+
+
+def test_a_slot_is_emptied_without_an_outcome(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    opened = shard.loader.open(str(save_peft(tmp_path / "adapter", pairs_of(model))))
+    assert shard.load(1, opened).problem == ""
+    shard.engine.step(shard.plan(adapter_loads=[AdapterLoad(slot=1)]))
+    chunk = new_chunk(7, 0, 5, [0], sample=True)
+    result = shard.engine.step(shard.plan(starts=[start(7, 1, prompt=[5, 9, 2, 17, 3])], chunks=[chunk]))
+    assert "slot 1 has no adapter" in result.sequences[0].error.message
+    assert shard.load(2, opened).problem == ""
+    assert shard.engine.take_transfers() is None
 
 
 def test_a_source_that_is_no_adapter_is_refused(shard: Shard, model: TinyModel, tmp_path: Path) -> None:

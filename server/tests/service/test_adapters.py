@@ -15,7 +15,8 @@ from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, StepP
 
 def test_an_adapter_is_opened_or_refused_with_the_reason(socket_folder: Path) -> None:
     with serve(FakeBackend(num_adapter_slots=2), socket_folder / "s"), Client(socket_folder / "s") as client:
-        assert client.describe().num_adapter_slots == 2
+        described = client.describe()
+        assert (described.num_adapter_slots, described.adapter_bytes) == (2, 128)
         opened = client.open_adapter("/adapters/known")
         assert (opened.path, opened.content_hash, opened.rank) == ("/adapters/known", HASH, 4)
         with pytest.raises(grpc.RpcError) as refused:
@@ -37,7 +38,8 @@ def test_loads_are_answered_while_no_step_runs(socket_folder: Path) -> None:
         stream = client.open()
         paths = {2: "/adapters/known", 1: "/no"}
         loads = [AdapterLoad(slot=slot, path=path, content_hash=HASH) for slot, path in paths.items()]
-        stream.send(StepPlan(step_id=1, adapter_loads=loads))
+        stream.send(StepPlan(step_id=1, adapter_loads=[AdapterLoad(slot=1), AdapterLoad(slot=2)]))
+        stream.send(StepPlan(step_id=2, adapter_loads=loads))
         outcomes: list[AdapterOutcome] = []
         while len(outcomes) < 2:
             response = stream.response()
@@ -51,7 +53,8 @@ def test_loads_are_answered_while_no_step_runs(socket_folder: Path) -> None:
     [
         ([AdapterLoad(slot=3, content_hash=HASH)], r"slots \[3\], expected different ones from 1 to 2"),
         ([AdapterLoad(slot=1, content_hash=HASH)] * 2, r"slots \[1, 1\], expected different ones"),
-        ([AdapterLoad(slot=1, content_hash=b"x")], "a hash of 1 bytes, expected 32"),
+        ([AdapterLoad(slot=1, path="/a", content_hash=b"x")], "adapter `/a` with a hash of 1 bytes, expected 32"),
+        ([AdapterLoad(slot=1, content_hash=HASH)], "a hash of 32 bytes, expected 0"),
     ],
 )
 def test_impossible_loads_end_the_stream(loads: list[AdapterLoad], problem: str, socket_folder: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_stale_socket_is_replaced_and_removed_at_the_end(socket_folder: Path) 
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
     with serve(FakeBackend(), path), Client(path) as client:
-        assert client.describe().contract_version == 12
+        assert client.describe().contract_version == 13
     assert not path.exists()
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from trunkline_server.adapters.adapter import Factors
+    from trunkline_server.adapters.adapter import Adapter, Factors
 
 INVALID_PLAN = SEQUENCE_ERROR_CODE_INVALID_PLAN
 NOT_FINITE = SEQUENCE_ERROR_CODE_NOT_FINITE
@@ -107,6 +107,8 @@ class BackendInfo:
     max_own_drafts: int = 0
     # Adapters that can be loaded at once; 0 if the backend takes none.
     num_adapter_slots: int = 0
+    # The bytes that they may take together, as `AdapterSlots.num_bytes` counts them.
+    adapter_bytes: int = 0
 
     @property
     def pool_bytes(self) -> int:
@@ -159,6 +161,10 @@ class PackedAdapter(Protocol):
 class AdapterSlots(Protocol):
     """The part of a backend that holds loaded adapters, in slots that are numbered from 1."""
 
+    def num_bytes(self, adapter: Adapter) -> int:
+        """Returns the bytes that an adapter takes in a slot, at most. May be called from any thread."""
+        ...
+
     def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
         """Prepares an adapter beside the steps, by the names of weights. May be called from any thread."""
         ...
@@ -175,7 +181,10 @@ class Adapters(Protocol):
         ...
 
     def begin(self, load: AdapterLoad) -> None:
-        """Empties a slot and begins to load an adapter into it. Raises ValueError if a sequence uses the slot."""
+        """Empties a slot and begins to load an adapter into it, if there is a path.
+
+        Raises ValueError if a sequence uses the slot.
+        """
 
     def take_outcomes(self) -> list[AdapterOutcome]:
         """Puts the adapters that are loaded into their slots. Called only between steps."""

@@ -74,6 +74,7 @@ async fn render<C: Call>(
     let scope = Scope::new(app, admitted.arrival, admitted.shard);
     let read = move |scope: &Scope, body: &[u8]| pipeline::check(scope, parse(body)?);
     let (scope, checked) = pipeline::read_body(scope, body, read).await?;
+    let checked = checked.choose_scaled(&scope).await?;
     let model = checked.params.model().to_owned();
     let requests = pipeline::tokenize(&scope, checked).await?;
     let mut memory = app.admission.answer_memory(&scope.arrival.caller);

@@ -44,6 +44,8 @@ pub struct ShardInfo {
     pub reads_other_stores: bool,
     /// The adapters that the shard can have loaded at once; 0 if it takes none.
     pub num_adapter_slots: u32,
+    /// The bytes that loaded adapters may take together.
+    pub adapter_bytes: u64,
     /// The vectors that the model makes, if it makes any.
     pub vectors: Option<Vectors>,
     /// False if the model has no output head and generates nothing.
@@ -125,6 +127,7 @@ impl ShardInfo {
                 .then(|| PathBuf::from(describe.store_folder)),
             reads_other_stores: describe.reads_other_stores,
             num_adapter_slots: describe.num_adapter_slots,
+            adapter_bytes: describe.adapter_bytes,
             vectors,
             generates: !describe.only_pools,
         })
@@ -190,6 +193,7 @@ impl ShardInfo {
             max_draft_tokens: self.max_draft_tokens,
             max_own_drafts: self.max_own_drafts,
             num_adapter_slots: self.num_adapter_slots,
+            adapter_bytes: self.adapter_bytes,
         }
     }
 

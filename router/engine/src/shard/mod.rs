@@ -20,7 +20,7 @@ pub use masks::{NAMES as MASK_NAMES, NamedMasks};
 pub use store::stored_blocks_from_proto;
 
 /// The contract version that this build speaks.
-pub const CONTRACT_VERSION: u32 = 12;
+pub const CONTRACT_VERSION: u32 = 13;
 
 /// The state of the connection to the shard.
 #[derive(Debug, Clone, Default)]

@@ -11,6 +11,7 @@ use super::{Adapter, Adapters};
 use crate::model::Model;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
+use trunkline_engine::shard::OpenedAdapter;
 
 /// The largest factor of an adapter, in either direction.
 const MAX_SCALE: f32 = 100.0;
@@ -61,9 +62,10 @@ impl Chosen {
     ) -> Result<(), ApiError> {
         let opened = adapters.open(&self.adapter).await.map_err(|not_open| not_open.error(&self.adapter))?;
         sequence.salt.adapter = Some(opened.content_hash.scaled(self.scale));
-        let (path, content_hash) = (opened.path.clone(), opened.content_hash);
-        let name = self.adapter.name.clone();
-        sequence.adapter = Some(AdapterUse { name, path, content_hash, scale: self.scale });
+        let OpenedAdapter { ref path, content_hash, num_bytes, .. } = *opened;
+        let (name, path) = (self.adapter.name.clone(), path.clone());
+        sequence.adapter =
+            Some(Arc::new(AdapterUse { name, path, content_hash, num_bytes, scale: self.scale }));
         Ok(())
     }
 
@@ -91,7 +93,8 @@ impl PartialEq for Chosen {
 }
 
 impl Adapters {
-    /// Returns the adapter that a request names, or `None` for the model alone.
+    /// Returns the adapter that a request names, or `None` for the model alone. [`Self::choose_scaled`] takes the field
+    /// `lora` into account.
     pub fn choose(
         &self,
         model: &Model,
@@ -100,21 +103,29 @@ impl Adapters {
     ) -> Result<Option<Chosen>, ApiError> {
         let by_model = self.by_name(model, caller, named.model)?;
         let by_id = self.by_name(model, caller, named.adapter_id)?;
-        let by_lora = self.by_scales(caller, named.lora)?;
-        let mut chosen: Option<Chosen> = None;
-        for (field, next) in [("model", by_model), ("adapter_id", by_id), ("lora", by_lora)] {
-            let Some(next) = next else { continue };
-            if chosen.as_ref().is_some_and(|chosen| !Arc::ptr_eq(&chosen.adapter, &next.adapter)) {
-                let problem = "names another adapter than `model` or `adapter_id`; hint: name only one";
-                return Err(ApiError::value(field, problem));
-            }
-            // The answer has the name of the first field, and `lora` alone has a scale.
-            chosen = Some(Chosen { shown: chosen.map_or(next.shown, |chosen| chosen.shown), ..next });
-        }
+        let chosen = joined(by_model, by_id, "adapter_id")?;
         if chosen.is_some() && !self.has_slots() {
             return Err(ApiError::NoAdapters);
         }
         Ok(chosen)
+    }
+
+    /// Returns the adapter that llama.cpp's field `lora` names, or else the one that was chosen by name.
+    pub async fn choose_scaled(
+        self: &Arc<Self>,
+        caller: &Caller,
+        scales: Vec<LoraScale>,
+        by_name: Option<Chosen>,
+    ) -> Result<Option<Chosen>, ApiError> {
+        if scales.is_empty() {
+            return Ok(by_name);
+        }
+        if !self.has_slots() {
+            return Err(ApiError::NoAdapters);
+        }
+        let caller = caller.clone();
+        let by_lora = self.look(move |adapters| adapters.by_scales(&caller, &scales)).await?;
+        joined(by_name, by_lora, "lora")
     }
 
     /// Finds `NAME` or `MODEL:NAME`.
@@ -137,12 +148,6 @@ impl Adapters {
     }
 
     fn by_scales(&self, caller: &Caller, scales: &[LoraScale]) -> Result<Option<Chosen>, ApiError> {
-        if scales.is_empty() {
-            return Ok(None);
-        }
-        if !self.has_slots() {
-            return Err(ApiError::NoAdapters);
-        }
         let listed = self.list(caller);
         let mut chosen: Option<Chosen> = None;
         for (idx, LoraScale { id, scale }) in scales.iter().enumerate() {
@@ -174,4 +179,19 @@ impl Adapters {
         }
         Ok(chosen)
     }
+}
+
+/// Joins what a request names with what its next field names. The answer has the name of the first field, and `lora`,
+/// the last one, alone has a scale.
+fn joined(
+    chosen: Option<Chosen>,
+    next: Option<Chosen>,
+    field: &'static str,
+) -> Result<Option<Chosen>, ApiError> {
+    let Some(next) = next else { return Ok(chosen) };
+    if chosen.as_ref().is_some_and(|chosen| !Arc::ptr_eq(&chosen.adapter, &next.adapter)) {
+        let problem = "names another adapter than `model` or `adapter_id`; hint: name only one";
+        return Err(ApiError::value(field, problem));
+    }
+    Ok(Some(Chosen { shown: chosen.map_or(next.shown, |chosen| chosen.shown), ..next }))
 }

@@ -217,12 +217,18 @@ impl Adapters {
         if !self.has_slots() {
             return Vec::new();
         }
+        let caller = caller.clone();
+        self.look(move |adapters| adapters.list(&caller)).await
+    }
+
+    /// Runs `work`, which may read the folder, where it keeps no other request waiting.
+    async fn look<T: Send + 'static>(self: &Arc<Self>, work: impl FnOnce(&Self) -> T + Send + 'static) -> T {
         if self.folder.is_none() {
-            return self.list(caller);
+            return work(self);
         }
-        let (adapters, caller) = (self.clone(), caller.clone());
-        match tokio::task::spawn_blocking(move || adapters.list(&caller)).await {
-            Ok(listed) => listed,
+        let adapters = self.clone();
+        match tokio::task::spawn_blocking(move || work(&adapters)).await {
+            Ok(found) => found,
             // A panic is answered as one in the handler would be.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }

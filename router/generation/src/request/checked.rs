@@ -303,6 +303,11 @@ impl CheckedParams {
         Self { model, delivery: Delivery { adapter, ..self.delivery }, ..self }
     }
 
+    /// Returns the adapter of the request, if it names one.
+    pub fn adapter(&self) -> Option<&Chosen> {
+        self.delivery.adapter.as_ref()
+    }
+
     /// Opens the adapter, if there is one, before the request's deadline. Only then the request can be computed.
     pub async fn open_adapter(&mut self, adapters: &Arc<Adapters>) -> Result<(), ApiError> {
         let Delivery { adapter, deadline, .. } = &self.delivery;

@@ -21,5 +21,6 @@ pub fn shard_limits(
         max_draft_tokens: 0,
         max_own_drafts: 0,
         num_adapter_slots: 0,
+        adapter_bytes: 0,
     }
 }

@@ -1,18 +1,19 @@
 //! Several tenants: none is starved, service is by weight, and a flood leaves the others their time to the first token.
 //! Seeds are chosen as in `simulation.rs`.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::draw;
 use crate::sim::driver::{Driver, LIMITS};
 use crate::sim::rng::Rng;
-use crate::sim::scenario::{Arrival, Scenario, request, salt};
+use crate::sim::scenario::{Arrival, MAX_ADAPTER_BYTES, Scenario, adapter, request, salt};
 use crate::sim::shard::seed_of;
 use crate::sim::tenants::{Service, arrival, weights};
 use crate::sim::{Options, run};
 use crate::simulation::run_all;
 use trunkline_scheduler::{
-    LaneId, Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest, ShardLimits, Stats,
-    Update,
+    AdapterUse, LaneId, Millis, Priority, RejectReason, SchedulerConfig, SequenceId, SequenceRequest,
+    ShardLimits, Stats, Update,
 };
 
 #[test]
@@ -83,6 +84,7 @@ struct Tenants {
     open: BTreeMap<SequenceId, u64>,
     /// True if a lane had no step in flight in the last call of `step`.
     was_idle: bool,
+    are_adapters: bool,
 }
 
 /// The service that each tenant has got.
@@ -105,6 +107,8 @@ impl Tenants {
         let limits = ShardLimits {
             num_blocks: LIMITS.num_blocks / num_lanes,
             max_step_sequences: LIMITS.max_step_sequences / num_lanes,
+            num_adapter_slots: 100,
+            adapter_bytes: 100 * MAX_ADAPTER_BYTES,
             ..LIMITS
         };
         Self {
@@ -114,6 +118,21 @@ impl Tenants {
             waiting: BTreeMap::new(),
             open: BTreeMap::new(),
             was_idle: false,
+            are_adapters: false,
+        }
+    }
+
+    /// Adapters of a single tenant in their place.
+    fn of_adapters(num_lanes: u32) -> Self {
+        Self { are_adapters: true, ..Self::on_lanes(num_lanes, &[1], 2_048) }
+    }
+
+    /// Returns the adapter of the next request. The first tenant has a hundred.
+    fn adapter(&self, tenant: u64) -> Option<Arc<AdapterUse>> {
+        match tenant {
+            _ if self.are_adapters => (tenant > 1).then(|| adapter(tenant as u8, 1.0)),
+            1 => Some(adapter((self.num_submitted % 100 + 1) as u8, 1.0)),
+            _ => None,
         }
     }
 
@@ -121,7 +140,9 @@ impl Tenants {
         self.num_submitted += 1;
         let (num_tokens, num_new) = (rng.range(1, MAX_PROMPT), rng.range_u32(1, MAX_NEW));
         let mut asked = request(self.num_submitted * 10 + tenant, rng.tokens(num_tokens, 50), num_new);
-        (asked.salt, asked.priority) = (salt(tenant), priority);
+        (asked.salt, asked.priority) = (salt(if self.are_adapters { 1 } else { tenant }), priority);
+        asked.adapter = self.adapter(tenant);
+        asked.salt.adapter = asked.adapter.as_ref().map(|adapter| adapter.salt_hash());
         let id = asked.id;
         self.waiting.insert(id, (tenant, self.service.by_tenant.clone()));
         self.open.insert(id, tenant);
@@ -161,6 +182,7 @@ impl Tenants {
                 }
             }
             self.service.add(lane, &plan, |seed| seed % 10);
+            self.driver.load_at_once(lane, &plan);
         }
         self.driver.now = self.driver.now.plus(1);
         self.was_idle = false;
@@ -209,6 +231,86 @@ fn tenants_with_work_waiting_are_served_by_weight_and_the_device_is_never_idle()
             assert!(is_fair, "seed {seed}: weights {all:?}, service {:?}", tenants.service.by_tenant);
         }
     }
+}
+
+#[test]
+fn adapters_with_work_waiting_are_served_equally() {
+    let num_seeds = if draw::is_test_all() { 20 } else { 5 };
+    for (num_lanes, seed) in
+        [1, 2].into_iter().flat_map(|num_lanes| (0..num_seeds).map(move |seed| (num_lanes, seed)))
+    {
+        let mut rng = Rng::new(seed);
+        let mut adapters = Tenants::of_adapters(num_lanes);
+        while adapters.service.by_tenant.values().sum::<u64>() < 30_000 {
+            for adapter in 1..=NUM_TENANTS {
+                // The first one is the model alone, and the last one floods.
+                while adapters.num_open(adapter) < if adapter == NUM_TENANTS { 60 } else { 8 } {
+                    adapters.submit(&mut rng, adapter, Priority::Normal);
+                }
+            }
+            adapters.step();
+            let got = (1..=NUM_TENANTS).map(|adapter| adapters.service.of(adapter));
+            let (least, most) = (got.clone().min().unwrap_or(0), got.max().unwrap_or(0));
+            let all = &adapters.service.by_tenant;
+            assert!(most - least <= bound(&[1], 0), "seed {seed}: {all:?}");
+        }
+    }
+}
+
+#[test]
+fn no_adapter_waits_while_others_get_more_than_their_part() {
+    let num_seeds = if draw::is_test_all() { 60 } else { 15 };
+    let mut num_started = 0;
+    for (num_lanes, seed) in
+        [1, 2].into_iter().flat_map(|num_lanes| (0..num_seeds).map(move |seed| (num_lanes, seed)))
+    {
+        let mut rng = Rng::new(seed);
+        let mut adapters = Tenants::of_adapters(num_lanes);
+        for _ in 0..600 {
+            for adapter in 1..=NUM_TENANTS {
+                let count = if rng.once_in(40) { rng.range(1, 40) } else { u64::from(rng.once_in(12)) };
+                (0..count).for_each(|_| {
+                    adapters.submit(&mut rng, adapter, Priority::Normal);
+                });
+            }
+            for (adapter, then, now) in adapters.step() {
+                num_started += 1;
+                let got = |of: u64| now.get(&of).unwrap_or(&0) - then.get(&of).unwrap_or(&0);
+                for other in 1..=NUM_TENANTS {
+                    let limit = got(adapter) + bound(&[1], 0);
+                    assert!(
+                        got(other) <= limit,
+                        "seed {seed}: {adapter} waited while {other} got {}",
+                        got(other)
+                    );
+                }
+            }
+        }
+    }
+    assert!(num_started > 320 * num_seeds, "{num_started}");
+}
+
+#[test]
+fn a_flood_for_one_adapter_leaves_another_of_the_tenant_its_turn() {
+    let mut rng = Rng::new(1);
+    let asked = |arrival: Arrival, of: u8| {
+        let adapter = adapter(of, 1.0);
+        let mut request = arrival.request;
+        (request.salt.adapter, request.adapter) = (Some(adapter.salt_hash()), Some(adapter));
+        Arrival { request, salt: 1_000 * u64::from(of), ..arrival }
+    };
+    let flood = flood(&mut rng, 1_000, 1).into_iter().map(|arrival| asked(arrival, 1));
+    let one = asked(chats(&mut rng, 1).remove(0), 2);
+    let id = one.request.id;
+    let arrivals = flood.chain([one]).collect();
+    let mut scenario = Scenario::of_tenants(1, &[1], arrivals);
+    (scenario.limits.num_adapter_slots, scenario.limits.adapter_bytes) = (2, 2 * MAX_ADAPTER_BYTES);
+    scenario.arrivals.iter_mut().for_each(|arrival| arrival.request.salt.tenant = None);
+    let report = run(&scenario, Options::default());
+    let waited_ms = report.started_at[&id].since(Millis(100));
+    let before = scenario.arrivals.iter().filter(|arrival| arrival.at <= Millis(90));
+    let of_flood = before.map(|arrival| report.started_at[&arrival.request.id].since(arrival.at)).max();
+    assert!(5 * waited_ms < of_flood.unwrap_or(0), "{waited_ms} ms of {of_flood:?}");
 }
 
 #[test]

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trunkline_server._kernels import Adapter
+from trunkline_server._kernels import Adapter, packed_bytes
+from trunkline_server.adapters.memory import bytes_of
+from trunkline_server.backends.cpu.memory import ADAPTER_FORMATS
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import Tensor
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor
+    from trunkline_server.adapters.adapter import Adapter as AdapterFiles
     from trunkline_server.adapters.adapter import Factors
     from trunkline_server.backends.interface import PackedAdapter
-
-# The formats that the kernels multiply as they are stored. Others become the first of them.
-_FORMATS = ("F32", "F16", "BF16")
 
 
 class CpuAdapters:
@@ -27,6 +27,9 @@ class CpuAdapters:
         executor.set_num_adapter_slots(num_slots)
         self._executor = executor
         self._weight_ids = weight_ids
+
+    def num_bytes(self, adapter: AdapterFiles) -> int:
+        return bytes_of(adapter, _packed_bytes)
 
     def pack(self, factors: Mapping[str, Factors]) -> Adapter:
         weights = []
@@ -43,10 +46,14 @@ class CpuAdapters:
         self._executor.set_adapter(slot, packed)
 
 
+def _packed_bytes(name: str, num_rows: int, num_columns: int) -> int:
+    return packed_bytes(ADAPTER_FORMATS.get(name, "F32"), num_rows, num_columns)
+
+
 def _as_floats(tensor: Tensor) -> Tensor:
     """Returns the tensor in a format of floats, its rows in the order of the file."""
-    if tensor.format in _FORMATS:
+    if tensor.format in ADAPTER_FORMATS:
         return tensor
     in_file_order = Tensor(tensor.name, tensor.format, tensor.shape, tensor.data)
     values = np.ascontiguousarray(dequantize(in_file_order), dtype=np.float32)
-    return Tensor(tensor.name, _FORMATS[0], tensor.shape, memoryview(values.tobytes()))
+    return Tensor(tensor.name, "F32", tensor.shape, memoryview(values.tobytes()))

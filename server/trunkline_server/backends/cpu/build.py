@@ -18,10 +18,10 @@ from trunkline_server.backends.cpu.memory import (
     BLOCK_SIZE,
     KV_ELEMENT_BITS,
     MemoryNeed,
-    adapter_bytes,
     layer_bytes_of,
     memory_need,
     plan_pool,
+    slots_bytes,
 )
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import open_store
@@ -98,7 +98,7 @@ def build(
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     draft_step, max_rank = _draft_step_limits(step), max_lora_rank if max_loras else 0
-    need += MemoryNeed(weight_bytes=max_loras * adapter_bytes(config, max_rank))
+    need += MemoryNeed(weight_bytes=(adapter_bytes := slots_bytes(config, max_loras, max_rank)))
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
@@ -112,10 +112,10 @@ def build(
         options = replace(options, kv_dtype=draft_dtype)
         draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options)
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
-    info = replace(_info(executor, fingerprint, kv_dtype, block_size, sizes, step, config), num_adapter_slots=max_loras)
+    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
+    info = replace(info, num_adapter_slots=max_loras, adapter_bytes=adapter_bytes)
     if draft_model is not None:
-        weights = info.weight_bytes + draft_model.weight_bytes
-        info = replace(info, weight_bytes=weights, max_own_drafts=MAX_DRAFT_TOKENS)
+        info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     return CpuBackend(
         executor,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trunkline_server.adapters.memory import planned_bytes
 from trunkline_server.errors import DoesNotFit
-from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.places import takes_adapter
 from trunkline_server.weights.quantize import NONE, quantized_bytes
 from trunkline_server.weights.tensor import stored_bytes
 
@@ -35,8 +34,8 @@ DEFAULT_POOL_MEMORY_DIVISOR = 4
 # A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 
-# The rank of most adapters.
-PLANNED_RANK = 16
+# In which format the kernels keep matrices of adapters, by that of the file. Others become F32.
+ADAPTER_FORMATS = {"F32": "F32", "F16": "F16", "BF16": "F16"}
 
 _MIB = 2**20
 
@@ -135,12 +134,16 @@ def memory_need(
     )
 
 
-def adapter_bytes(config: ModelConfig, max_rank: int) -> int:
-    """Returns the bytes that are planned for a loaded adapter: one of rank 16 in f32, or of the largest rank if that is
-    lower. Most adapters are smaller, or few are that large.
-    """
-    shapes = (shape for name, shape in weight_shapes(config).items() if takes_adapter(name, shape))
-    return ACTIVATION_BYTES * min(max_rank, PLANNED_RANK) * sum(map(sum, shapes))
+def slots_bytes(config: ModelConfig, max_loras: int, max_rank: int) -> int:
+    """Returns the bytes that loaded adapters may take."""
+    if not max_loras:
+        return 0
+    from trunkline_server import _kernels
+
+    def as_f32(num_rows: int, num_columns: int) -> int:
+        return _kernels.packed_bytes("F32", num_rows, num_columns)
+
+    return planned_bytes(config, max_loras, max_rank, as_f32)
 
 
 def layer_bytes_of(config: ModelConfig, kv_dtype: str, block_size: int) -> int:

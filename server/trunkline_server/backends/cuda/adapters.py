@@ -16,7 +16,7 @@ from trunkline_server.weights.places import takes_adapter
 
 if TYPE_CHECKING:
     from trunkline_server._proto.shard_pb2 import SequenceStart
-    from trunkline_server.adapters.adapter import Factors
+    from trunkline_server.adapters.adapter import Adapter, Factors
     from trunkline_server.backends.cuda.device import Device
     from trunkline_server.backends.cuda.weights import DeviceWeight
     from trunkline_server.backends.interface import PackedAdapter
@@ -110,6 +110,10 @@ class DeviceAdapters:
         )  # fmt: skip
         self._loaded: set[int] = set()
         self._users = Counter[int]()
+
+    def num_bytes(self, adapter: Adapter) -> int:
+        """Returns the bytes of a slot, which every adapter takes."""
+        return self.layout.num_bytes(1, self.tensors.elements.dtype.itemsize)
 
     def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
         self._device.use()

@@ -401,6 +401,7 @@ class _Assembly:
             window_size=0 if states is None else 2,
             recurrent=states is not None,
             num_adapter_slots=limits.num_adapters,
+            adapter_bytes=self.slots.num_bytes(limits.num_adapters, self.dtype.itemsize),
         )
 
     def _fingerprint(self, key_scaling: KeyScaling | None) -> str:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
+from trunkline_server.adapters.memory import bytes_of
 from trunkline_server.weights.dequantize import dequantize
 
 if TYPE_CHECKING:
     from trunkline_server._proto.shard_pb2 import SequenceStart
+    from trunkline_server.adapters.adapter import Adapter as AdapterFiles
     from trunkline_server.adapters.adapter import Factors
     from trunkline_server.backends.interface import PackedAdapter
     from trunkline_server.backends.reference.ops import Adapter
+
+
+def matrix_bytes(num_rows: int, num_columns: int) -> int:
+    return 4 * num_rows * num_columns
 
 
 class TorchAdapters:
@@ -21,6 +27,9 @@ class TorchAdapters:
 
     def __init__(self) -> None:
         self._slots: dict[int, Adapter] = {}
+
+    def num_bytes(self, adapter: AdapterFiles) -> int:
+        return bytes_of(adapter, lambda _format, num_rows, num_columns: matrix_bytes(num_rows, num_columns))
 
     def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
         def packed(one: Factors) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from trunkline_server.adapters.memory import planned_bytes
 from trunkline_server.backends.interface import AdapterSlots, BackendInfo
-from trunkline_server.backends.reference.adapters import TorchAdapters
+from trunkline_server.backends.reference.adapters import TorchAdapters, matrix_bytes
 from trunkline_server.backends.reference.calibrate import measure_key_scaling
 from trunkline_server.backends.reference.kv_pool import DTYPES, KvPool
 from trunkline_server.backends.reference.ops import ReferenceOps, Step
@@ -55,8 +56,7 @@ class ReferenceBackend(StepBackend):
         max_loras: int = 0,
         max_lora_rank: int = 0,
     ) -> None:
-        config = checkpoint.config
-        kv_dtype = KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
+        config, kv_dtype = checkpoint.config, KV_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
         if kv_dtype not in DTYPES:
             raise InvalidArgument(
                 f"`--kv-cache-dtype` is {kv_cache_dtype}, but the reference backend supports {', '.join(DTYPES)}",
@@ -107,6 +107,7 @@ class ReferenceBackend(StepBackend):
             window_size=2 if config.recurrent is not None else 0,
             recurrent=config.recurrent is not None,
             num_adapter_slots=max_loras,
+            adapter_bytes=planned_bytes(config, max_loras, max_lora_rank, matrix_bytes),
         )
         super().__init__(info, pool, config.vocab_size, config.pooling)
         self._pool: KvPool = pool

@@ -43,6 +43,7 @@ pub const LIMITS: ShardLimits = ShardLimits {
     max_draft_tokens: 0,
     max_own_drafts: 0,
     num_adapter_slots: 0,
+    adapter_bytes: 0,
 };
 
 /// Returns the result of a chunk that samples `token_id`.
@@ -175,6 +176,21 @@ impl Driver {
         loads.iter().map(|load| load.slot).collect()
     }
 
+    /// Ends the loads of a lane's plan, which have no problems.
+    pub fn load_at_once(&mut self, lane: LaneId, plan: &StepPlan) {
+        let shard = match lane.0.checked_sub(1) {
+            None => &mut self.shard,
+            Some(index) => &mut self.more_lanes[index as usize].0,
+        };
+        self.loads.clear();
+        let mut transfers = Transfers::default();
+        for load in &plan.adapter_loads {
+            shard.end_load(load.slot, true);
+            transfers.adapters.push(AdapterOutcome { slot: load.slot, problem: String::new() });
+        }
+        self.handle(Event::Transfers(lane, transfers));
+    }
+
     pub fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now, event, &mut self.updates);
         self.scheduler.check_invariants();
@@ -199,7 +215,7 @@ impl Driver {
             plan.discards.iter().for_each(|&slot| store.discard(slot));
         }
         self.restores.extend(plan.restores.clone());
-        self.loads.extend(plan.adapter_loads.clone());
+        self.loads.extend(plan.adapter_loads.iter().filter(|load| !load.path.is_empty()).cloned());
         Some(plan)
     }
 

@@ -1,5 +1,7 @@
 //! A model whose text follows from hashes, and the text that it writes for a single request.
 
+use std::sync::Arc;
+
 use trunkline_scheduler::{
     AdapterUse, Allowed, MaskedDraft, NextTokens, Pooling, SequenceRequest, TokenMask, TokenScore,
 };
@@ -137,7 +139,7 @@ pub struct Known {
     pub is_constrained: bool,
     pub is_scored: bool,
     pub pooling: Option<Pooling>,
-    pub adapter: Option<AdapterUse>,
+    pub adapter: Option<Arc<AdapterUse>>,
 }
 
 impl Known {

@@ -72,10 +72,25 @@ pub struct Stall {
     pub for_ms: u64,
 }
 
+/// The most bytes of an adapter in tests.
+pub const MAX_ADAPTER_BYTES: u64 = 800;
+
 /// The use of an adapter in tests. `index` is not 0.
-pub fn adapter(index: u8, scale: f32) -> AdapterUse {
+pub fn adapter(index: u8, scale: f32) -> Arc<AdapterUse> {
     let path: Arc<str> = format!("/adapter-{index}").into();
-    AdapterUse { name: path.clone(), path, content_hash: AdapterHash([index; 32]), scale }
+    let num_bytes = adapter_bytes(index);
+    Arc::new(AdapterUse {
+        name: path.clone(),
+        path,
+        content_hash: AdapterHash([index; 32]),
+        num_bytes,
+        scale,
+    })
+}
+
+/// The bytes of an adapter in tests. Every fourth is large.
+pub fn adapter_bytes(index: u8) -> u64 {
+    if index.is_multiple_of(4) { MAX_ADAPTER_BYTES } else { 100 + 10 * u64::from(index % 4) }
 }
 
 /// What crashes the shard, each time that a step computes it.
@@ -155,6 +170,7 @@ fn limits(rng: &mut Rng, vocab_size: u32) -> ShardLimits {
         max_draft_tokens: num_blocks % 8,
         max_own_drafts: num_blocks / 8 % 4,
         num_adapter_slots: 0,
+        adapter_bytes: 0,
     }
 }
 
@@ -289,6 +305,9 @@ impl Scenario {
         self.faults.load = if rng.once_in(3) { rng.range(2, 12) } else { 0 };
         self.faults.broken_adapter = rng.once_in(4).then(|| rng.range(1, num_adapters) as u8);
         self.limits.num_adapter_slots = if rng.once_in(12) { 0 } else { rng.range_u32(1, 4) };
+        // Some have room for all slots, and some for hardly more than one adapter.
+        let budgets = [MAX_ADAPTER_BYTES, 950, 4 * MAX_ADAPTER_BYTES];
+        self.limits.adapter_bytes = budgets[rng.range(0, 2) as usize];
         self.add_slots(rng);
         for Arrival { request, salt, .. } in &mut self.arrivals {
             if rng.once_in(3) {
@@ -307,6 +326,9 @@ impl Scenario {
         let replacing = self.outages.iter_mut().map(|outage| &mut outage.limits);
         for limits in self.more_lanes.iter_mut().chain(replacing) {
             limits.num_adapter_slots = if rng.once_in(6) { 0 } else { rng.range_u32(1, 4) };
+            // A few have no room for the large ones.
+            limits.adapter_bytes =
+                if rng.once_in(6) { MAX_ADAPTER_BYTES - 1 } else { self.limits.adapter_bytes };
         }
     }
 

@@ -12,6 +12,7 @@ use trunkline_scheduler::{
 
 use super::model::{Known, Model};
 use super::rng::{Rng, mix};
+use super::scenario::adapter_bytes;
 use super::store::{Record, Write};
 
 /// The content of a slot that was not written.
@@ -162,6 +163,7 @@ impl FakeShard {
             assert!(self.sequences.remove(wire_id).is_some(), "only what was started is ended");
         }
         plan.adapter_loads.iter().for_each(|load| self.begin_load(load));
+        self.check_adapter_bytes();
         self.start(plan, known);
         assert!(plan.window_drops.is_empty() || self.limits.windows.is_some(), "blocks are in two parts");
         for &block_id in &plan.window_drops {
@@ -219,8 +221,26 @@ impl FakeShard {
         );
         let slot = &mut self.adapters[load.slot as usize - 1];
         assert!(!matches!(slot, AdapterSlot::Loading(_)), "one load at a time goes into slot {}", load.slot);
+        if load.path.is_empty() {
+            let taken = std::mem::take(slot);
+            assert!(matches!(taken, AdapterSlot::Loaded(_)), "what is emptied has an adapter: {taken:?}");
+            return;
+        }
         assert!(load.path.starts_with("/adapter-") && load.content_hash.len() == 32);
         *slot = AdapterSlot::Loading(load.content_hash.clone());
+    }
+
+    /// Checks that the adapters have room.
+    fn check_adapter_bytes(&self) {
+        let bytes = self.adapters.iter().map(|slot| match slot {
+            AdapterSlot::Empty => 0,
+            AdapterSlot::Loading(hash) | AdapterSlot::Loaded(hash) => adapter_bytes(hash[0]),
+        });
+        assert!(
+            bytes.sum::<u64>() <= self.limits.adapter_bytes,
+            "adapters take too many bytes: {:?}",
+            self.adapters
+        );
     }
 
     pub fn end_load(&mut self, slot: u32, is_good: bool) {
@@ -325,7 +345,7 @@ impl FakeShard {
                 is_constrained: request.is_constrained,
                 pooling: request.pooling,
                 root_key: start.root_key.clone(),
-                adapter: self.slot_of(start, request.adapter.as_ref()),
+                adapter: self.slot_of(start, request.adapter.as_deref()),
                 awaited_mask: None,
             };
             assert_eq!(

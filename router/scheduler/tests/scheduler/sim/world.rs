@@ -1,13 +1,14 @@
 //! The run itself: the events on the clock, the scheduler that handles them, and the execution of its plans.
 
+mod adapters;
 mod checks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_scheduler::{
-    AdapterLoad, AdapterOutcome, BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId,
-    RejectReason, Restore, Scheduler, SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult,
-    StoreOutcome, TokenScore, Transfers, Update,
+    AdapterLoad, BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore,
+    Scheduler, SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore,
+    Transfers, Update,
 };
 
 use super::model::{Known, Model};
@@ -359,27 +360,6 @@ impl<'a> World<'a> {
         std::mem::replace(&mut self.lane(lane).openings, openings)
     }
 
-    /// Ends a load of an adapter.
-    fn end_load(&mut self, name: ShardName, load: &AdapterLoad) {
-        let faults = self.scenario.faults;
-        let is_broken = faults.broken_adapter.is_some_and(|broken| load.content_hash[0] == broken);
-        let has_failed = is_broken || self.adapter_rng.once_in(faults.load);
-        let is_twice = self.adapter_rng.once_in(self.scenario.twice);
-        let lane = &mut self.lanes[name.lane.0 as usize];
-        let Some(shard) = lane.shard.as_mut().filter(|_| lane.num_shards == name.number) else { return };
-        shard.end_load(load.slot, !has_failed);
-        let mut problem = String::new();
-        if has_failed {
-            problem = format!("{} is broken", load.path);
-            self.failed_adapters.insert(load.content_hash.clone());
-        }
-        let outcome = AdapterOutcome { slot: load.slot, problem };
-        for _ in 0..=usize::from(is_twice) {
-            let transfers = Transfers { adapters: vec![outcome.clone()], ..Transfers::default() };
-            self.tell(Event::Transfers(name.lane, transfers));
-        }
-    }
-
     fn lane(&mut self, lane: LaneId) -> &mut Lane {
         &mut self.lanes[lane.0 as usize]
     }
@@ -649,7 +629,7 @@ impl<'a> World<'a> {
         } else {
             self.at(free_at, Happening::Result(name, result));
         }
-        for load in &plan.adapter_loads {
+        for load in plan.adapter_loads.iter().filter(|load| !load.path.is_empty()) {
             let longest_ms = self.scenario.load_ms.unwrap_or(0);
             let at = self.now.plus(self.adapter_rng.range(0, longest_ms));
             self.at(self.scenario.end_of(id, self.now, at), Happening::Loaded(name, load.clone()));
@@ -794,9 +774,7 @@ impl<'a> World<'a> {
                     assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
                     let has_shard = self.lanes.iter().any(|lane| lane.shard.is_some());
                     assert!(reason != RejectReason::ShardAway || !has_shard, "all lanes are away");
-                    if reason == RejectReason::NoAdapters {
-                        assert!(self.arrivals[&id].request.adapter.is_some() && !self.takes_adapters());
-                    }
+                    self.check_adapter_refusal(id, &reason);
                     self.report.rejections.insert(id, reason);
                     self.report.ended_ats.insert(id, self.now);
                 }

@@ -11,21 +11,15 @@ use super::super::Blow;
 use super::super::model::Model;
 use super::super::scenario::{Client, Poison};
 use super::World;
+use super::adapters::takes_adapter;
 
 /// Returns true if a shard's pool has room for a request.
-fn fits(request: &SequenceRequest, limits: &ShardLimits) -> bool {
+pub(super) fn fits(request: &SequenceRequest, limits: &ShardLimits) -> bool {
     let num_tokens = request.token_ids.len() as u32 + request.max_new_tokens.max(1);
-    let has_slot = request.adapter.is_none() || limits.num_adapter_slots > 0;
-    has_slot && num_tokens <= limits.num_blocks * limits.block_size + 1
+    takes_adapter(request, limits) && num_tokens <= limits.num_blocks * limits.block_size + 1
 }
 
 impl World<'_> {
-    /// Returns true if a connected shard takes adapters.
-    pub(super) fn takes_adapters(&self) -> bool {
-        let shards = self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
-        shards.map(|shard| shard.limits).any(|limits| limits.num_adapter_slots > 0)
-    }
-
     pub(super) fn check_open(&self, id: SequenceId) {
         let is_open = !self.report.ends.contains_key(&id) && !self.report.rejections.contains_key(&id);
         assert!(is_open && self.submitted.contains_key(&id), "sequence {} hears nothing after its end", id.0);
@@ -105,9 +99,7 @@ impl World<'_> {
         let shards = || self.lanes.iter().filter_map(|lane| lane.shard.as_ref());
         assert_eq!(stats.blocks_total, shards().map(|shard| u64::from(shard.limits.num_blocks)).sum::<u64>());
         assert!(shards().all(|shard| shard.num_sequences() == 0), "shards were told of every end");
-        for slot in self.scheduler.adapter_uses().lanes.concat() {
-            assert!(slot.num_runs == 0 && !slot.is_loading, "all slots return: {slot:?}");
-        }
+        self.check_slots_are_free();
         if self.scenario.twice == 0 {
             assert_eq!(stats.unexpected_results, 0);
         }
@@ -215,11 +207,7 @@ impl World<'_> {
                     self.report.num_losses >= 2 && (is_poison || may_be_unlucky)
                 }
                 EndReason::Failed(error) if error.code == SequenceErrorCode::AdapterFailed => {
-                    // A load fails by itself.
-                    arrival.request.adapter.as_ref().is_some_and(|adapter| {
-                        error.message == format!("{} is broken", adapter.path)
-                            && self.failed_adapters.contains(&adapter.content_hash.0[..])
-                    })
+                    self.may_fail(arrival, &error.message)
                 }
                 EndReason::Failed(_) => {
                     faults.sequence_error + faults.missing_token + faults.foreign_token > 0

@@ -30,6 +30,7 @@ fn limits(vocab_size: u32, vector_size: u32) -> ShardLimits {
         max_draft_tokens: 16,
         max_own_drafts: 0,
         num_adapter_slots: 2 * MAX_ADAPTER_SLOTS,
+        adapter_bytes: 0,
     };
     limits.max_step_sequences = max_step_sequences(&limits);
     limits
