@@ -28,6 +28,8 @@ from trunkline_server.weights.identity import stamp
 from trunkline_server.weights.tensor import Tensor
 from trunkline_server.weights.tensor_parts import part_at
 
+# A read ends with the tensor that reaches this size.
+_MAX_READ_BYTES = 64 << 20
 # The bits that are all set in numbers that are not finite, as bytes.
 _EXPONENT_BITS = {"F32": b"\0\0\x80\x7f", "F16": b"\0\x7c", "BF16": b"\x80\x7f"}
 
@@ -132,15 +134,28 @@ def _opened(adapter: Adapter) -> Iterator[FileIO]:
 
 
 def _read(adapter: Adapter, infos: Iterable[TensorInfo]) -> list[Tensor]:
-    """Reads tensors into memory."""
+    """Reads tensors into memory, neighbours in the file at once."""
+    runs = list[list[TensorInfo]]()
+    for info in sorted(infos, key=lambda info: info.offset):
+        if runs and _end(runs[-1][-1]) == info.offset and info.offset - runs[-1][0].offset < _MAX_READ_BYTES:
+            runs[-1].append(info)
+        else:
+            runs.append([info])
     tensors = []
     with _opened(adapter) as file:
-        for info in infos:
-            data = os.pread(file.fileno(), info.num_bytes, info.offset)
-            if len(data) != info.num_bytes:
+        for run in runs:
+            first, end = run[0].offset, _end(run[-1])
+            data = memoryview(os.pread(file.fileno(), end - first, first))
+            if len(data) != end - first:
                 raise changed(adapter)
-            tensors.append(Tensor(info.name, info.format, info.shape, memoryview(data)))
+            for info in run:
+                part = data[info.offset - first : _end(info) - first]
+                tensors.append(Tensor(info.name, info.format, info.shape, part))
     return tensors
+
+
+def _end(info: TensorInfo) -> int:
+    return info.offset + info.num_bytes
 
 
 def changed(adapter: Adapter) -> ModelNotFound:

@@ -136,10 +136,10 @@ def _from_peft(folder: Path) -> _Source:
             hint = f"give a folder with `{CONFIG}` and `{WEIGHTS}`, or a `.gguf` file; pickle files are never read"
             raise ModelNotFound(f"adapter `{folder}` has no `{name}`", hint=hint)
     config, file = PeftConfig(folder / CONFIG), SafetensorsFile(folder / WEIGHTS)
+    for name in {info.dtype: name for name, info in file.tensors.items()}.values():
+        file.tensor(name)  # refuses other dtypes than those of floats
     infos = [
-        # `tensor` refuses other dtypes than those of floats.
-        TensorInfo(name, file.tensor(name).format, info.shape, info.offset, info.num_bytes)
-        for name, info in file.tensors.items()
+        TensorInfo(name, info.dtype, info.shape, info.offset, info.num_bytes) for name, info in file.tensors.items()
     ]
     return _Source(file.path, file.file.status, infos, _PEFT_FACTOR, config.scale, quoted(config.base_model))
 
@@ -171,8 +171,11 @@ def _module(source: _Source, name: str) -> tuple[str, str]:
 
 def _tensor(module: str, targets: Container[str]) -> str:
     """Returns the base model's tensor. The training may have had the model without its head, or with a prefix."""
-    spellings = [f"{name}.weight" for name in (module, f"model.{module}", module.partition(".")[2])]
-    return next((tensor for tensor in spellings if tensor in targets), spellings[0])
+    tensor = f"{module}.weight"
+    if tensor in targets:
+        return tensor
+    others = (f"model.{tensor}", tensor.partition(".")[2])
+    return next((other for other in others if other in targets), tensor)
 
 
 def _checked_target(source: _Source, config: ModelConfig, tensor: str, targets: Mapping[str, _Target]) -> _Target:
