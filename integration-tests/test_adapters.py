@@ -65,6 +65,26 @@ def test_results_depend_on_the_request_and_its_adapter_alone(tmp_path: Path) -> 
         assert all(name in table for name in NAMES)
 
 
+def test_drafts_change_nothing(tmp_path: Path) -> None:
+    made(tmp_path, 1)
+    with serving("--lora", f"one={tmp_path}") as server:
+
+        def chat(**fields: Any) -> dict[str, Any]:
+            body = {"model": "one", "messages": [{"role": "user", "content": "Name the days of the week."}]}
+            body |= {"max_tokens": 48, "temperature": 0, "logprobs": True, **fields}
+            answer = http.post(f"{server.base_url}/v1/chat/completions", json=body, timeout=60)
+            assert answer.status_code == 200, answer.text
+            parsed: dict[str, Any] = answer.json()
+            return parsed
+
+        plain = chat(prediction={"type": "content", "content": "another text"})
+        expected = plain["choices"][0]
+        text = expected["message"]["content"]
+        drafted = chat(prediction={"type": "content", "content": text})
+        assert drafted["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 10
+        assert drafted["choices"][0] == expected
+
+
 def test_an_adapter_that_changes_meets_no_old_blocks(tmp_path: Path) -> None:
     folders = {name: made(tmp_path / "adapters" / name, seed) for seed, name in enumerate("ab")}
     disk = ("--kv-disk-path", str(tmp_path / "kv"), "--kv-disk-size", "1GiB")
