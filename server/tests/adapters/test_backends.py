@@ -37,7 +37,7 @@ def pairs_of(model: TinyModel, seed: str = "") -> Pairs:
 def pack(backend: Backend, folder: Path, checkpoint: Checkpoint) -> PackedAdapter:
     adapter = open_adapter(folder, checkpoint.config, MAX_RANK)
     assert backend.adapters is not None
-    return backend.adapters.pack(load(adapter))
+    return backend.adapters.pack(load(adapter, lambda: checkpoint))
 
 
 def put(backend: Backend, slot: int, folder: Path, checkpoint: Checkpoint) -> None:

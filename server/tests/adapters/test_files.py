@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.adapter_files import Pairs, config_of, modules_of, random_pair, save_gguf, save_peft
+from tests.adapters.test_merged import no_base
 from tests.models.tiny import TinyModel, TinyModels
 from tests.weights.gguf_files import write_model
 from trunkline_server.adapters.adapter import Adapter, content_hash, load
@@ -150,19 +152,19 @@ def test_the_hash_depends_on_the_arithmetic_alone(tmp_path: Path) -> None:
 def test_an_adapter_that_changes_or_disappears_is_not_loaded(tmp_path: Path) -> None:
     adapter = opened(save_peft(tmp_path, PAIRS))
     path = adapter.path
-    assert load(adapter).keys() == adapter.weights.keys()
+    assert load(adapter, no_base).keys() == adapter.weights.keys()
     stored = path.read_bytes()
     for changed in (stored[:-1], stored[:-1] + b"\1", b""):
         path.write_bytes(changed)
-        for read in (content_hash, load):
+        for read in (content_hash, partial(load, open_base=no_base)):
             with pytest.raises(ModelNotFound, match="has changed; hint: register it again"):
                 read(adapter)
     path.unlink()
     with pytest.raises(ModelNotFound, match="No such file"):
-        load(adapter)
+        load(adapter, no_base)
     # The same bytes in a new file are another opening.
     path.write_bytes(stored)
-    assert load(opened(tmp_path)).keys() == adapter.weights.keys()
+    assert load(opened(tmp_path), no_base).keys() == adapter.weights.keys()
 
 
 def test_open_adapters_hold_no_files(tmp_path: Path) -> None:
@@ -206,11 +208,7 @@ BAD_FOLDERS: list[tuple[dict[str, Any], type[TrunklineError], str]] = [
         UnsupportedFormat,
         "`peft_type` of .* is `LOHA`, which is not supported; hint: supported: LORA;",
     ),
-    (
-        {"use_dora": True},
-        UnsupportedFormat,
-        "`use_dora` of .* is `True`, which is not .* hint: supported: absent or off;",
-    ),
+    ({"use_dora": True}, DamagedFile, r"lora_A.weight` has no magnitude, but `use_dora` is true"),
     ({"bias": "lora_only"}, UnsupportedFormat, "`bias` of .* is `lora_only`, which is not .* hint: supported: none;"),
     ({"lora_bias": True}, UnsupportedFormat, "key `lora_bias` of .* is `True`"),
     ({"modules_to_save": ["lm_head"]}, UnsupportedFormat, r"key `modules_to_save` of .* is `\['lm_head'\]`"),
@@ -221,7 +219,17 @@ BAD_FOLDERS: list[tuple[dict[str, Any], type[TrunklineError], str]] = [
         "is `pissa_niter_4`, .*: True, gaussian, eva, orthogonal",
     ),
     ({"a_new_option": 2}, UnsupportedFormat, "key `a_new_option` of .* is `2`, which is not supported"),
-    (with_tensor(f"{QUERY}.lora_magnitude_vector"), UnsupportedFormat, "neither A nor B"),
+    (with_tensor(f"{QUERY}.lora_magnitude_vector", (64,)), DamagedFile, "has a magnitude, but `use_dora` is false"),
+    (
+        {"pairs": {}, **with_tensor(f"{QUERY}.lora_magnitude_vector.weight", (64,)), "use_dora": True},
+        DamagedFile,
+        "lora_magnitude_vector.weight` has no counterpart",
+    ),
+    (
+        {**with_tensor(f"{QUERY}.lora_magnitude_vector", (64, 1)), "pairs": {QUERY: (A, B)}, "use_dora": True},
+        DamagedFile,
+        r"lora_magnitude_vector` has shape \[64, 1\], expected \[64\]",
+    ),
     (with_tensor(f"{QUERY}.bias"), UnsupportedFormat, "q_proj.bias` of .* is neither A nor B of a weight"),
     (with_tensor("model.embed_tokens.lora_embedding_A"), UnsupportedFormat, "neither A nor B"),
     (with_tensor("lm_head.weight"), UnsupportedFormat, "neither A nor B of a weight"),
