@@ -47,9 +47,7 @@ class AdapterLimits(NamedTuple):
 class AdapterLoader:
     """Implements `Adapters`: opens on the caller's thread, and loads on its own. wake: called after each load."""
 
-    def __init__(
-        self, slots: AdapterSlots, base: BaseModel, limits: AdapterLimits, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, slots: AdapterSlots, base: BaseModel, limits: AdapterLimits, wake: Callable[[], None]) -> None:
         self._slots = slots
         self._base = base
         self._limits = limits

@@ -130,7 +130,9 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
     return config, base, registry.build(compute.backend, checkpoint, own)
 
 
-def _adapter_loader(settings: Settings, engine: Engine, base: BaseModel | None, backend: Backend) -> AdapterLoader | None:
+def _adapter_loader(
+    settings: Settings, engine: Engine, base: BaseModel | None, backend: Backend
+) -> AdapterLoader | None:
     if backend.adapters is None:
         return None
     from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.adapters.adapter_files import Pairs, config_of, modules_of, random_pair, save_gguf, save_peft
+from tests.adapters.adapter_files import Pairs, config_of, magnitudes_of, modules_of, random_pair, save_gguf, save_peft
 from tests.adapters.test_merged import no_base
 from tests.models.tiny import TinyModel, TinyModels
 from tests.weights.gguf_files import write_model
@@ -143,6 +143,14 @@ def test_the_hash_depends_on_the_arithmetic_alone(tmp_path: Path) -> None:
         save_peft(tmp_path / "other values", other),
         save_peft(tmp_path / "half", half),
         save_peft(tmp_path / "other weight", {QUERY.replace("0", "1"): PAIRS[QUERY], DOWN: PAIRS[DOWN]}),
+    ]
+    tiny = TinyModel("llama3")
+    pairs, magnitudes = {name: random_pair(name, shape, 4) for name, shape in SHAPES.items()}, magnitudes_of(tiny)
+    longer = {name: 2 * lengths for name, lengths in magnitudes.items()}
+    different += [
+        save_peft(tmp_path / "all", pairs),
+        save_peft(tmp_path / "DoRA", pairs, magnitudes, use_dora=True),
+        save_peft(tmp_path / "other lengths", pairs, longer, use_dora=True),
     ]
     hashes = {content_hash(opened(folder)) for folder in different}
     assert len(hashes) == len(different)

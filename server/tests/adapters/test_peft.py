@@ -61,10 +61,12 @@ def test_an_adapter_computes_as_with_peft(
     base = tiny_model(case).folder
     expected = logprobs_of_peft(base, tmp_path, **options)
     checkpoint = open_checkpoint(base)
-    for build in (reference, partial(build_tiny, kv_cache_dtype="f16")):
+    # The cpu backend rounds K and V.
+    for build, atol in ((reference, 1e-4), (partial(build_tiny, kv_cache_dtype="f16"), 2e-3)):
         backend = build(checkpoint, max_loras=NUM_SLOTS, max_lora_rank=MAX_RANK)
         plain = run(backend, 0)[0].top_logprobs
-        assert max(abs(top.logprob - expected[top.token_id]) for top in plain) > 0.01
+        assert max(abs(top.logprob - expected[top.token_id]) for top in plain) > 0.05
         put(backend, 1, tmp_path, checkpoint)
         found = run(backend, 1)[0].top_logprobs
-        np.testing.assert_allclose([top.logprob for top in found], expected[[top.token_id for top in found]], atol=1e-4)
+        wanted = expected[[top.token_id for top in found]]
+        np.testing.assert_allclose([top.logprob for top in found], wanted, rtol=0, atol=atol)
