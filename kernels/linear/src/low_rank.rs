@@ -1,8 +1,8 @@
 //! Adds products with narrow matrices to rows, for adapters.
 //!
 //! The sum of an element is `acc = fma(w, x, acc)` from 0 over the columns of the matrix, in order. It is then added to
-//! the element, so its bits depend on neither the other rows nor the division into tiles. A [`Gain`] acts on element and
-//! sum alone.
+//! the element, so its bits depend on neither the other rows nor the division into tiles. A [`Gain`] acts on an
+//! element and its sum alone.
 
 use std::ops::Range;
 

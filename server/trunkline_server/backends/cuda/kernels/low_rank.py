@@ -126,9 +126,9 @@ def _shrink_kernel(
 def _expand_kernel(
     sums, slots, step, tiles, bias, out, begin, first_weight, first_output, num_rows, out_stride,
     NUM_WEIGHTS: tl.constexpr, NUM_SPLITS: tl.constexpr, DTYPE: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Adds to outputs of tile program_id(1) in the rows of tile program_id(0). begin: of B. bias: [N] or None."""
+    """Adds to outputs of tile program_id(1) in the rows of tile program_id(0). begin: of B. bias: [N], if any."""
     await_previous()
     tile, outputs = step.tiles + 3 * tl.program_id(0), tiles + 3 * tl.program_id(1)
     slot = tl.load(tile) - 1
@@ -167,7 +167,7 @@ def _expand_kernel(
         factor = 1.0 + request * (gain - 1.0)
         acc *= gain
         before *= factor
-        if bias is not None:
+        if HAS_BIAS:
             before += (1.0 - factor) * tl.load(bias + n, is_output, other=0.0)[None, :]
     tl.store(pointers, narrow(before + acc, DTYPE), mask)
 
@@ -199,10 +199,10 @@ def add_low_rank(
     )  # fmt: skip
     begin = place.begin + place.num_weights * place.num_inputs
     _expand_kernel[(num_tiles, len(place.tiles))](
-        sums, slots, step, place.tiles, bias, out, begin, place.first_weight, place.first_output, num_rows,
-        out.stride(0),
+        sums, slots, step, place.tiles, sums if bias is None else bias, out, begin, place.first_weight,
+        place.first_output, num_rows, out.stride(0),
         NUM_WEIGHTS=place.num_weights, NUM_SPLITS=place.num_splits, DTYPE=TRITON_DTYPES[out.dtype],
-        BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4, num_stages=1, enable_fp_fusion=False,
-        **overlap(x.device),
+        HAS_BIAS=bias is not None, BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4,
+        num_stages=1, enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
