@@ -28,6 +28,7 @@ from trunkline_server.errors import (
 )
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_json import config_from_json
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 LLAMA = config_of(TinyModel("llama3"))
 SHAPES = modules_of(TinyModel("llama3"))
@@ -189,6 +190,25 @@ def test_elements_that_are_not_finite_are_found(value: float, dtype: type, tmp_p
     adapter = opened(save_peft(tmp_path, pairs))
     with pytest.raises(DamagedFile, match=rf"{re.escape(DOWN)}.lora_B.weight` has elements that are not finite"):
         content_hash(adapter)
+
+
+def test_magnitudes_make_finite_gains_or_are_refused(tmp_path: Path) -> None:
+    model = TinyModel("llama3")
+    model.weights = model.weights | {f"{QUERY}.weight": np.zeros(SHAPES[QUERY], np.float32)}
+    base = open_checkpoint(model.save(tmp_path / "base"))
+    a, b = PAIRS[QUERY][0], np.float32(1e-3) * PAIRS[QUERY][1]
+    b[0] = 0
+    name = f"base_model.model.{QUERY}.lora_magnitude_vector.weight"
+    for length in (1.0, 3e38):
+        lengths = {name: np.full(len(b), length, np.float32)}
+        adapter = opened(save_peft(tmp_path / str(length), {QUERY: (a, b)}, lengths, use_dora=True))
+        if length > 1:
+            with pytest.raises(DamagedFile, match=f"{QUERY}.lora_magnitude_vector.weight` is too large for the model"):
+                load(adapter, lambda: base)
+            continue
+        gain = load(adapter, lambda: base)[f"{QUERY}.weight"].gain
+        assert gain is not None and gain[0] == 1, "the row is 0"
+        np.testing.assert_allclose(gain[1:], 1 / np.linalg.norm(2 * (b @ a)[1:], axis=1), rtol=1e-5)
 
 
 def with_tensor(name: str, shape: tuple[int, ...] = (4, 4)) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from trunkline_server.weights.places import (
 )
 from trunkline_server.weights.safetensors import SafetensorsFile
 
-# The first versions with DoRA wrote, as files still have it, no `.weight` after a magnitude.
+# PEFT leaves out the `.weight` of magnitudes.
 _PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_(?:(A|B)\.weight|(magnitude)_vector(?:\.weight)?)")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"

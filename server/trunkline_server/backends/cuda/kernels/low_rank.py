@@ -159,16 +159,15 @@ def _expand_kernel(
         acc = dot(between, tl.load(b_rows + r, is_output[:, None], other=0.0).T, acc)
     pointers = out + rows[:, None].to(tl.int64) * out_stride + n[None, :]
     mask = is_place[:, None] & is_output[None, :]
-    before = tl.load(pointers, mask, other=0.0).to(tl.float32)
     if tl.load(slots.has_gains + slot) != 0:
         gains = slots.gains + slot.to(tl.int64) * slots.num_outputs + first_output
         gain = tl.load(gains + n, is_output, other=1.0)[None, :]
         request = tl.load(step.scales + places, is_place, other=0.0)[:, None]
-        factor = 1.0 + request * (gain - 1.0)
-        acc *= gain
-        before *= factor
+        product = tl.load(pointers, mask, other=0.0).to(tl.float32)
         if HAS_BIAS:
-            before += (1.0 - factor) * tl.load(bias + n, is_output, other=0.0)[None, :]
+            product -= tl.load(bias + n, is_output, other=0.0)[None, :]
+        acc = acc * gain + request * (gain - 1.0) * product
+    before = tl.load(pointers, mask, other=0.0).to(tl.float32)
     tl.store(pointers, narrow(before + acc, DTYPE), mask)
 
 
