@@ -165,4 +165,8 @@ fn an_adapter_that_does_not_fit_is_refused() {
     );
     check(made(weight.weight, 4, 32, weight.width), "expected [R, 64]");
     check(made(weight.weight, 4, product.num_inputs, 16), "expected [R, 64] and [32, R]");
+    let (down, up) = ((Format::F32, rows(4, product.num_inputs)), (Format::F32, rows(weight.width, 4)));
+    let (num_inputs, gain) = (product.num_inputs, Some(vec![1.0; 3]));
+    let gained = SourceFactors { weight: weight.weight, down, up, num_inputs, scale: 1.0, gain };
+    check(Adapter::pack(&[gained]).unwrap(), "the adapter has 3 gains for weight");
 }
