@@ -2,7 +2,8 @@
 //!
 //! A weight W `[N, K]` with an adapter of rank R is W + scale · B A, where A is `[R, K]` and B is `[N, R]`. A step
 //! computes B (scale · A x) for the rows of the sequences that use the adapter and adds it to their products with W, so
-//! the bits of a row depend on nothing but the row and its adapter.
+//! the bits of a row depend on nothing but the row and its adapter. DoRA multiplies the rows of W + scale · B A by a
+//! gain; see [`crate::linear::Gain`].
 
 mod content_hash;
 mod narrow;
@@ -23,6 +24,8 @@ pub struct SourceFactors<'a> {
     /// K, the columns of A. Those of B are the rows of A.
     pub num_inputs: usize,
     pub scale: f32,
+    /// `[N]`, the gain of DoRA.
+    pub gain: Option<Vec<f32>>,
 }
 
 /// What an adapter adds to one weight, in formats that need no rounded input.
@@ -33,6 +36,8 @@ pub(crate) struct Factors {
     /// B, `[N, R]`.
     pub(crate) up: PackedWeight,
     pub(crate) scale: f32,
+    /// `[N]`.
+    pub(crate) gain: Option<Vec<f32>>,
 }
 
 /// All changes that an adapter makes to a model.
@@ -51,6 +56,8 @@ pub enum AdapterError {
     NotAdapted { weight: usize },
     #[error("the adapter's matrices for weight {weight} have shape {actual}, expected {expected}")]
     Shape { weight: usize, actual: String, expected: String },
+    #[error("the adapter has {actual} gains for weight {weight}, expected {expected}")]
+    Gain { weight: usize, actual: usize, expected: usize },
     #[error("there is no slot {slot}; the slots are 1 to {num_slots}")]
     UnknownSlot { slot: usize, num_slots: usize },
     #[error("slot {slot} has no adapter")]
@@ -90,7 +97,7 @@ impl Adapter {
             let [down, up] =
                 [0, 1].map(|index| PackedWeight::place(pair[index].layout, &region, pair[index].offset));
             let scale = source.scale * pair[0].factor() * pair[1].factor();
-            factors[source.weight.0] = Some(Factors { down, up, scale });
+            factors[source.weight.0] = Some(Factors { down, up, scale, gain: source.gain.clone() });
         }
         Ok(Self { factors })
     }
@@ -124,6 +131,12 @@ impl Adapter {
                     ),
                     expected: format!("[R, {num_inputs}] and [{}, R] with R up to {max_rank}", member.width),
                 });
+            }
+            match factors.gain.as_ref().map(Vec::len) {
+                Some(actual) if actual != member.width => {
+                    return Err(AdapterError::Gain { weight, actual, expected: member.width });
+                }
+                _ => {}
             }
         }
         Ok(())

@@ -40,10 +40,17 @@ class CacheWriter:
 class Adapter:
     def __new__(
         cls,
-        # Each is the weight's id, A's format, buffer, rank and columns, B's format, buffer and rows, a scale, and the
-        # head size and rotary size if B's rows have interleaved heads.
+        # Each is the weight's id, A's format, buffer, rank and columns, B's format, buffer and rows, a scale, the head
+        # size and rotary size if B's rows have interleaved heads, and the gain of DoRA, a buffer of f32.
         weights: Sequence[
-            tuple[int, tuple[str, object, int, int], tuple[str, object, int], float, tuple[int, int] | None]
+            tuple[
+                int,
+                tuple[str, object, int, int],
+                tuple[str, object, int],
+                float,
+                tuple[int, int] | None,
+                object | None,
+            ]
         ],
     ) -> Adapter: ...
 

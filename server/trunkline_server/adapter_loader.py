@@ -19,8 +19,8 @@ from trunkline_server.errors import InvalidArgument, UserError
 from trunkline_server.weights.identity import is_settled
 
 if TYPE_CHECKING:
+    from trunkline_server.adapters.base import BaseModel
     from trunkline_server.backends.interface import AdapterSlots, PackedAdapter
-    from trunkline_server.models.config import ModelConfig
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +47,9 @@ class AdapterLimits(NamedTuple):
 class AdapterLoader:
     """Implements `Adapters`: opens on the caller's thread, and loads on its own. wake: called after each load."""
 
-    def __init__(
-        self, slots: AdapterSlots, config: ModelConfig, limits: AdapterLimits, wake: Callable[[], None]
-    ) -> None:
+    def __init__(self, slots: AdapterSlots, base: BaseModel, limits: AdapterLimits, wake: Callable[[], None]) -> None:
         self._slots = slots
-        self._config = config
+        self._base = base
         self._limits = limits
         self._wake = wake
         self._stream = 0
@@ -64,7 +62,7 @@ class AdapterLoader:
 
     def open(self, source: str) -> OpenAdapterResponse:
         path, now_ns = str(hub.resolve_adapter(source)), time.time_ns()
-        adapter = open_adapter(Path(path), self._config, self._limits.rank)
+        adapter = open_adapter(Path(path), self._base.config, self._limits.rank)
         num_bytes, most = self._slots.num_bytes(adapter), self._limits.num_bytes
         if num_bytes > most:
             what = f"adapter `{path}` takes {num_bytes} bytes, but loaded adapters may take only {most} bytes together"
@@ -116,10 +114,11 @@ class AdapterLoader:
         wanted_hash = wanted.content_hash.hex()
         adapter, known_hash = self._opened.get(wanted.path) or (None, None)
         if adapter is None or known_hash != wanted_hash:
-            adapter = open_adapter(Path(wanted.path), self._config, self._limits.rank)
+            adapter = open_adapter(Path(wanted.path), self._base.config, self._limits.rank)
             if content_hash(adapter) != wanted_hash:
                 raise changed(adapter)
-        return self._slots.pack(load(adapter))  # notices if the file has changed since it was hashed
+        # Notices if the file has changed since it was hashed.
+        return self._slots.pack(load(adapter, self._base.open))
 
     def _keep(self, path: str, adapter: Adapter, known_hash: str, now_ns: int) -> None:
         """Keeps what is known of an adapter, unless its file is so new that another change would not be noticed."""

@@ -20,6 +20,7 @@ from trunkline_server.settings import Settings
 
 if TYPE_CHECKING:
     from trunkline_server.adapter_loader import AdapterLoader
+    from trunkline_server.adapters.base import BaseModel
     from trunkline_server.backends.interface import Backend, Store
     from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.backends.store_files import StoreOptions
@@ -47,14 +48,14 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
         lifeline.watch(STANDARD_INPUT, Path(options.socket))
     # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
-    model, backend = _load(settings, options)
+    model, base, backend = _load(settings, options)
 
     from trunkline_server.engine import Engine
     from trunkline_server.loop import EngineLoop
     from trunkline_server.service import ShardServer, ShardService
 
     engine = Engine(backend, vocab_size=model.vocab_size)
-    adapters = _adapter_loader(settings, engine, model, backend)
+    adapters = _adapter_loader(settings, engine, base, backend)
     loop = EngineLoop(engine, _end_process)
     service = ShardService(model, backend.info, backend.store, adapters, loop, _end_process)
     server = ShardServer(service, Path(options.socket))
@@ -104,8 +105,9 @@ def _num_shares(compute: Settings) -> int:
     return 1 if compute.backend == "cuda" else num_replicas
 
 
-def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, Backend]:
-    """Loads the model. Raises UserError."""
+def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, BaseModel | None, Backend]:
+    """Loads the model, which is also the base of adapters if the server takes them. Raises UserError."""
+    from trunkline_server.adapters.base import BaseModel
     from trunkline_server.backends import registry
     from trunkline_server.weights.checkpoint import open_checkpoint
     from trunkline_server.weights.pooling import refuse_pooling, with_pooling
@@ -115,7 +117,8 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
     logger.debug("loading model", extra={"fields": {"path": path, "backend": compute.backend}})
     if compute.backend == registry.TRANSFORMERS:
         refuse_pooling(compute.pooling, compute.backend)
-        return registry.build_transformers(path, own)
+        model, backend = registry.build_transformers(path, own)
+        return model, None, backend
     checkpoint = open_checkpoint(path)
     checkpoint.config = config = with_pooling(checkpoint.config, compute.pooling, compute.backend)
     logger.debug(
@@ -123,18 +126,20 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
         extra={"fields": {"architecture": config.architecture, "tensors": len(checkpoint.names())}},
     )
     # The files are unmapped when this returns; the backend keeps what it needs.
-    return config, registry.build(compute.backend, checkpoint, own)
+    base = BaseModel.of(checkpoint) if own.max_loras else None
+    return config, base, registry.build(compute.backend, checkpoint, own)
 
 
-def _adapter_loader(settings: Settings, engine: Engine, model: ModelShape, backend: Backend) -> AdapterLoader | None:
+def _adapter_loader(
+    settings: Settings, engine: Engine, base: BaseModel | None, backend: Backend
+) -> AdapterLoader | None:
     if backend.adapters is None:
         return None
     from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
-    from trunkline_server.models.config import ModelConfig
 
-    assert isinstance(model, ModelConfig), "the transformers backend takes no adapters"
+    assert base is not None, "a backend has slots only if the server takes adapters"
     limits = AdapterLimits(settings.adapter_slots.max_lora_rank, backend.info.adapter_bytes)
-    loader = AdapterLoader(backend.adapters, model, limits, engine.wake)
+    loader = AdapterLoader(backend.adapters, base, limits, engine.wake)
     engine.load_adapters_with(loader)
     return loader
 

@@ -33,7 +33,7 @@ mod quantize;
 mod quantized;
 
 pub use bf16::round_row;
-pub use low_rank::add_low_rank;
+pub use low_rank::{Gain, add_low_rank};
 pub use product::{FloatRows, LinearInput, LinearOutput, linear};
 pub use quantize::quantize_rows;
 pub use quantized::{QUANT_GROUP, QuantizedRows, QuantizedShape};

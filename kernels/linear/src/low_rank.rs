@@ -1,7 +1,8 @@
 //! Adds products with narrow matrices to rows, for adapters.
 //!
 //! The sum of an element is `acc = fma(w, x, acc)` from 0 over the columns of the matrix, in order. It is then added to
-//! the element, so its bits depend on neither the other rows nor the division into tiles.
+//! the element, so its bits depend on neither the other rows nor the division into tiles. A [`Gain`] acts on an
+//! element and its sum alone.
 
 use std::ops::Range;
 
@@ -17,6 +18,16 @@ const PREFETCH_BYTES: usize = 4 << 10;
 
 const _: () = assert!(LANES == TILE);
 
+/// The gain of DoRA. With k = 1 + scale · (gain − 1), an element becomes element · k + gain · sum + bias · (1 − k).
+#[derive(Clone, Copy)]
+pub struct Gain<'a> {
+    /// Of each output feature.
+    pub gain: &'a [f32],
+    /// What the elements contain that has no gain.
+    pub bias: Option<&'a [f32]>,
+    pub scale: f32,
+}
+
 /// A product that is checked, and whose part of the output no other thread accesses.
 struct Job<'a> {
     isa: Isa,
@@ -25,6 +36,7 @@ struct Job<'a> {
     num_rows: usize,
     tiles: Range<usize>,
     out: LinearOutput<'a>,
+    gain: Option<Gain<'a>>,
 }
 
 /// Adds the products of `num_rows` rows with the output features of `tiles` to `out`, whose first column is that of the
@@ -42,6 +54,7 @@ pub unsafe fn add_low_rank(
     num_rows: usize,
     tiles: Range<usize>,
     out: LinearOutput<'_>,
+    gain: Option<Gain<'_>>,
 ) {
     if num_rows == 0 || tiles.is_empty() {
         return;
@@ -51,7 +64,11 @@ pub unsafe fn add_low_rank(
     assert!((num_rows - 1) * input.row_stride + weight.in_features() <= input.values.len(), "input rows");
     assert!(out.row_stride >= weight.out_features(), "output rows overlap");
     assert!((num_rows - 1) * out.row_stride + weight.out_features() <= out.values.len(), "output rows");
-    weight.format().visit_kernels(&Job { isa, weight, input, num_rows, tiles, out });
+    if let Some(Gain { gain, bias, .. }) = gain {
+        assert_eq!(gain.len(), weight.out_features(), "gains");
+        assert!(bias.is_none_or(|bias| bias.len() == gain.len()), "biases");
+    }
+    weight.format().visit_kernels(&Job { isa, weight, input, num_rows, tiles, out, gain });
 }
 
 impl KernelVisitor for &Job<'_> {
@@ -114,9 +131,29 @@ unsafe fn add_rows<L: Lanes, F: FloatFormat, const R: usize>(
         let num_lanes = TILE.min(job.weight.out_features() - column);
         for (row, sum) in sums.into_iter().enumerate() {
             let values = job.out.values.as_mut_ptr().add((first + row) * job.out.row_stride + column);
-            L::load_first(values, num_lanes).add(sum).store_first(values, num_lanes);
+            let before = L::load_first(values, num_lanes);
+            let after = match &job.gain {
+                Some(gain) => gained(gain, before, sum, column, num_lanes),
+                None => before.add(sum),
+            };
+            after.store_first(values, num_lanes);
         }
         R
+    }
+}
+
+/// Applies the gains of the features from `column` on to their elements and sums.
+#[inline(always)]
+unsafe fn gained<L: Lanes>(gain: &Gain<'_>, before: L, sum: L, column: usize, num_lanes: usize) -> L {
+    // SAFETY: the lengths are checked.
+    unsafe {
+        let (one, gains) = (L::splat(1.0), L::load_first(gain.gain.as_ptr().add(column), num_lanes));
+        let factor = gains.sub(one).fma(L::splat(gain.scale), one);
+        let after = before.fma(factor, gains.mul(sum));
+        match gain.bias {
+            Some(bias) => one.sub(factor).fma(L::load_first(bias.as_ptr().add(column), num_lanes), after),
+            None => after,
+        }
     }
 }
 

@@ -25,14 +25,14 @@ pub(super) struct PyAdapter {
 
 #[pymethods]
 impl PyAdapter {
-    /// Packs what an adapter does to weights. Each is (weight, a, b, scale, interleaved heads), where `a` is (format,
-    /// buffer, rank, columns), and `b` is (format, buffer, rows).
+    /// Packs what an adapter does to weights. Each is (weight, a, b, scale, interleaved heads, gain), where `a` is
+    /// (format, buffer, rank, columns), `b` is (format, buffer, rows), and the gain is a buffer of f32.
     #[new]
     fn new(py: Python<'_>, weights: Vec<Weight<'_>>) -> Result<Self, Failure> {
         let buffers = weights.iter().map(|(_, a, b, ..)| Ok([buffer_of(&a.1)?, buffer_of(&b.1)?]));
         let buffers = buffers.collect::<Result<Vec<_>, Failure>>()?;
         let mut sources = Vec::with_capacity(weights.len());
-        for ((weight, a, b, scale, heads), [down, up]) in weights.iter().zip(&buffers) {
+        for ((weight, a, b, scale, heads, gain), [down, up]) in weights.iter().zip(&buffers) {
             let (down_format, up_format) = (parse_format("a", &a.0)?, parse_format("b", &b.0)?);
             let (rank, num_inputs) = (a.2, a.3);
             let down = SourceRows::new(down_format, bytes_of(down), rank, num_inputs)?;
@@ -46,6 +46,7 @@ impl PyAdapter {
                 up: (up_format, up),
                 num_inputs,
                 scale: *scale,
+                gain: gain.as_ref().map(floats_of).transpose()?,
             });
         }
         let adapter = Arc::new(py.detach(|| Adapter::pack(&sources))?);
@@ -53,13 +54,20 @@ impl PyAdapter {
     }
 }
 
-/// A weight's id, A, B, scale, and the head size and rotary size if B's rows have interleaved heads.
+fn floats_of(buffer: &Bound<'_, PyAny>) -> Result<Vec<f32>, Failure> {
+    let buffer = buffer_of(buffer)?;
+    let (floats, _) = bytes_of(&buffer).as_chunks();
+    Ok(floats.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect())
+}
+
+/// A weight's id, A, B, scale, the head size and rotary size if B's rows have interleaved heads, and a gain.
 type Weight<'py> = (
     usize,
     (String, Bound<'py, PyAny>, usize, usize),
     (String, Bound<'py, PyAny>, usize),
     f32,
     Option<(usize, usize)>,
+    Option<Bound<'py, PyAny>>,
 );
 
 /// Hashes `prefix` and tensors of an open file, each given as offset, size, and exponent bits.

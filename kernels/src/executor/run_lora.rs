@@ -7,10 +7,10 @@ use super::rows::AdapterRows;
 use super::run::Step;
 use super::shares::Units;
 use crate::adapter::Factors;
-use crate::linear::{FloatRows, LinearInput, LinearOutput, add_low_rank, linear};
+use crate::linear::{FloatRows, Gain, LinearInput, LinearOutput, add_low_rank, linear};
 use crate::ops::scale::scale_in_place;
 use crate::pack::TILE;
-use crate::program::{RowSet, View};
+use crate::program::{AdaptedProduct, RowSet, View};
 
 /// Tiles of B times rows that are worth a unit of work.
 const UNIT_TILE_ROWS: usize = 64;
@@ -78,7 +78,7 @@ impl Step<'_> {
     ) {
         let max_rank = self.program.max_adapter_rank;
         let blocks = self.adapter_rows(rows);
-        let weights = &self.program.adapted[product].weights;
+        let AdaptedProduct { weights, bias, .. } = &self.program.adapted[product];
         let num_rows: usize = blocks.iter().map(|block| block.rows.len()).sum();
         let unit_tiles = (UNIT_TILE_ROWS * blocks.len() / num_rows.max(1)).max(MIN_UNIT_TILES);
         let num_parts = |width: usize| width.div_ceil(unit_tiles * TILE);
@@ -99,7 +99,13 @@ impl Step<'_> {
             let out = View { column: out.column + weight.column, width: weight.width, ..out };
             let (input, output) = self.lora_operands(block, x, out);
             let tiles = part * unit_tiles..factors.up.num_tiles().min((part + 1) * unit_tiles);
-            unsafe { add_low_rank(self.isa, &factors.up, input, block.rows.len(), tiles, output) };
+            let columns = weight.column..weight.column + weight.width;
+            let gain = factors.gain.as_ref().map(|gain| Gain {
+                gain,
+                bias: bias.map(|bias| &self.program.vectors[bias][columns]),
+                scale: block.adapter.scale,
+            });
+            unsafe { add_low_rank(self.isa, &factors.up, input, block.rows.len(), tiles, output, gain) };
         });
     }
 

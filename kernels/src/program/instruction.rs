@@ -154,6 +154,8 @@ pub enum Kernel {
 pub struct AdaptedProduct {
     pub num_inputs: usize,
     pub weights: Vec<AdaptedWeight>,
+    /// The vector that the product adds.
+    pub bias: Option<usize>,
 }
 
 /// One of the weights that a product joins.

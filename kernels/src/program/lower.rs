@@ -435,7 +435,7 @@ impl Lowering<'_> {
         let weight = self.plan.matrix(&weights);
         let bias = if has_bias { Some(self.plan.vector(&biases)) } else { None };
         let source = self.source(x, rows, format);
-        let down = self.lower_lora_down(x, rows, &weights);
+        let down = self.lower_lora_down(x, rows, &weights, bias);
         let out = self.new_view(width, rows);
         self.emit(Kernel::Linear { x: source, weight, bias, out }, rows);
         self.lower_lora_up(down, out, rows);

@@ -51,6 +51,16 @@ def random_pair(name: str, shape: tuple[int, int], rank: int) -> tuple[Floats, F
     return a.astype(np.float32), b.astype(np.float32)
 
 
+def magnitudes_of(model: TinyModel) -> dict[str, Floats]:
+    """Returns tensors of DoRA for all matrices that take an adapter: their rows' norms, changed by up to a half."""
+    random, stored = np.random.default_rng(5), model.stored_weights
+    norms = {name: np.linalg.norm(stored[f"{name}.weight"], axis=1) for name in modules_of(model)}
+    return {
+        f"base_model.model.{name}.lora_magnitude_vector": (of_rows * random.uniform(0.5, 1.5, len(of_rows))).astype("f")
+        for name, of_rows in norms.items()
+    }
+
+
 def _save_tensors(path: Path, tensors: dict[str, NDArray[Any]], dtype: str) -> None:
     """Writes safetensors, floats of 32 bits as F32, F16 or BF16; numpy has no dtype for the last."""
     header, data = dict[str, Any](), b""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.adapters.adapter_files import Pairs, modules_of, random_pair, save_peft
+from tests.adapters.adapter_files import Pairs, magnitudes_of, modules_of, random_pair, save_peft
 from tests.adapters.test_merged import MAX_RANK, MergedModel
 from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import CASES, TinyModel
@@ -37,7 +37,7 @@ def pairs_of(model: TinyModel, seed: str = "") -> Pairs:
 def pack(backend: Backend, folder: Path, checkpoint: Checkpoint) -> PackedAdapter:
     adapter = open_adapter(folder, checkpoint.config, MAX_RANK)
     assert backend.adapters is not None
-    return backend.adapters.pack(load(adapter))
+    return backend.adapters.pack(load(adapter, lambda: checkpoint))
 
 
 def put(backend: Backend, slot: int, folder: Path, checkpoint: Checkpoint) -> None:
@@ -99,6 +99,27 @@ def test_an_adapter_computes_as_merged_weights(case: str, name: str, tmp_path: P
     assert_close(found, wanted, 1e-4 if name == "reference" else 2e-3)
     with pytest.raises(AssertionError):
         assert_close(plain, wanted, 2e-3)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_a_part_of_a_dora_computes_as_merged_weights(name: str, tmp_path: Path) -> None:
+    model, scale = TinyModel("qwen2"), 0.5
+    pairs, magnitudes = pairs_of(model), magnitudes_of(model)
+    folder = save_peft(tmp_path / "adapter", pairs, magnitudes, use_dora=True)
+    changes = {}
+    for module, (a, b) in pairs.items():
+        before = model.stored_weights[f"{module}.weight"]
+        after = before + 2 * (b @ a)
+        lengths = magnitudes[f"base_model.model.{module}.lora_magnitude_vector"]
+        after *= (lengths / np.linalg.norm(after, axis=1))[:, None]
+        changes[module] = scale * (after - before)
+    base = open_checkpoint(model.save(tmp_path / "base"))
+    merged = open_checkpoint(MergedModel(model, changes).save(tmp_path / "merged"))
+    options: dict[str, Any] = {"kv_cache_dtype": "f16"} if name == "cpu" else {}
+    build = build_tiny if name == "cpu" else reference
+    backend = build(base, max_loras=NUM_SLOTS, max_lora_rank=MAX_RANK, **options)
+    put(backend, 2, folder, base)
+    assert_close(run(backend, 2, scale), run(build(merged, **options), 0), 1e-4 if name == "reference" else 2e-3)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.adapters.adapter_files import Pairs, config_of, modules_of, random_pair, save_gguf, save_peft
+from tests.adapters.adapter_files import Pairs, config_of, magnitudes_of, modules_of, random_pair, save_gguf, save_peft
+from tests.adapters.test_merged import no_base
 from tests.models.tiny import TinyModel, TinyModels
 from tests.weights.gguf_files import write_model
 from trunkline_server.adapters.adapter import Adapter, content_hash, load
@@ -26,6 +28,7 @@ from trunkline_server.errors import (
 )
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_json import config_from_json
+from trunkline_server.weights.checkpoint import open_checkpoint
 
 LLAMA = config_of(TinyModel("llama3"))
 SHAPES = modules_of(TinyModel("llama3"))
@@ -142,6 +145,14 @@ def test_the_hash_depends_on_the_arithmetic_alone(tmp_path: Path) -> None:
         save_peft(tmp_path / "half", half),
         save_peft(tmp_path / "other weight", {QUERY.replace("0", "1"): PAIRS[QUERY], DOWN: PAIRS[DOWN]}),
     ]
+    tiny = TinyModel("llama3")
+    pairs, magnitudes = {name: random_pair(name, shape, 4) for name, shape in SHAPES.items()}, magnitudes_of(tiny)
+    longer = {name: 2 * lengths for name, lengths in magnitudes.items()}
+    different += [
+        save_peft(tmp_path / "all", pairs),
+        save_peft(tmp_path / "DoRA", pairs, magnitudes, use_dora=True),
+        save_peft(tmp_path / "other lengths", pairs, longer, use_dora=True),
+    ]
     hashes = {content_hash(opened(folder)) for folder in different}
     assert len(hashes) == len(different)
     assert expected not in hashes
@@ -150,19 +161,19 @@ def test_the_hash_depends_on_the_arithmetic_alone(tmp_path: Path) -> None:
 def test_an_adapter_that_changes_or_disappears_is_not_loaded(tmp_path: Path) -> None:
     adapter = opened(save_peft(tmp_path, PAIRS))
     path = adapter.path
-    assert load(adapter).keys() == adapter.weights.keys()
+    assert load(adapter, no_base).keys() == adapter.weights.keys()
     stored = path.read_bytes()
     for changed in (stored[:-1], stored[:-1] + b"\1", b""):
         path.write_bytes(changed)
-        for read in (content_hash, load):
+        for read in (content_hash, partial(load, open_base=no_base)):
             with pytest.raises(ModelNotFound, match="has changed; hint: register it again"):
                 read(adapter)
     path.unlink()
     with pytest.raises(ModelNotFound, match="No such file"):
-        load(adapter)
+        load(adapter, no_base)
     # The same bytes in a new file are another opening.
     path.write_bytes(stored)
-    assert load(opened(tmp_path)).keys() == adapter.weights.keys()
+    assert load(opened(tmp_path), no_base).keys() == adapter.weights.keys()
 
 
 def test_open_adapters_hold_no_files(tmp_path: Path) -> None:
@@ -179,6 +190,25 @@ def test_elements_that_are_not_finite_are_found(value: float, dtype: type, tmp_p
     adapter = opened(save_peft(tmp_path, pairs))
     with pytest.raises(DamagedFile, match=rf"{re.escape(DOWN)}.lora_B.weight` has elements that are not finite"):
         content_hash(adapter)
+
+
+def test_magnitudes_make_finite_gains_or_are_refused(tmp_path: Path) -> None:
+    model = TinyModel("llama3")
+    model.weights = model.weights | {f"{QUERY}.weight": np.zeros(SHAPES[QUERY], np.float32)}
+    base = open_checkpoint(model.save(tmp_path / "base"))
+    a, b = PAIRS[QUERY][0], np.float32(1e-3) * PAIRS[QUERY][1]
+    b[0] = 0
+    name = f"base_model.model.{QUERY}.lora_magnitude_vector.weight"
+    for length in (1.0, 3e38):
+        lengths = {name: np.full(len(b), length, np.float32)}
+        adapter = opened(save_peft(tmp_path / str(length), {QUERY: (a, b)}, lengths, use_dora=True))
+        if length > 1:
+            with pytest.raises(DamagedFile, match=f"{QUERY}.lora_magnitude_vector.weight` is too large for the model"):
+                load(adapter, lambda: base)
+            continue
+        gain = load(adapter, lambda: base)[f"{QUERY}.weight"].gain
+        assert gain is not None and gain[0] == 1, "the row is 0"
+        np.testing.assert_allclose(gain[1:], 1 / np.linalg.norm(2 * (b @ a)[1:], axis=1), rtol=1e-5)
 
 
 def with_tensor(name: str, shape: tuple[int, ...] = (4, 4)) -> dict[str, Any]:
@@ -206,11 +236,7 @@ BAD_FOLDERS: list[tuple[dict[str, Any], type[TrunklineError], str]] = [
         UnsupportedFormat,
         "`peft_type` of .* is `LOHA`, which is not supported; hint: supported: LORA;",
     ),
-    (
-        {"use_dora": True},
-        UnsupportedFormat,
-        "`use_dora` of .* is `True`, which is not .* hint: supported: absent or off;",
-    ),
+    ({"use_dora": True}, DamagedFile, r"lora_A.weight` has no magnitude, but `use_dora` is true"),
     ({"bias": "lora_only"}, UnsupportedFormat, "`bias` of .* is `lora_only`, which is not .* hint: supported: none;"),
     ({"lora_bias": True}, UnsupportedFormat, "key `lora_bias` of .* is `True`"),
     ({"modules_to_save": ["lm_head"]}, UnsupportedFormat, r"key `modules_to_save` of .* is `\['lm_head'\]`"),
@@ -221,7 +247,17 @@ BAD_FOLDERS: list[tuple[dict[str, Any], type[TrunklineError], str]] = [
         "is `pissa_niter_4`, .*: True, gaussian, eva, orthogonal",
     ),
     ({"a_new_option": 2}, UnsupportedFormat, "key `a_new_option` of .* is `2`, which is not supported"),
-    (with_tensor(f"{QUERY}.lora_magnitude_vector"), UnsupportedFormat, "neither A nor B"),
+    (with_tensor(f"{QUERY}.lora_magnitude_vector", (64,)), DamagedFile, "has a magnitude, but `use_dora` is false"),
+    (
+        {"pairs": {}, **with_tensor(f"{QUERY}.lora_magnitude_vector.weight", (64,)), "use_dora": True},
+        DamagedFile,
+        "lora_magnitude_vector.weight` has no counterpart",
+    ),
+    (
+        {**with_tensor(f"{QUERY}.lora_magnitude_vector", (64, 1)), "pairs": {QUERY: (A, B)}, "use_dora": True},
+        DamagedFile,
+        r"lora_magnitude_vector` has shape \[64, 1\], expected \[64\]",
+    ),
     (with_tensor(f"{QUERY}.bias"), UnsupportedFormat, "q_proj.bias` of .* is neither A nor B of a weight"),
     (with_tensor("model.embed_tokens.lora_embedding_A"), UnsupportedFormat, "neither A nor B"),
     (with_tensor("lm_head.weight"), UnsupportedFormat, "neither A nor B of a weight"),

@@ -104,7 +104,8 @@ def adapters(shape: tuple[int, int]) -> None:
     rows = StepLayout(shape_of(entries, 1, 4), max_blocks=4)
     step = rows.tensors(new(rows.num_words, dtype=torch.int32)).adapter_rows
     assert place is not None and step is not None
-    add_low_rank(new(64, shape[1]), new(64, shape[0]), place, slots.tensors, step)
+    bias = new(shape[0], dtype=torch.float32)
+    add_low_rank(new(64, shape[1]), new(64, shape[0]), place, slots.tensors, step, bias)
 
 
 def experts(num_rows: int, weight: GroupedWeight | None = None, **routing: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.adapters.adapter_files import save_peft
+from tests.adapters.adapter_files import magnitudes_of, save_peft
 from tests.adapters.test_backends import PROMPT, pack, pairs_of, put, run, start
 from tests.adapters.test_merged import MAX_RANK as FILE_RANK
 from tests.cuda.test_backend import build_cuda
@@ -48,11 +48,12 @@ def integers(*shape: int, seed: int) -> torch.Tensor:
     return numbers(*shape, dtype=torch.float32, device="cpu", seed=seed) / 8
 
 
-def factors(name: str, rank: int, shape: tuple[int, int], seed: int) -> Factors:
+def factors(name: str, rank: int, shape: tuple[int, int], seed: int, is_dora: bool = False) -> Factors:
     num_outputs, width = shape
     matrices = integers(rank, width, seed=seed), integers(num_outputs, rank, seed=seed + 1)
     a, b = (Tensor(name, "F32", tuple(one.shape), memoryview(one.numpy().tobytes())) for one in matrices)
-    return Factors(a, b, scale=0.5)
+    gain = 1 + integers(num_outputs, seed=seed + 2).numpy() / 4 if is_dora else None
+    return Factors(a, b, 0.5, gain)
 
 
 def dense(names: Sequence[str], width: int, dtype: torch.dtype) -> DenseWeight:
@@ -85,15 +86,18 @@ def test_rows_get_what_their_adapter_adds_alone_and_beside_others(device: str, d
     loaded = {
         1: {name: factors(name, 3, shapes[name], seed=10) for name in (q, v)},
         3: {name: factors(name, rank, shapes[name], seed=20 + rank) for name, rank in ((q, 40), (k, 17), (v, 8))},
+        # One weight without a gain.
+        2: {name: factors(name, 8, shapes[name], seed=50, is_dora=name != k) for name in (q, k)},
     }
     for slot, named in loaded.items():
         # A slot keeps nothing of its last adapter.
         adapters.put(slot, adapters.pack(loaded[3]))
         adapters.put(slot, adapters.pack(named | {before: factors(before, 5, (16, 48), seed=30)}))
-    entries = [entry(1, 1), entry(70, 3), entry(2, 0), entry(1, 3, 0.5), entry(5, 1, -2.0)]
+    entries = [entry(1, 1), entry(70, 3), entry(2, 0), entry(1, 3, 0.5), entry(5, 1, -2.0), entry(3, 2, 0.5)]
     num_rows = sum(len(one.token_ids) for one in entries)
     x = numbers(num_rows, WIDTH, dtype=dtype, device=device, seed=1)
     product = numbers(num_rows, stack.num_outputs, dtype=dtype, device=device, seed=2)
+    bias = integers(stack.num_outputs, seed=3).to(device)
     place = adapters.layout.place(q)
     assert place is not None and place is adapters.layout.place(v) and adapters.layout.place("lm_head.weight") is None
 
@@ -106,7 +110,7 @@ def test_rows_get_what_their_adapter_adds_alone_and_beside_others(device: str, d
         layout.write(words.numpy(), entries, 16)
         step = layout.tensors(words.to(device)).adapter_rows
         assert step is not None
-        return add_low_rank(x[rows], product[rows].clone(), place, adapters.tensors, step)
+        return add_low_rank(x[rows], product[rows].clone(), place, adapters.tensors, step, bias)
 
     whole, begin = added(entries, slice(0, num_rows)), 0
     for one in entries:
@@ -120,7 +124,11 @@ def test_rows_get_what_their_adapter_adds_alone_and_beside_others(device: str, d
         for name, found in loaded[one.adapter.slot].items():
             a, b = (torch.from_numpy(dequantize(one)).double().to(device) for one in (found.a, found.b))
             between = (x[rows].double() @ a.T * found.scale * one.adapter.scale).to(dtype)
-            expected[:, slice(*stack.slices[name])] += between.double() @ b.T
+            columns = slice(*stack.slices[name])
+            gain = torch.ones(()) if found.gain is None else torch.from_numpy(found.gain)
+            gain, offset = gain.double().to(device), bias[columns].double()
+            factor = 1 + one.adapter.scale * (gain - 1)
+            expected[:, columns] = (expected[:, columns] - offset) * factor + offset + gain * (between.double() @ b.T)
         limit = {"rtol": 0.0, "atol": 0.0} if device == "cpu" else {}
         torch.testing.assert_close(whole[rows], expected.to(dtype), **limit)
         assert not torch.equal(whole[rows], product[rows])
@@ -149,6 +157,12 @@ def compare(checkpoint: Checkpoint, folder: Path, device: str) -> None:
     assert_same(run(found, 2, 0.5, cuts=(7, 11), num_decodes=1), with_adapter, atol=2e-4)
     with pytest.raises(AssertionError):
         assert_same(run(expected, 0, num_decodes=1), with_adapter, atol=2e-4)
+
+
+def test_a_dora_computes_as_on_the_reference(device: str, tiny_model: TinyModels, tmp_path: Path) -> None:
+    model = tiny_model("qwen2_shallow")
+    folder = save_peft(tmp_path, pairs_of(model), magnitudes_of(model), use_dora=True)
+    compare(open_checkpoint(model.folder), folder, device)
 
 
 @pytest.mark.parametrize("format", first(["Q4_1", "Q8_0"], "Q4_1"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.adapters.adapter_files import config_of, modules_of, random_pair, save_peft
+from tests.adapters.adapter_files import magnitudes_of, modules_of, random_pair, save_peft
 from tests.adapters.test_backends import NUM_SLOTS, pairs_of, start
 from tests.adapters.test_merged import MAX_RANK
 from tests.cpu.tiny_backend import build_tiny
@@ -16,6 +16,7 @@ from tests.plans import new_chunk
 from tests.running import DEADLINE_S
 from trunkline_server._proto.shard_pb2 import AdapterLoad, AdapterOutcome, OpenAdapterResponse, StepPlan
 from trunkline_server.adapter_loader import AdapterLimits, AdapterLoader
+from trunkline_server.adapters.base import BaseModel
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.engine import Engine
 from trunkline_server.errors import InvalidArgument, ModelNotFound, PlanError
@@ -25,11 +26,11 @@ from trunkline_server.weights.checkpoint import open_checkpoint
 class Shard:
     """An engine that loads adapters, and its plans."""
 
-    def __init__(self, backend: CpuBackend, model: TinyModel) -> None:
+    def __init__(self, backend: CpuBackend, model: TinyModel, base: BaseModel) -> None:
         assert backend.adapters is not None
         self.engine = Engine(backend, vocab_size=model.config["vocab_size"])
         limits = AdapterLimits(MAX_RANK, backend.info.adapter_bytes)
-        self.loader = AdapterLoader(backend.adapters, config_of(model), limits, self.engine.wake)
+        self.loader = AdapterLoader(backend.adapters, base, limits, self.engine.wake)
         self.engine.load_adapters_with(self.loader)
         self.step_id = 0
 
@@ -55,7 +56,7 @@ def model() -> TinyModel:
 @pytest.fixture
 def shard(model: TinyModel, tmp_path: Path) -> Iterator[Shard]:
     base = open_checkpoint(model.save(tmp_path / "base"))
-    yield Shard(build_tiny(base, max_loras=NUM_SLOTS, max_lora_rank=MAX_RANK), model)
+    yield Shard(build_tiny(base, max_loras=NUM_SLOTS, max_lora_rank=MAX_RANK), model, BaseModel.of(base))
 
 
 def test_an_adapter_is_loaded_between_steps_and_used(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
@@ -108,6 +109,17 @@ def test_an_adapter_with_no_room_is_refused_and_the_bytes_of_others_bound_theirs
     shard.loader._limits = AdapterLimits(MAX_RANK, num_bytes - 1)
     with pytest.raises(InvalidArgument, match=f"takes {num_bytes} bytes, but .* only {num_bytes - 1} bytes together"):
         shard.loader.open(str(folder))
+
+
+def test_a_dora_is_loaded_while_the_model_has_the_same_files(shard: Shard, model: TinyModel, tmp_path: Path) -> None:
+    pairs, magnitudes = pairs_of(model), magnitudes_of(model)
+    plain = shard.loader.open(str(save_peft(tmp_path / "plain", pairs)))
+    opened = shard.loader.open(str(save_peft(tmp_path / "dora", pairs, magnitudes, use_dora=True)))
+    assert opened.num_bytes - plain.num_bytes == 4 * sum(len(lengths) for lengths in magnitudes.values())
+    assert shard.load(2, opened).problem == ""
+    (tmp_path / "base" / "model.safetensors").touch()
+    assert f"model `{tmp_path}/base` has changed since it was loaded" in shard.load(1, opened).problem
+    assert shard.load(1, plain).problem == "", "it does not need the model"
 
 
 def test_a_slot_is_emptied_without_an_outcome(shard: Shard, model: TinyModel, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What an adapter adds to the weights of a model, and reading it.
 
-A weight W [N, K] with an adapter of rank R is W + scale * B A, where A is [R, K] and B is [N, R].
+A weight W [N, K] with an adapter of rank R is W + scale * B A, where A is [R, K] and B is [N, R]. With DoRA, each row
+of that is then scaled to the length that the adapter has for it; see `dora.py`.
 
 An `Adapter` only knows where its tensors are. It holds no descriptor and no mapping, so a file that becomes shorter
 gives an error instead of SIGBUS. For 224 weights it takes 220 KB, so where thousands of adapters are registered, keep
@@ -10,7 +11,7 @@ only path and hash of each: opening one again takes 20 ms, and `load` notices if
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import FileIO
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trunkline_server._kernels import hash_tensors
+from trunkline_server.adapters.dora import gain_of
 from trunkline_server.errors import DamagedFile, ModelNotFound, quoted
 from trunkline_server.models.places import Place
+from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.gguf import TensorInfo
 from trunkline_server.weights.identity import stamp
@@ -39,7 +43,7 @@ class LowRank:
     """What an adapter adds to one weight. Weights that the file joins have the same tensors.
 
     a: [R, K]. b: [N, R], or more rows, of which those of `rows` are the weight's, as in `Place`.
-    interleaved_heads: the order of these rows; see `Tensor`.
+    interleaved_heads: the order of these rows; see `Tensor`. magnitude: of each row of `b`; None without DoRA.
     """
 
     a: TensorInfo
@@ -47,6 +51,11 @@ class LowRank:
     scale: float
     rows: tuple[tuple[int, int], ...] = ()
     interleaved_heads: tuple[int, int] | None = None
+    magnitude: TensorInfo | None = None
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        return (self.a, self.b) if self.magnitude is None else (self.a, self.b, self.magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +73,20 @@ class Adapter:
     @property
     def tensors(self) -> list[TensorInfo]:
         """Returns each tensor once, in the order of names."""
-        found = {tensor.name: tensor for weight in self.weights.values() for tensor in (weight.a, weight.b)}
+        found = {tensor.name: tensor for weight in self.weights.values() for tensor in weight.tensors}
         return [found[name] for name in sorted(found)]
 
 
 class Factors(NamedTuple):
-    """A [R, K] and B [N, R] of one weight, in memory. B may have `interleaved_heads`, which `dequantize` undoes."""
+    """A [R, K] and B [N, R] of one weight, in memory. B may have `interleaved_heads`, which `dequantize` undoes.
+
+    gain: [N], what multiplies each row of W + scale * B A, in the model's order; None without DoRA.
+    """
 
     a: Tensor
     b: Tensor
     scale: float
+    gain: NDArray[np.float32] | None = None
 
 
 def content_hash(adapter: Adapter) -> str:
@@ -95,24 +108,35 @@ def content_hash(adapter: Adapter) -> str:
     return digest
 
 
-def load(adapter: Adapter) -> dict[str, Factors]:
+def load(adapter: Adapter, open_base: Callable[[], Checkpoint]) -> dict[str, Factors]:
     """Reads an adapter, and returns the factors by the names of weights.
 
-    Raises ModelNotFound if the file is gone or has changed since it was opened.
+    open_base: opens the base model, whose weights DoRA needs. One is decoded at a time.
+    Raises ModelNotFound if the file is gone or has changed since it was opened, and DamagedFile for magnitudes that
+    are too large.
     """
     tensors = {tensor.name: tensor for tensor in _read(adapter, adapter.tensors)}
-    factors = {}
+
+    def of_rows(info: TensorInfo, weight: LowRank) -> Tensor:
+        part = part_at(tensors[info.name], Place(info.name, rows=weight.rows))
+        return replace(part, interleaved_heads=weight.interleaved_heads)
+
+    base, factors = None, {}
     for name, weight in adapter.weights.items():
-        b = part_at(tensors[weight.b.name], Place(weight.b.name, rows=weight.rows))
-        b = replace(b, interleaved_heads=weight.interleaved_heads)
-        factors[name] = Factors(tensors[weight.a.name], b, weight.scale)
+        a, b, gain = tensors[weight.a.name], of_rows(weight.b, weight), None
+        if weight.magnitude is not None:
+            base = base or open_base()
+            gain = gain_of(base.tensor(name), a, b, weight.scale, of_rows(weight.magnitude, weight))
+            if not np.isfinite(gain).all():
+                raise DamagedFile(adapter.path, f"tensor {quoted(weight.magnitude.name)} is too large for the model")
+        factors[name] = Factors(a, b, weight.scale, gain)
     return factors
 
 
 def _uses(adapter: Adapter) -> bytes:
     """Returns everything that is hashed but the elements of tensors."""
     uses = [
-        (name, weight.a.name, weight.b.name, weight.scale.hex(), weight.rows, weight.interleaved_heads)
+        (name, [tensor.name for tensor in weight.tensors], weight.scale.hex(), weight.rows, weight.interleaved_heads)
         for name, weight in sorted(adapter.weights.items())
     ]
     tensors = [(tensor.name, tensor.format, tensor.shape) for tensor in adapter.tensors]

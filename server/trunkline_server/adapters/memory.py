@@ -18,7 +18,7 @@ PLANNED_RANK = 16
 
 def planned_bytes(config: ModelConfig, num_slots: int, max_rank: int, matrix_bytes: Callable[[int, int], int]) -> int:
     """Returns the bytes that are planned for all loaded adapters: one of `PLANNED_RANK` in each slot, or of the largest
-    rank if that is lower, and at least one adapter of that rank.
+    rank if that is lower, and at least one adapter of that rank. All may be DoRAs.
 
     matrix_bytes: of a matrix with these rows and columns, in the format that takes most.
     """
@@ -27,7 +27,8 @@ def planned_bytes(config: ModelConfig, num_slots: int, max_rank: int, matrix_byt
     shapes = [shape for name, shape in weight_shapes(config).items() if takes_adapter(name, shape)]
 
     def num_bytes(rank: int) -> int:
-        return sum(matrix_bytes(rank, columns) + matrix_bytes(rows, rank) for rows, columns in shapes)
+        pairs = sum(matrix_bytes(rank, columns) + matrix_bytes(rows, rank) for rows, columns in shapes)
+        return pairs + sum(_gain_bytes(rows) for rows, _ in shapes)
 
     return max(num_slots * num_bytes(min(max_rank, PLANNED_RANK)), num_bytes(max_rank))
 
@@ -42,4 +43,10 @@ def bytes_of(adapter: Adapter, matrix_bytes: Callable[[str, int, int], int]) -> 
         rank, num_columns = weight.a.shape
         num_rows = sum(end - begin for begin, end in weight.rows) or weight.b.shape[0]
         total += matrix_bytes(weight.a.format, rank, num_columns) + matrix_bytes(weight.b.format, num_rows, rank)
+        total += 0 if weight.magnitude is None else _gain_bytes(num_rows)
     return total
+
+
+def _gain_bytes(num_rows: int) -> int:
+    """Returns the bytes of a DoRA's gain, in f32."""
+    return 4 * num_rows

@@ -42,7 +42,8 @@ from trunkline_server.weights.places import (
 )
 from trunkline_server.weights.safetensors import SafetensorsFile
 
-_PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+# PEFT leaves out the `.weight` of magnitudes.
+_PEFT_FACTOR = re.compile(r"base_model\.model\.(.+)\.lora_(?:(A|B)\.weight|(magnitude)_vector(?:\.weight)?)")
 _GGUF_FACTOR = re.compile(r"(.+)\.weight\.lora_([ab])")
 _HINT = "supported are low-rank changes of the layers' linear weights, except experts"
 
@@ -62,7 +63,7 @@ class _Target(NamedTuple):
 class _Source(NamedTuple):
     """The tensors of an adapter, and what their names are.
 
-    scale: from a module and its rank. base: what is known of the base model.
+    scale: from a module and its rank. base: what is known of the base model. is_dora: each module has a magnitude.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class _Source(NamedTuple):
     names: re.Pattern[str]
     scale: Callable[[str, int], float]
     base: str
+    is_dora: bool = False
 
 
 def open_adapter(path: Path, config: ModelConfig, max_rank: int) -> Adapter:
@@ -95,7 +97,8 @@ def open_adapter(path: Path, config: ModelConfig, max_rank: int) -> Adapter:
             if name in weights:
                 raise DamagedFile(source.path, f"{quoted(tensor)} is changed twice")
             heads = interleaved_heads(name, config, is_gguf=is_gguf)
-            weights[name] = LowRank(pair["a"], pair["b"], scale, target.places[name].rows, heads)
+            rows, magnitude = target.places[name].rows, pair.get("magnitude")
+            weights[name] = LowRank(pair["a"], pair["b"], scale, rows, heads, magnitude)
     if not weights:
         raise DamagedFile(source.path, "the adapter has no tensors")
     return Adapter(source.path, source.status, max(ranks), weights)
@@ -141,7 +144,8 @@ def _from_peft(folder: Path) -> _Source:
     infos = [
         TensorInfo(name, info.dtype, info.shape, info.offset, info.num_bytes) for name, info in file.tensors.items()
     ]
-    return _Source(file.path, file.file.status, infos, _PEFT_FACTOR, config.scale, quoted(config.base_model))
+    base = quoted(config.base_model)
+    return _Source(file.path, file.file.status, infos, _PEFT_FACTOR, config.scale, base, config.is_dora)
 
 
 def _from_gguf(path: Path, config: ModelConfig) -> _Source:
@@ -162,11 +166,11 @@ def _from_gguf(path: Path, config: ModelConfig) -> _Source:
 
 
 def _module(source: _Source, name: str) -> tuple[str, str]:
-    """Returns the module that a tensor of an adapter is for, and "a" or "b"."""
+    """Returns the module that a tensor of an adapter is for, and "a", "b" or "magnitude"."""
     if (match := source.names.fullmatch(name)) is None:
         what = f"tensor {quoted(name)} of `{source.path}` is neither A nor B of a weight"
         raise UnsupportedFormat(f"{what}, which is not supported", hint=_HINT)
-    return match[1], match[2].lower()
+    return match[1], match[match.lastindex or 0].lower()
 
 
 def _tensor(module: str, targets: Container[str]) -> str:
@@ -195,13 +199,17 @@ def _checked_target(source: _Source, config: ModelConfig, tensor: str, targets: 
 
 
 def _checked_rank(source: _Source, pair: Mapping[str, TensorInfo], shape: tuple[int, ...], max_rank: int) -> int:
-    """Returns the rank of a pair for a tensor of this shape, [outputs, inputs]."""
-    if pair.keys() != {"a", "b"}:
+    """Returns the rank of a pair, with its magnitude, for a tensor of this shape, [outputs, inputs]."""
+    if not pair.keys() >= {"a", "b"}:
         raise DamagedFile(source.path, f"tensor {quoted(next(iter(pair.values())).name)} has no counterpart")
-    a, b = pair["a"], pair["b"]
+    if ("magnitude" in pair) != source.is_dora:
+        what = "no magnitude, but `use_dora` is true" if source.is_dora else "a magnitude, but `use_dora` is false"
+        raise DamagedFile(source.path, f"the module of tensor {quoted(pair['a'].name)} has {what}")
+    a = pair["a"]
     rank = a.shape[0] if a.shape else 0
-    for found, expected in ((a, (max(rank, 1), shape[1])), (b, (shape[0], rank))):
-        if found.shape != expected:
+    shapes = {"a": (max(rank, 1), shape[1]), "b": (shape[0], rank), "magnitude": shape[:1]}
+    for factor, found in sorted(pair.items()):
+        if found.shape != (expected := shapes[factor]):
             what = f"tensor {quoted(found.name)} has shape {list(found.shape)}, expected {list(expected)} for the model"
             raise DamagedFile(source.path, what, hint=f"the adapter's base model is {source.base}")
     if rank > max_rank:

@@ -1,10 +1,4 @@
-"""PEFT's `adapter_config.json`: https://huggingface.co/docs/peft/package_reference/lora.
-
-DoRA (arXiv:2402.09353) is refused. It replaces W by diag(g) (W + s B A), where g is a learned magnitude of each row
-divided by the norm of that row of W + s B A. This adds diag(g) s B A, which is low-rank, and (diag(g) - 1) W, which is
-not. To serve it exactly, a backend would have to multiply the product with W by g, too, before the bias, and needs the
-norms of W's rows as it has them, quantised or not. Merging into the checkpoint needs neither.
-"""
+"""PEFT's `adapter_config.json`: https://huggingface.co/docs/peft/package_reference/lora."""
 
 from __future__ import annotations
 
@@ -22,7 +16,7 @@ _KNOWN = frozenset({
     "alpha_pattern", "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config",
     "exclude_modules", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config", "lora_alpha",
     "lora_dropout", "lora_ga_config", "megatron_config", "megatron_core", "peft_version", "qalora_group_size", "r",
-    "rank_pattern", "revision", "runtime_config", "target_modules", "task_type", "use_rslora",
+    "rank_pattern", "revision", "runtime_config", "target_modules", "task_type", "use_dora", "use_rslora",
 })  # fmt: skip
 # All other keys must have one of these values, or be off. An unknown one may change the arithmetic.
 _SUPPORTED: dict[str, tuple[object, ...]] = {
@@ -52,6 +46,7 @@ class PeftConfig:
                 )
         self.base_model = keys.text("base_model_name_or_path", "unknown")
         self._rank, self._alpha = keys.integer("r", _DEFAULT_RANK), keys.number("lora_alpha", _DEFAULT_ALPHA)
+        self.is_dora = keys.boolean("use_dora", False)
         self._is_stabilised = keys.boolean("use_rslora", False)
         self._ranks, self._alphas = self._patterns("rank_pattern"), self._patterns("alpha_pattern")
 

@@ -12,6 +12,7 @@ impl Lowering<'_> {
         x: ValueId,
         rows: RowSet,
         weights: &[WeightId],
+        bias: Option<usize>,
     ) -> Option<(View, usize)> {
         if self.max_adapter_rank == 0 {
             return None;
@@ -26,7 +27,7 @@ impl Lowering<'_> {
         let weights: Vec<_> = weights.collect();
         let out = self.new_view(weights.len() * self.max_adapter_rank, rows);
         let product = self.adapted.len();
-        self.adapted.push(AdaptedProduct { num_inputs: x.width, weights });
+        self.adapted.push(AdaptedProduct { num_inputs: x.width, weights, bias });
         self.emit(Kernel::LoraDown { x, product, out }, rows);
         Some((out, product))
     }

@@ -36,7 +36,8 @@ fn matrix(random: &mut Random, format: Format, num_elements: usize, fall: i32) -
 }
 
 /// Makes an adapter that changes the products of a program, except one weight of each.
-fn adapter(executor: &Executor, seed: u64, format: Format, rank: usize, fall: i32) -> Arc<Adapter> {
+fn adapter(executor: &Executor, seed: u64, kind: (Format, usize, bool), fall: i32) -> Arc<Adapter> {
+    let (format, rank, is_dora) = kind;
     let mut random = Random::new(seed);
     let mut matrices = Vec::new();
     for product in &executor.program().adapted {
@@ -44,15 +45,17 @@ fn adapter(executor: &Executor, seed: u64, format: Format, rank: usize, fall: i3
             let (inputs, outputs) = (product.num_inputs, weight.width);
             let down = matrix(&mut random, format, rank * inputs, fall);
             let up = matrix(&mut random, format, outputs * rank, fall);
-            matrices.push((weight.weight, down, up, inputs, outputs));
+            let gain = is_dora.then(|| (0..outputs).map(|_| 1.0 + 0.2 * random.normal()).collect::<Vec<_>>());
+            matrices.push((weight.weight, down, up, inputs, outputs, gain));
         }
     }
-    let sources = matrices.iter().map(|(weight, down, up, inputs, outputs)| SourceFactors {
+    let sources = matrices.iter().map(|(weight, down, up, inputs, outputs, gain)| SourceFactors {
         weight: *weight,
         down: (format, SourceRows::new(format, down, rank, *inputs).unwrap()),
         up: (format, SourceRows::new(format, up, *outputs, rank).unwrap()),
         num_inputs: *inputs,
         scale: 0.5,
+        gain: gain.clone(),
     });
     Arc::new(Adapter::pack(&sources.collect::<Vec<_>>()).unwrap())
 }
@@ -84,15 +87,20 @@ fn run(executor: &mut Executor, slots: &[usize]) -> Vec<Vec<SampledToken>> {
 
 #[test]
 fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_others() {
-    let kinds =
-        [(Format::F32, 5), (Format::F16, 16), (Format::BF16, 40), (Format::BF16, 32), (Format::BF16, 16)];
+    let kinds = [
+        (Format::F32, 5, false),
+        (Format::F16, 16, false),
+        (Format::BF16, 40, true),
+        (Format::BF16, 32, false),
+        (Format::BF16, 16, true),
+    ];
     for recipe in [PLAIN, QWEN] {
         let recipe = Recipe { max_adapter_rank: MAX_RANK, ..recipe };
         let with_adapters = |threads, isa| {
             let mut executor = build(recipe, threads, isa);
             executor.set_num_adapter_slots(kinds.len());
-            for (slot, (format, rank)) in (1..).zip(kinds) {
-                let adapter = adapter(&executor, slot as u64, format, rank, 0);
+            for (slot, kind) in (1..).zip(kinds) {
+                let adapter = adapter(&executor, slot as u64, kind, 0);
                 executor.set_adapter(slot, Some(adapter)).unwrap();
             }
             executor
@@ -104,7 +112,7 @@ fn adapters_have_the_same_bits_on_all_instruction_sets_and_threads_and_beside_ot
         for one in 1..alone.len() {
             assert!(alone[..one].iter().all(|other| other[0].logprob != alone[one][0].logprob));
         }
-        let slots = [1, 0, 2, 2, 3, 4, 1];
+        let slots = [1, 0, 2, 2, 3, 5, 1];
         let expected: Vec<_> = slots.iter().map(|&slot| alone[slot].clone()).collect();
         for (threads, isa) in (1..).zip(Isa::available()) {
             assert_eq!(run(&mut with_adapters(threads, isa), &slots), expected, "{isa} on {threads} threads");
@@ -120,7 +128,7 @@ fn numbers_of_bfloat16_are_multiplied_as_they_are() {
         let [wide, narrow] = [Format::F32, Format::BF16].map(|format| {
             let mut executor = build(recipe, 2, best());
             executor.set_num_adapter_slots(1);
-            let adapter = adapter(&executor, 7, format, 16, fall);
+            let adapter = adapter(&executor, 7, (format, 16, false), fall);
             executor.set_adapter(1, Some(adapter)).unwrap();
             run(&mut executor, &[1])
         });
@@ -144,7 +152,8 @@ fn an_adapter_that_does_not_fit_is_refused() {
         |rows, columns| SourceRows::new(Format::F32, &bytes[..4 * rows * columns], rows, columns).unwrap();
     let made = |weight, rank: usize, inputs: usize, outputs: usize| {
         let (down, up) = ((Format::F32, rows(rank, inputs)), (Format::F32, rows(outputs, rank)));
-        Adapter::pack(&[SourceFactors { weight, down, up, num_inputs: inputs, scale: 1.0 }]).unwrap()
+        Adapter::pack(&[SourceFactors { weight, down, up, num_inputs: inputs, scale: 1.0, gain: None }])
+            .unwrap()
     };
     let program = build(Recipe { max_adapter_rank: 8, ..PLAIN }, 1, best());
     let product = &program.program().adapted[0];
@@ -156,4 +165,8 @@ fn an_adapter_that_does_not_fit_is_refused() {
     );
     check(made(weight.weight, 4, 32, weight.width), "expected [R, 64]");
     check(made(weight.weight, 4, product.num_inputs, 16), "expected [R, 64] and [32, R]");
+    let (down, up) = ((Format::F32, rows(4, product.num_inputs)), (Format::F32, rows(weight.width, 4)));
+    let (num_inputs, gain) = (product.num_inputs, Some(vec![1.0; 3]));
+    let gained = SourceFactors { weight: weight.weight, down, up, num_inputs, scale: 1.0, gain };
+    check(Adapter::pack(&[gained]).unwrap(), "the adapter has 3 gains for weight");
 }

@@ -33,12 +33,12 @@ class CpuAdapters:
 
     def pack(self, factors: Mapping[str, Factors]) -> Adapter:
         weights = []
-        for name, (a, b, scale) in factors.items():
+        for name, (a, b, scale, gain) in factors.items():
             heads = b.interleaved_heads
             a, b = _as_floats(a), _as_floats(b)
             rank, num_columns = a.shape
             down, up = (a.format, a.data, rank, num_columns), (b.format, b.data, b.shape[0])
-            weights.append((self._weight_ids[name], down, up, scale, heads))
+            weights.append((self._weight_ids[name], down, up, scale, heads, gain))
         return Adapter(weights)
 
     def put(self, slot: int, packed: PackedAdapter | None) -> None:

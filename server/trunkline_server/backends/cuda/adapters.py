@@ -35,12 +35,13 @@ class _Member(NamedTuple):
 class SlotLayout:
     """The places of all weights that adapters may change, in a slot. Their shapes alone decide them.
 
-    max_rank: rounded up to whole `RANK_UNIT`s. rank_elements: of a slot, for each rank. num_weights: in all stacks.
+    max_rank: rounded up to whole `RANK_UNIT`s. rank_elements: of a slot, for each rank. num_weights and num_outputs: of
+    all stacks.
     """
 
     def __init__(self, matrices: Iterable[DeviceWeight], max_rank: int, device: torch.device) -> None:
         self.max_rank = _padded(max_rank)
-        self.rank_elements = self.num_weights = 0
+        self.rank_elements = self.num_weights = self.num_outputs = 0
         self._members: dict[str, _Member] = {}
         for matrix in matrices:
             slices, width = matrix.slices, matrix.num_inputs
@@ -52,13 +53,14 @@ class SlotLayout:
                 for first in range(begin, end, TILE_OUTPUTS)
             ]
             place = Place(
-                begin=self.rank_elements, first_weight=self.num_weights, num_weights=len(slices), num_inputs=width,
-                tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
+                begin=self.rank_elements, first_weight=self.num_weights, first_output=self.num_outputs,
+                num_weights=len(slices), num_inputs=width, tiles=torch.tensor(tiles, dtype=torch.int32, device=device),
             )  # fmt: skip
             for number, (name, rows) in enumerate(slices.items()):
                 self._members[name] = _Member(place, matrix.num_outputs, number, *rows)
             self.rank_elements += len(slices) * width + matrix.num_outputs
             self.num_weights += len(slices)
+            self.num_outputs += matrix.num_outputs
 
     def place(self, weight: str) -> Place | None:
         """Returns the place of the stack that a weight is in; None if no adapter may change it."""
@@ -67,7 +69,8 @@ class SlotLayout:
 
     def num_bytes(self, num_slots: int, element_bytes: int) -> int:
         """Returns the bytes of the slots on the device."""
-        return num_slots * (self.max_rank * self.rank_elements * element_bytes + 4 * (self.num_weights + 1))
+        others = self.num_weights + self.num_outputs + 2
+        return num_slots * (self.max_rank * self.rank_elements * element_bytes + 4 * others)
 
     def sums_bytes(self, num_rows: int) -> int:
         """Returns the most memory that a product of a step takes beside the slots."""
@@ -75,15 +78,19 @@ class SlotLayout:
         shapes = (sums_shape(place, num_rows, self.max_rank) for place in places.values())
         return max((4 * splits * rows * columns for splits, rows, columns in shapes), default=0)
 
-    def write(self, name: str, factors: Factors, rank: int, values: torch.Tensor, scales: torch.Tensor) -> None:
-        """Writes A and B of a weight into a slot of this rank: values [rank * rank_elements], scales [num_weights]."""
+    def write(self, name: str, factors: Factors, rank: int, packed: _Packed) -> None:
+        """Writes A, B, scale and gain of a weight into the contents of a slot of this rank."""
         place, num_outputs, number, begin, end = self._members[name]
         a, b = (torch.from_numpy(dequantize(tensor)) for tensor in (factors.a, factors.b))
         a_begin = rank * place.begin
         b_begin = a_begin + rank * place.num_weights * place.num_inputs
+        values = packed.values
         values[a_begin:b_begin].view(-1, rank, place.num_inputs)[number, : len(a)] = a
         values[b_begin : b_begin + rank * num_outputs].view(-1, rank)[begin:end, : len(a)] = b
-        scales[place.first_weight + number] = factors.scale
+        packed.scales[place.first_weight + number] = factors.scale
+        if factors.gain is not None:
+            packed.gains[place.first_output + begin : place.first_output + end] = torch.from_numpy(factors.gain)
+            packed.has_gains.fill_(1)
 
 
 @dataclass(frozen=True)
@@ -93,6 +100,8 @@ class _Packed:
     values: torch.Tensor
     rank: torch.Tensor
     scales: torch.Tensor
+    gains: torch.Tensor
+    has_gains: torch.Tensor
 
 
 class DeviceAdapters:
@@ -106,7 +115,9 @@ class DeviceAdapters:
             torch.zeros(num_slots, size, dtype=dtype, device=where),
             torch.zeros(num_slots, dtype=torch.int32, device=where),
             torch.zeros(num_slots, layout.num_weights, dtype=torch.float32, device=where),
-            size, layout.num_weights, layout.max_rank,
+            torch.zeros(num_slots, layout.num_outputs, dtype=torch.float32, device=where),
+            torch.zeros(num_slots, dtype=torch.int32, device=where),
+            size, layout.num_weights, layout.num_outputs, layout.max_rank,
         )  # fmt: skip
         self._loaded: set[int] = set()
         self._users = Counter[int]()
@@ -120,10 +131,14 @@ class DeviceAdapters:
         layout, dtype = self.layout, self.tensors.elements.dtype
         rank = _padded(max(one.a.shape[0] for one in factors.values()))
         values = self._device.pinned_bytes(rank * layout.rank_elements * dtype.itemsize).view(dtype).zero_()
-        scales = self._device.pinned(layout.num_weights).view(torch.float32)
+        pinned = self._device.pinned
+        packed = _Packed(
+            values, pinned(1).fill_(rank), pinned(layout.num_weights).view(torch.float32),
+            pinned(layout.num_outputs).view(torch.float32).fill_(1), pinned(1).fill_(0),
+        )  # fmt: skip
         for name, one in factors.items():
-            layout.write(name, one, rank, values, scales)
-        return _Packed(values, self._device.pinned(1).fill_(rank), scales)
+            layout.write(name, one, rank, packed)
+        return packed
 
     @torch.inference_mode()
     def put(self, slot: int, packed: PackedAdapter | None) -> None:
@@ -141,6 +156,8 @@ class DeviceAdapters:
         self._device.copy(packed.values, self.tensors.elements[slot - 1, : len(packed.values)])
         self._device.copy(packed.rank, self.tensors.ranks[slot - 1 : slot])
         self._device.copy(packed.scales, self.tensors.scales[slot - 1])
+        self._device.copy(packed.gains, self.tensors.gains[slot - 1])
+        self._device.copy(packed.has_gains, self.tensors.has_gains[slot - 1 : slot])
         self._loaded.add(slot)
 
     def begin_use(self, start: SequenceStart) -> AdapterUse | None:

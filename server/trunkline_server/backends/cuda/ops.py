@@ -177,16 +177,20 @@ class CudaOps:
             rows = dense(x)
             # A residual that no norm has narrowed.
             rows = rows.to(self.model.dtype) if rows.dtype == torch.float32 else rows
-            known = self._product = x, Product(rows, matrix, has_bias, self.model.is_fast, self._adapters(weight))
+            known = self._product = (
+                x,
+                Product(rows, matrix, has_bias, self.model.is_fast, self._adapters(weight, has_bias)),
+            )
         return Part(known[1], begin, end)
 
-    def _adapters(self, weight: str) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    def _adapters(self, weight: str, has_bias: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
         """Returns `Product.add` of the stack that a weight is in."""
         slots, step = self.model.adapters, self.step.adapter_rows
         place = None if slots is None or step is None else slots.layout.place(weight)
         if slots is None or step is None or place is None:
             return None
-        return partial(add_low_rank, place=place, slots=slots.tensors, step=step)
+        bias = self.model.weights.matrix(weight)[0].bias if has_bias else None
+        return partial(add_low_rank, place=place, slots=slots.tensors, step=step, bias=bias)
 
     def head_linear(self, x: Value, weights: Sequence[str]) -> Value:
         matrix, _, _ = self.model.weights.matrix(weights[0])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from trunkline_server.adapters.memory import bytes_of
+from trunkline_server.backends.reference.ops import Change
 from trunkline_server.weights.dequantize import dequantize
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ class TorchAdapters:
         return bytes_of(adapter, lambda _format, num_rows, num_columns: matrix_bytes(num_rows, num_columns))
 
     def pack(self, factors: Mapping[str, Factors]) -> PackedAdapter:
-        def packed(one: Factors) -> tuple[torch.Tensor, torch.Tensor]:
+        def packed(one: Factors) -> Change:
             a, b = (torch.from_numpy(dequantize(tensor).copy()).float() for tensor in (one.a, one.b))
-            return a, one.scale * b
+            return Change(a, one.scale * b, None if one.gain is None else torch.from_numpy(one.gain))
 
         return {name: packed(one) for name, one in factors.items()}
 
@@ -49,4 +50,4 @@ class TorchAdapters:
         if start.adapter_slot not in self._slots:
             raise ValueError(f"slot {start.adapter_slot} has no adapter")
         adapter = self._slots[start.adapter_slot]
-        return {name: (a, start.adapter_scale * b) for name, (a, b) in adapter.items()}
+        return {name: change.scaled(start.adapter_scale) for name, change in adapter.items()}

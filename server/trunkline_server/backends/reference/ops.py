@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,24 @@ from trunkline_server.models.ops import ClampedSwiglu, Experts, Recurrence, Recu
 from trunkline_server.models.pooling import Kind
 
 Weights = Callable[[str], torch.Tensor]
-# A [R, K] and the scaled B [N, R] of each weight that an adapter changes, by name.
-Adapter = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+class Change(NamedTuple):
+    """What an adapter does to a weight W [N, K]: gain * (W + B A). a: [R, K]; b: [N, R], scaled; gain: [N] or None."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    gain: torch.Tensor | None
+
+    def scaled(self, scale: float) -> Change:
+        """Returns this change `scale` times, as the sum of W, multiplied by the gain, and B A."""
+        if self.gain is None:
+            return Change(self.a, scale * self.b, None)
+        return Change(self.a, scale * self.gain[:, None] * self.b, 1 + scale * (self.gain - 1))
+
+
+# The changes of an adapter, by the names of weights.
+Adapter = Mapping[str, Change]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +104,12 @@ class ReferenceOps:
         product = F.linear(x, self._weights(weight), None if bias is None else self._weights(bias))
         for row in self._adapted:
             if row.adapter is not None and weight in row.adapter:
-                a, b = row.adapter[weight]
-                product[row.begin : row.end] += F.linear(F.linear(x[row.begin : row.end], a), b)
+                a, b, gain = row.adapter[weight]
+                rows = product[row.begin : row.end]
+                if gain is not None:
+                    offset = 0 if bias is None else self._weights(bias)
+                    rows.sub_(offset).mul_(gain).add_(offset)
+                rows += F.linear(F.linear(x[row.begin : row.end], a), b)
         return product
 
     def head_linear(self, x: torch.Tensor, weights: Sequence[str]) -> torch.Tensor:

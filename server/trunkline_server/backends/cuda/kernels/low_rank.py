@@ -3,7 +3,8 @@
 Rows of a slot share tiles. The first launch multiplies them with A, in splits of K. The second adds the splits in
 order, scales and narrows them, and adds their product with B to the rows of the result. A row's bits depend only on
 that row, its adapter and its scale. Programs with nothing to do end at once: those of tiles without rows, of ranks
-above the adapter's, and of weights that it leaves as they are.
+above the adapter's, and of weights that it leaves as they are. The second launch applies the gains of DoRA, too; see
+`adapters/dora.py`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ class Slots(NamedTuple):
     """The adapters on the device, that of slot 1 first, as kernels take them.
 
     elements: [slots, `stride`] bf16, f16 or f32. ranks: [slots] i32, padded, at most max_rank. scales: [slots,
-    `num_weights`] f32, 0 for a weight that the adapter leaves as it is.
+    `num_weights`] f32, 0 for a weight that the adapter leaves as it is. gains: [slots, `num_outputs`] f32, those of
+    DoRA, 1 where there is none; has_gains: [slots] i32, 0 for adapters without any, whose gains are not read.
     """
 
     elements: torch.Tensor
     ranks: torch.Tensor
     scales: torch.Tensor
+    gains: torch.Tensor
+    has_gains: torch.Tensor
     stride: int
     num_weights: int
+    num_outputs: int
     max_rank: int
 
 
@@ -63,11 +68,13 @@ class Place:
     """Where a slot has the matrices of a stack of weights [N, K].
 
     In a slot of rank R, A [weights * R, K] begins at element R * begin, and B [N, R] follows. first_weight: the column
-    of the first weight in `Slots.scales`. tiles: [tiles, 3] i32, [begin, end) of outputs and their weight in the stack.
+    of the first weight in `Slots.scales`. first_output: of the first output in `Slots.gains`. tiles: [tiles, 3] i32,
+    [begin, end) of outputs and their weight in the stack.
     """
 
     begin: int
     first_weight: int
+    first_output: int
     num_weights: int
     num_inputs: int
     tiles: torch.Tensor
@@ -115,13 +122,13 @@ def _shrink_kernel(
     tl.store(sums_rows + weight * slots.max_rank + r[None, :], acc, is_place[:, None] & (r < rank)[None, :])
 
 
-@triton.jit(do_not_specialize=["begin", "first_weight", "num_rows"])
+@triton.jit(do_not_specialize=["begin", "first_weight", "first_output", "num_rows"])
 def _expand_kernel(
-    sums, slots, step, tiles, out, begin, first_weight, num_rows, out_stride,
+    sums, slots, step, tiles, bias, out, begin, first_weight, first_output, num_rows, out_stride,
     NUM_WEIGHTS: tl.constexpr, NUM_SPLITS: tl.constexpr, DTYPE: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Adds to outputs of tile program_id(1) in the rows of tile program_id(0). begin: of B."""
+    """Adds to outputs of tile program_id(1) in the rows of tile program_id(0). begin: of B. bias: [N], if any."""
     await_previous()
     tile, outputs = step.tiles + 3 * tl.program_id(0), tiles + 3 * tl.program_id(1)
     slot = tl.load(tile) - 1
@@ -152,6 +159,14 @@ def _expand_kernel(
         acc = dot(between, tl.load(b_rows + r, is_output[:, None], other=0.0).T, acc)
     pointers = out + rows[:, None].to(tl.int64) * out_stride + n[None, :]
     mask = is_place[:, None] & is_output[None, :]
+    if tl.load(slots.has_gains + slot) != 0:
+        gains = slots.gains + slot.to(tl.int64) * slots.num_outputs + first_output
+        gain = tl.load(gains + n, is_output, other=1.0)[None, :]
+        request = tl.load(step.scales + places, is_place, other=0.0)[:, None]
+        product = tl.load(pointers, mask, other=0.0).to(tl.float32)
+        if HAS_BIAS:
+            product -= tl.load(bias + n, is_output, other=0.0)[None, :]
+        acc = acc * gain + request * (gain - 1.0) * product
     before = tl.load(pointers, mask, other=0.0).to(tl.float32)
     tl.store(pointers, narrow(before + acc, DTYPE), mask)
 
@@ -161,11 +176,13 @@ def sums_shape(place: Place, num_rows: int, max_rank: int) -> tuple[int, int, in
     return place.num_splits, num_rows, place.num_weights * max_rank
 
 
-def add_low_rank(x: torch.Tensor, out: torch.Tensor, place: Place, slots: Slots, step: AdapterRows) -> torch.Tensor:
+def add_low_rank(
+    x: torch.Tensor, out: torch.Tensor, place: Place, slots: Slots, step: AdapterRows, bias: torch.Tensor | None = None
+) -> torch.Tensor:
     """Adds what adapters add to the product of x [T, K] with the weights of a place to out [T, N]; returns out.
 
-    x, out: in the dtype of the slots, rows contiguous. The first product is rounded to it, and so is the sum. Rows
-    without an adapter keep their bits.
+    bias: [N] f32, what out has that is no part of the product. x, out: in the dtype of the slots, rows contiguous. The
+    first product is rounded to it, and so is the sum. Rows without an adapter keep their bits.
     """
     assert x.dtype == out.dtype == slots.elements.dtype, f"x is {x.dtype}, out {out.dtype}"
     num_rows, num_tiles = x.shape[0], step.tiles.shape[0]
@@ -181,9 +198,10 @@ def add_low_rank(x: torch.Tensor, out: torch.Tensor, place: Place, slots: Slots,
     )  # fmt: skip
     begin = place.begin + place.num_weights * place.num_inputs
     _expand_kernel[(num_tiles, len(place.tiles))](
-        sums, slots, step, place.tiles, out, begin, place.first_weight, num_rows, out.stride(0),
+        sums, slots, step, place.tiles, sums if bias is None else bias, out, begin, place.first_weight,
+        place.first_output, num_rows, out.stride(0),
         NUM_WEIGHTS=place.num_weights, NUM_SPLITS=place.num_splits, DTYPE=TRITON_DTYPES[out.dtype],
-        BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4, num_stages=1, enable_fp_fusion=False,
-        **overlap(x.device),
+        HAS_BIAS=bias is not None, BLOCK_T=TILE_ROWS, BLOCK_N=TILE_OUTPUTS, BLOCK_R=RANK_UNIT, num_warps=4,
+        num_stages=1, enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
