@@ -6,7 +6,7 @@
 
 use trunkline_contract::BlockKey;
 
-use crate::salt::Salt;
+use crate::salt::{Salt, SaltAdapter};
 
 /// The most events between two calls of [`crate::KvCache::take_events`]. Beyond it, all of them are lost.
 pub const MAX_LOGGED_EVENTS: usize = 1 << 16;
@@ -53,6 +53,14 @@ impl Owner {
             Self::Salt(salt) => salt.tenant(),
             Self::Tenant(tenant) => Some(tenant),
             Self::Unknown => None,
+        }
+    }
+
+    /// The adapter of the block, if it is known to have one.
+    pub fn adapter(&self) -> Option<&SaltAdapter> {
+        match self {
+            Self::Salt(salt) => salt.adapter.as_ref(),
+            Self::Tenant(_) | Self::Unknown => None,
         }
     }
 

@@ -35,6 +35,6 @@ pub use device::{
 pub use events::{KvEvent, MAX_LOGGED_EVENTS, Owner, StoredEvent, Tier};
 pub use evict::{CachePriority, EvictionPolicy, LeafLru, PathHash, PolicyKind, Trail, WorthPolicy};
 pub use index::{MAX_GROUPS, NodeId};
-pub use salt::{AdapterHash, Salt};
+pub use salt::{AdapterHash, Salt, SaltAdapter};
 pub use store::{Offer, StoreCounts, StoreIndex, StorePins, StoreUsage, StoredBlock, StoredHit};
 pub use tenants::{TenantShare, TenantUsage};

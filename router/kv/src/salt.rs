@@ -1,6 +1,8 @@
 //! The namespaces of the KV index.
 
+use std::cmp::Ordering;
 use std::fmt::Write;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use trunkline_contract::BlockKey;
@@ -25,8 +27,42 @@ pub struct Salt {
     /// The tenant that sent the request; absent where no API keys are configured.
     pub tenant: Option<Arc<str>>,
     /// The weights applied on top of the model's.
-    pub adapter: Option<AdapterHash>,
+    pub adapter: Option<SaltAdapter>,
     pub cache_salt: Option<Arc<str>>,
+}
+
+/// The adapter of a salt. Adapters with one hash are equal, whatever their names.
+#[derive(Clone, Debug)]
+pub struct SaltAdapter {
+    pub hash: AdapterHash,
+    /// The name by which a request asked for it, for events.
+    pub name: Arc<str>,
+}
+
+impl PartialEq for SaltAdapter {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for SaltAdapter {}
+
+impl PartialOrd for SaltAdapter {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SaltAdapter {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.hash.cmp(&other.hash)
+    }
+}
+
+impl Hash for SaltAdapter {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
 }
 
 /// A hash of an adapter's weights.
@@ -83,7 +119,7 @@ impl Salt {
     /// 4 or 5  "adapter", hash, "tenant", name, [cache_salt]
     /// ```
     pub fn root_key(&self) -> BlockKey {
-        let adapter = self.adapter.map(|AdapterHash(bytes)| {
+        let adapter = self.adapter.as_ref().map(|SaltAdapter { hash: AdapterHash(bytes), .. }| {
             bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
                 write!(hex, "{byte:02x}").expect("a string takes all text");
                 hex

@@ -189,14 +189,15 @@ fn lacking_slots() -> Scheduler {
         let mut asked = request(id, 100, NUM_STEPS * 2);
         let mut content_hash = AdapterHash([0; 32]);
         content_hash.0[..8].copy_from_slice(&id.to_le_bytes());
-        asked.salt.adapter = Some(content_hash);
-        asked.adapter = Some(Arc::new(AdapterUse {
+        let adapter = AdapterUse {
             name: "adapter".into(),
             path: "/adapter".into(),
             content_hash,
             num_bytes: 1,
             scale: 1.0,
-        }));
+        };
+        asked.salt.adapter = Some(adapter.in_salt());
+        asked.adapter = Some(Arc::new(adapter));
         submit(&mut scheduler, asked);
     }
     drive(&mut scheduler, 200);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trunkline_contract::{SamplingParams, TokenMask};
 use trunkline_draft::Drafter;
-use trunkline_kv::{AdapterHash, CachePriority, Salt, StoredBlock, TenantShare, WindowLimits};
+use trunkline_kv::{AdapterHash, CachePriority, Salt, SaltAdapter, StoredBlock, TenantShare, WindowLimits};
 
 use crate::config::TenantWeight;
 use crate::plan::{SampledToken, SequenceError, StepResult, TokenScore, Transfers};
@@ -176,7 +176,7 @@ pub struct SequenceRequest {
     pub adapter: Option<Arc<AdapterUse>>,
 }
 
-/// An adapter that changes a sequence's results. [`SequenceRequest::salt`] has its [`AdapterUse::salt_hash`].
+/// An adapter that changes a sequence's results. [`SequenceRequest::salt`] has its [`AdapterUse::in_salt`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterUse {
     /// Its name, for metrics.
@@ -193,8 +193,8 @@ pub struct AdapterUse {
 
 impl AdapterUse {
     /// What the salt has of it: K and V depend on the scale, too.
-    pub fn salt_hash(&self) -> AdapterHash {
-        self.content_hash.scaled(self.scale)
+    pub fn in_salt(&self) -> SaltAdapter {
+        SaltAdapter { hash: self.content_hash.scaled(self.scale), name: self.name.clone() }
     }
 }
 

@@ -107,6 +107,6 @@ pub use step_cost::StepWork;
 pub use trunkline_contract::{BlockId, BlockKey, KEY_BYTES, SamplingParams, SlotId, TokenMask, Watermark};
 pub use trunkline_kv::{
     AdapterHash, CachePriority, KvCache, KvEvent, NodeId, NodeView, Offer, Owner, PolicyKind, RestoredBlock,
-    Salt, StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier, TreePage,
-    WindowLimits,
+    Salt, SaltAdapter, StoreIndex, StoreUsage, StoredBlock, StoredEvent, TenantShare, TenantUsage, Tier,
+    TreePage, WindowLimits,
 };

@@ -106,7 +106,7 @@ fn oldest_wait_ms(parts: &Lifecycle<'_>) -> u64 {
 fn adapter_problem(request: &SequenceRequest) -> Option<&'static str> {
     let adapter = request.adapter.as_deref();
     // Otherwise it could hit blocks that were computed without the adapter.
-    if adapter.map(AdapterUse::salt_hash) != request.salt.adapter {
+    if adapter.map(AdapterUse::in_salt) != request.salt.adapter {
         return Some("the salt is not that of the adapter");
     }
     let is_long = adapter.is_some_and(|adapter| adapter.path.len() > MAX_ADAPTER_PATH_BYTES);

@@ -9,7 +9,7 @@ use trunkline_base::limits::ServerLimits;
 use trunkline_base::tenants::Caller;
 use trunkline_engine::shard::proto::Pooling;
 use trunkline_generation::adapters::Named;
-use trunkline_scheduler::{AdapterHash, Salt};
+use trunkline_scheduler::{AdapterHash, Salt, SaltAdapter};
 use trunkline_settings::{Adapters, MAX_ADAPTERS};
 
 use crate::mock::{MockAdapters, MockVectors};
@@ -55,8 +55,11 @@ fn chat(model: impl Into<Value>) -> Value {
 
 /// The key before the first block of a sequence with this adapter and scale.
 fn root(adapter: Option<(&str, u32)>, scale: f32) -> Vec<u8> {
-    let hash = |(source, rank)| AdapterHash(MockAdapters::hash(source, rank)).scaled(scale);
-    Salt { adapter: adapter.map(hash), ..Salt::default() }.root_key().as_bytes().to_vec()
+    let in_salt = |(source, rank)| SaltAdapter {
+        hash: AdapterHash(MockAdapters::hash(source, rank)).scaled(scale),
+        name: source.into(),
+    };
+    Salt { adapter: adapter.map(in_salt), ..Salt::default() }.root_key().as_bytes().to_vec()
 }
 
 #[tokio::test]

@@ -15,8 +15,6 @@ from tests.models.tiny import TinyModels
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 torch = pytest.importorskip("torch")
-peft = pytest.importorskip("peft")
-transformers = pytest.importorskip("transformers")
 # PEFT uses names that transformers will remove.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -32,6 +30,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def logprobs_of_peft(base: Path, folder: Path, **options: Any) -> np.ndarray[Any, Any]:
     """Writes a random adapter of all linear weights; returns the logprobs after the prompt."""
+    # They import Triton, which tests of the `cuda` backend must do first.
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager")
     config = peft.LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)

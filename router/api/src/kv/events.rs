@@ -51,6 +51,10 @@ pub enum KvEventData {
         depth: Option<u32>,
         /// The namespace of the block, as in `/v1/kv/tree`; null if the tier does not record it.
         namespace: Option<String>,
+        /// The name of the adapter that the block was computed with. Absent if there was none, or if the tier does not
+        /// record it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        adapter: Option<String>,
         /// The tokens of the block. Absent if the tier does not record them, or if no API keys are configured.
         #[serde(skip_serializing_if = "Option::is_none")]
         token_ids: Option<Vec<u32>>,
@@ -224,6 +228,7 @@ fn data(logged: &LoggedEvent, caller: &Caller) -> Option<KvEventData> {
             parent: stored.parent.as_ref().map(BlockKey::to_string),
             depth: stored.depth,
             namespace: namespace(&stored.owner),
+            adapter: stored.owner.adapter().map(|adapter| adapter.name.to_string()),
             // Without API keys anyone may listen, so the tokens of prompts are not shown.
             token_ids: (caller.tenant().is_some() && !stored.token_ids.is_empty())
                 .then(|| stored.token_ids.to_vec()),

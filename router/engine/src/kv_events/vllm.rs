@@ -6,8 +6,8 @@
 //!
 //! ```text
 //! [timestamp, [event, ...], data_parallel_rank]
-//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, lora_id or nil, medium, nil,
-//!  extra_keys]
+//! ["BlockStored", [hash, ...], parent hash or nil, [token id, ...], block_size, lora_id or nil, medium,
+//!  lora_name or nil, extra_keys]
 //! ["BlockRemoved", [hash, ...], medium]
 //! ["AllBlocksCleared"]
 //! ```
@@ -16,7 +16,7 @@
 //! others. It is absent if all would be nil. llm-d's routers add a request's `cache_salt` to the first block likewise.
 
 use rmp::encode::{ByteBuf, write_array_len, write_f64, write_nil, write_str, write_uint};
-use trunkline_scheduler::{AdapterHash, BlockKey, KvEvent, LaneId, Owner, StoredEvent, Tier};
+use trunkline_scheduler::{AdapterHash, BlockKey, KvEvent, LaneId, Owner, SaltAdapter, StoredEvent, Tier};
 
 /// Returns llm-d's name of a tier. The device is always `GPU`, also on a CPU, because llm-d takes it for the tier whose
 /// hits cost nothing.
@@ -43,15 +43,10 @@ fn first_salt(stored: &StoredEvent) -> Option<&str> {
     }
 }
 
-/// Returns a number for the adapter of a block: the first 4 bytes of its hash, which are the same on every server. vLLM
-/// counts adapters instead.
-fn lora_id(stored: &StoredEvent) -> Option<u32> {
-    match &stored.owner {
-        Owner::Salt(salt) => {
-            salt.adapter.map(|AdapterHash([a, b, c, d, ..])| u32::from_be_bytes([a, b, c, d]))
-        }
-        Owner::Tenant(_) | Owner::Unknown => None,
-    }
+/// Returns a number for an adapter: the first 4 bytes of its hash, which are the same on every server. vLLM counts
+/// adapters instead.
+fn lora_id(SaltAdapter { hash: AdapterHash([a, b, c, d, ..]), .. }: &SaltAdapter) -> u32 {
+    u32::from_be_bytes([*a, *b, *c, *d])
 }
 
 /// Successive events that are encoded as one. vLLM reports all blocks of a chain together.
@@ -141,12 +136,16 @@ impl Packer {
         self.array(chain.iter().map(|stored| stored.token_ids.len()).sum());
         chain.iter().flat_map(|stored| &stored.token_ids).for_each(|&token_id| self.number(token_id.into()));
         self.number(first.token_ids.len() as u64);
-        match lora_id(first) {
-            Some(id) => self.number(id.into()),
+        let adapter = first.owner.adapter();
+        match adapter {
+            Some(adapter) => self.number(lora_id(adapter).into()),
             None => self.nil(),
         }
         self.text(medium(first.tier));
-        self.nil();
+        match adapter {
+            Some(adapter) => self.text(&adapter.name),
+            None => self.nil(),
+        }
         if let Some(salt) = salt {
             self.array(chain.len());
             self.array(1);

@@ -61,11 +61,11 @@ impl Chosen {
         adapters: &Arc<Adapters>,
     ) -> Result<(), ApiError> {
         let opened = adapters.open(&self.adapter).await.map_err(|not_open| not_open.error(&self.adapter))?;
-        sequence.salt.adapter = Some(opened.content_hash.scaled(self.scale));
         let OpenedAdapter { ref path, content_hash, num_bytes, .. } = *opened;
         let (name, path) = (self.adapter.name.clone(), path.clone());
-        sequence.adapter =
-            Some(Arc::new(AdapterUse { name, path, content_hash, num_bytes, scale: self.scale }));
+        let adapter = AdapterUse { name, path, content_hash, num_bytes, scale: self.scale };
+        sequence.salt.adapter = Some(adapter.in_salt());
+        sequence.adapter = Some(Arc::new(adapter));
         Ok(())
     }
 

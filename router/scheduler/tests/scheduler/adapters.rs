@@ -21,7 +21,7 @@ fn asked(id: u64, of: u8, num_new: u32) -> SequenceRequest {
     let prompt = (0..5).map(|position| (id as u32 * 7 + position * 3) % 50).collect();
     let mut request = request(id, prompt, num_new);
     request.adapter = (of > 0).then(|| adapter(of, 1.0));
-    request.salt.adapter = request.adapter.as_ref().map(|adapter| adapter.salt_hash());
+    request.salt.adapter = request.adapter.as_ref().map(|adapter| adapter.in_salt());
     request
 }
 
@@ -340,7 +340,7 @@ fn a_lane_without_slots_leaves_adapters_to_others() {
 fn a_salt_that_is_not_that_of_the_adapter_is_refused() {
     let mut driver = driver(1);
     let mut other = asked(1, 1, 2);
-    other.salt.adapter = Some(AdapterHash([2; 32]));
+    other.salt.adapter = Some(adapter(2, 1.0).in_salt());
     let mut plain = asked(2, 1, 2);
     plain.adapter = None;
     let mut scaled = asked(3, 1, 2);

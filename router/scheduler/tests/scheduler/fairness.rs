@@ -142,7 +142,7 @@ impl Tenants {
         let mut asked = request(self.num_submitted * 10 + tenant, rng.tokens(num_tokens, 50), num_new);
         (asked.salt, asked.priority) = (salt(if self.are_adapters { 1 } else { tenant }), priority);
         asked.adapter = self.adapter(tenant);
-        asked.salt.adapter = asked.adapter.as_ref().map(|adapter| adapter.salt_hash());
+        asked.salt.adapter = asked.adapter.as_ref().map(|adapter| adapter.in_salt());
         let id = asked.id;
         self.waiting.insert(id, (tenant, self.service.by_tenant.clone()));
         self.open.insert(id, tenant);
@@ -296,7 +296,7 @@ fn a_flood_for_one_adapter_leaves_another_of_the_tenant_its_turn() {
     let asked = |arrival: Arrival, of: u8| {
         let adapter = adapter(of, 1.0);
         let mut request = arrival.request;
-        (request.salt.adapter, request.adapter) = (Some(adapter.salt_hash()), Some(adapter));
+        (request.salt.adapter, request.adapter) = (Some(adapter.in_salt()), Some(adapter));
         Arrival { request, salt: 1_000 * u64::from(of), ..arrival }
     };
     let flood = flood(&mut rng, 1_000, 1).into_iter().map(|arrival| asked(arrival, 1));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use trunkline_contract::BlockKey;
-use trunkline_kv::{AdapterHash, Salt};
+use trunkline_kv::{AdapterHash, Salt, SaltAdapter};
 
 #[test]
 fn root_keys_without_an_adapter_never_change() {
@@ -20,12 +20,13 @@ fn no_salt_forges_the_key_of_another() {
     let hex = "00".repeat(32);
     let texts = ["", "tenant", "adapter", "a", "b", "ab", &hex].map(Some);
     let texts = || texts.iter().copied().chain([None]).map(|text| text.map(Into::into));
-    let adapters = [None, Some(AdapterHash([0; 32])), Some(AdapterHash([1; 32]))];
+    let named = |byte, name: &str| SaltAdapter { hash: AdapterHash([byte; 32]), name: name.into() };
+    let adapters = || [None, Some(named(0, "a")), Some(named(1, "a"))];
     let mut keys = BTreeSet::new();
     let mut num_salts = 0;
     for tenant in texts() {
         for cache_salt in texts() {
-            for adapter in adapters {
+            for adapter in adapters() {
                 let salt = Salt { tenant: tenant.clone(), adapter, cache_salt: cache_salt.clone() };
                 assert!(keys.insert(salt.root_key()), "{salt:?} has the key of another salt");
                 num_salts += 1;
@@ -33,6 +34,16 @@ fn no_salt_forges_the_key_of_another() {
         }
     }
     assert_eq!(num_salts, 8 * 8 * 3);
+}
+
+#[test]
+fn an_adapter_is_told_from_others_by_its_contents() {
+    let of = |byte, name: &str| Salt {
+        adapter: Some(SaltAdapter { hash: AdapterHash([byte; 32]), name: name.into() }),
+        ..Salt::default()
+    };
+    assert_eq!((of(1, "a"), of(1, "a").root_key()), (of(1, "b"), of(1, "b").root_key()));
+    assert_eq!(BTreeSet::from([of(1, "a"), of(1, "b"), of(2, "a")]).len(), 2);
 }
 
 #[test]

@@ -315,7 +315,7 @@ impl Scenario {
             }
             let (index, scale) = (rng.range(1, num_adapters) as u8, if rng.once_in(8) { 0.5 } else { 1.0 });
             let adapter = adapter(index, scale);
-            request.salt.adapter = Some(adapter.salt_hash());
+            request.salt.adapter = Some(adapter.in_salt());
             *salt += 1_000 * u64::from(index) + if scale == 1.0 { 0 } else { 100 };
             request.adapter = Some(adapter);
         }

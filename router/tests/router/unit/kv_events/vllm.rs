@@ -1,5 +1,7 @@
 use trunkline_engine::kv_events::vllm::encode;
-use trunkline_scheduler::{AdapterHash, BlockKey, KvEvent, LaneId, Owner, Salt, StoredEvent, Tier};
+use trunkline_scheduler::{
+    AdapterHash, BlockKey, KvEvent, LaneId, Owner, Salt, SaltAdapter, StoredEvent, Tier,
+};
 
 fn key(byte: u8) -> BlockKey {
     BlockKey::from_bytes([byte; 16])
@@ -78,13 +80,14 @@ fn the_first_block_of_a_path_carries_its_salt() {
 }
 
 #[test]
-fn blocks_of_an_adapter_carry_its_number() {
+fn blocks_of_an_adapter_carry_its_number_and_name() {
     let KvEvent::BlockStored(event) = stored(0x81, None, &[1], Tier::Device) else { unreachable!() };
-    let salt = Salt { adapter: Some(AdapterHash([5; 32])), ..Salt::default() };
+    let adapter = SaltAdapter { hash: AdapterHash([5; 32]), name: "sql".into() };
+    let salt = Salt { adapter: Some(adapter), ..Salt::default() };
     let events = [KvEvent::BlockStored(StoredEvent { owner: Owner::Salt(salt), ..event })];
     let id = vec![0xce, 5, 5, 5, 5];
     let begin = [vec![0x91, 0x98], text("BlockStored"), vec![0x91], number(0x81), vec![0xc0, 0x91, 1, 1]];
-    let expected = [begin.concat(), id, text("GPU"), vec![0xc0]];
+    let expected = [begin.concat(), id, text("GPU"), text("sql")];
     assert_eq!(between(&events), expected.concat());
 }
 
