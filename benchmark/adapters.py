@@ -134,13 +134,22 @@ def main() -> None:
             rate = median(rate for _, rate in rates)
             print(f"| {what} | {rate:.0f} | {median(after / before for before, after in rates):.2f} |", flush=True)
         print(f"\nOpening and loading an adapter: {1e3 * load_s(port, max(counts), rng):.0f} ms\n")
-        print("| adapters | p95 of the first token, ms | requests/s | loads |\n|--:|--:|--:|--:|")
+        print_spread(port, counts, args.rounds, rng)
+
+
+def print_spread(port: int, counts: list[int], num_rounds: int, rng: random.Random) -> None:
+    """Prints a row for each number of adapters. They take turns; a ratio is that to the first in the same round."""
+    results, loads = dict[int, list[tuple[float, float]]](), dict[int, float]()
+    for _ in range(num_rounds):
         for count in counts:
             before = metric(port, "trunkline_adapter_loads_total")
-            results = [spread(port, count, rng) for _ in range(args.rounds)]
-            loads = metric(port, "trunkline_adapter_loads_total") - before
-            first, rate = (median(column) for column in zip(*results, strict=True))
-            print(f"| {count} | {1e3 * first:.0f} | {rate:.2f} | {loads / args.rounds:.0f} |", flush=True)
+            results.setdefault(count, []).append(spread(port, count, rng))
+            loads[count] = metric(port, "trunkline_adapter_loads_total") - before
+    print("| adapters | p95 of the first token, ms | requests/s | ratio | loads |\n|--:|--:|--:|--:|--:|")
+    for count in counts:
+        first, rate = (median(column) for column in zip(*results[count], strict=True))
+        ratio = median(own / base for (_, own), (_, base) in zip(results[count], results[counts[0]], strict=True))
+        print(f"| {count} | {1e3 * first:.0f} | {rate:.2f} | {ratio:.2f} | {loads[count]:.0f} |", flush=True)
 
 
 if __name__ == "__main__":
