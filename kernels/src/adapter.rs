@@ -28,7 +28,7 @@ pub struct SourceFactors<'a> {
     pub gain: Option<Vec<f32>>,
 }
 
-/// What an adapter adds to one weight, in formats that need no rounded input.
+/// The matrices of one weight, in formats that need no rounded input.
 #[derive(Debug)]
 pub(crate) struct Factors {
     /// A, `[R, K]`.
@@ -36,7 +36,7 @@ pub(crate) struct Factors {
     /// B, `[N, R]`.
     pub(crate) up: PackedWeight,
     pub(crate) scale: f32,
-    /// `[N]`.
+    /// `[N]`, the gain of DoRA.
     pub(crate) gain: Option<Vec<f32>>,
 }
 
@@ -147,7 +147,7 @@ impl Adapter {
 struct Matrix<'a> {
     rows: &'a SourceRows<'a>,
     num_columns: usize,
-    /// How its numbers become half-precision ones, if they do.
+    /// The move of its numbers if they become half-precision ones.
     narrow: Option<Narrow>,
     layout: WeightLayout,
     offset: usize,

@@ -21,9 +21,9 @@ const _: () = assert!(LANES == TILE);
 /// The gain of DoRA. With k = 1 + scale · (gain − 1), an element becomes element · k + gain · sum + bias · (1 − k).
 #[derive(Clone, Copy)]
 pub struct Gain<'a> {
-    /// Of each output feature.
+    /// The gain of each output feature.
     pub gain: &'a [f32],
-    /// What the elements contain that has no gain.
+    /// The bias that the elements contain already, and that has no gain.
     pub bias: Option<&'a [f32]>,
     pub scale: f32,
 }

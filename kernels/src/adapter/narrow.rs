@@ -14,18 +14,18 @@ const LEAST_TOP: u16 = 32;
 const FRACTION: u32 = 7;
 const SIGN: u16 = 0x8000;
 
-/// How the numbers of a matrix are moved.
+/// The move of a matrix's numbers into the range of half precision.
 pub(super) struct Narrow {
     /// The factor by which the half-precision numbers must be multiplied.
     pub(super) factor: f32,
-    /// What magnitudes of bfloat16, as bits, are reduced by.
+    /// The number that is subtracted from the magnitudes of bfloat16, taken as integers.
     offset: u16,
     /// True if all numbers are normal in half precision, or 0.
     are_normal: bool,
 }
 
 impl Narrow {
-    /// How these finite numbers of bfloat16 are moved.
+    /// Returns the move of these numbers of bfloat16, which are finite.
     pub(super) fn new(bytes: &[u8]) -> Self {
         // Without an early exit, and with signed integers, this loop becomes vectors. The least magnitude is that of
         // numbers other than 0.

@@ -5,7 +5,7 @@ of that is then scaled to the length that the adapter has for it; see `dora.py`.
 
 An `Adapter` only knows where its tensors are. It holds no descriptor and no mapping, so a file that becomes shorter
 gives an error instead of SIGBUS. For 224 weights it takes 220 KB, so where thousands of adapters are registered, keep
-only path and hash of each: opening one again takes 5 ms, and `load` notices if it has changed.
+only path and hash of each: opening one again takes little time, and `load` notices if it has changed.
 """
 
 from __future__ import annotations
