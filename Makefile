@@ -220,11 +220,11 @@ coverage: ##- measure which lines of the pure crates their tests reach; writes t
 	export RUSTFLAGS="-C instrument-coverage" CARGO_TARGET_DIR=target/coverage PROPTEST_RNG_SEED=1
 	export LLVM_PROFILE_FILE=$(CURDIR)/target/coverage/raw/%p-%m.profraw
 	rm -rf target/coverage/raw
-	run="cargo test --release -p trunkline-draft -p trunkline-kv-tests -p trunkline-scheduler-tests --tests"
+	run="cargo test --release -p trunkline-draft -p trunkline-kv-tests -p trunkline-residency -p trunkline-scheduler-tests --tests"
 	$$run --quiet
 	$$tools/llvm-profdata merge -sparse target/coverage/raw/*.profraw -o target/coverage/merged.profdata
 	objects=$$($$run --no-run --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/-object \1/p')
-	sources="--sources contract/src router/draft/src router/kv/src router/scheduler/src"
+	sources="--sources contract/src router/draft/src router/kv/src router/residency/src router/scheduler/src"
 	$$tools/llvm-cov show $$objects --instr-profile=target/coverage/merged.profdata --format=html \
 	    --output-dir=target/coverage $$sources
 	$$tools/llvm-cov report $$objects --instr-profile=target/coverage/merged.profdata $$sources

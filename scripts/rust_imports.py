@@ -31,6 +31,11 @@ KV_LAYERS = (
     ("index",),
     ("pin_table", "salt"),
 )
+RESIDENCY_LAYERS = (
+    ("residency",),
+    ("eviction", "model"),
+    ("event",),
+)
 KERNELS_LAYERS = (
     ("executor",),
     ("adapter", "weight_cache"),
@@ -49,6 +54,7 @@ KERNELS_CORE_LAYERS = (
 LAYERS = {
     "router/base/src": BASE_LAYERS,
     "router/kv/src": KV_LAYERS,
+    "router/residency/src": RESIDENCY_LAYERS,
     "kernels/src": KERNELS_LAYERS,
     "kernels/core/src": KERNELS_CORE_LAYERS,
 }

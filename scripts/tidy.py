@@ -46,7 +46,7 @@ PYTHON_LAYERS = {
     "engine": "_proto backends.interface errors plan_checks",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")
-PURE_CRATES = ("contract", "router/draft", "router/kv", "router/scheduler")
+PURE_CRATES = ("contract", "router/draft", "router/kv", "router/residency", "router/scheduler")
 # The pure crates take time and randomness as arguments and have one owner, so that runs are reproducible to the bit.
 IMPURE = re.compile(
     r"std::(time|fs|io|net|env|thread)\b|\b(tokio|rand|Instant|SystemTime|Mutex|RwLock|HashMap|HashSet)\b"
