@@ -47,6 +47,8 @@ pub(crate) enum LaneState {
     Waits,
     Drains,
     Drained,
+    /// The model is not in memory.
+    Unloaded,
     /// The shard crashed too often.
     GivenUp,
     /// Others start the shard, of which the launcher knows nothing.
@@ -62,6 +64,7 @@ impl fmt::Display for LaneState {
             Self::Waits => "waits for the old shard",
             Self::Drains => "drains",
             Self::Drained => "drained",
+            Self::Unloaded => "unloaded",
             Self::GivenUp => "given up",
             Self::Elsewhere => "started by others",
         })

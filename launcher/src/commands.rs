@@ -1,5 +1,6 @@
 //! Runs the command that the command line names.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -7,16 +8,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::parsed::LanesCommand;
-use crate::args::resolved::{ModelRef, Request, ServeConfig};
+use crate::args::resolved::{ModelRef, Request, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
 use crate::listen::Listener;
+use crate::model::ResolvedModel;
 use crate::pace::Pace;
-use crate::pair::{Base, Plan};
+use crate::plan::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{adapters, control, programs, report, resolve, signals, status};
+use crate::{adapters, control, models, programs, report, resolve, signals, status};
+
+/// The part of the available memory that models get unless `--models-memory` says otherwise.
+const MEMORY_PERCENT: u64 = 90;
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -51,6 +56,7 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             control::add_lane(pid, lane)?;
             print(&format!("lane {lane} serves\n"))
         }
+        Request::Models(pid, command, server) => print(&models::run(pid, &command, &server)?),
         Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
@@ -66,22 +72,49 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
 }
 
 fn serve(
-    config: Box<ServeConfig>,
+    config: Box<ServerConfig>,
     events: &Receiver<Event>,
     sender: SyncSender<Event>,
 ) -> Result<i32, LauncherError> {
     let (python, router) = (programs::python()?, programs::router()?);
-    let listener = Listener::open(&config.server.hostname, config.server.port)?;
-    let metrics_listener = Listener::open_for_metrics(&config.server)?;
-    let model = resolve::run(&python, &config.model, events, &sender)?;
-    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.log())?;
+    let server = &config.first.server;
+    let listener = Listener::open(&server.hostname, server.port)?;
+    let metrics_listener = Listener::open_for_metrics(server)?;
+    let is_on_demand = config.is_on_demand();
+    let models = config.models().map(|config| {
+        let pool_tokens = is_on_demand.then(|| config.step_limits.max_batch_total_tokens.unwrap_or(0));
+        resolve::run(&python, &config.model, pool_tokens, events, &sender)
+    });
+    let models = models.collect::<Result<Vec<_>, _>>()?;
+    check_names(&config, &models)?;
+    let mut config = config;
+    let available_bytes = models[0].available_bytes;
+    if available_bytes > 0 {
+        config.first.residency.models_memory.get_or_insert(available_bytes / 100 * MEMORY_PERCENT);
+    }
+    let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.first.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
-    let plan = Plan { config, python, router, model, generation: 0, base };
+    let plan = Plan { config, python, router, models, generation: 0, base };
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
 }
 
+/// Refuses two models with one name, since requests choose by it.
+fn check_names(config: &ServerConfig, models: &[ResolvedModel]) -> Result<(), LauncherError> {
+    let mut seen = BTreeSet::new();
+    for (config, model) in config.models().zip(models) {
+        let name = config.served_model_name.as_deref().unwrap_or(&model.model_id);
+        if !seen.insert(name) {
+            return Err(LauncherError::usage(format!(
+                "two models are called `{name}`; hint: give one of them another `served-model-name` in a `[[model]]` \
+                 table of `--config`"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Parses the arguments of this process again, with the configuration file as it is now.
-fn reread() -> Result<Box<ServeConfig>, LauncherError> {
+fn reread() -> Result<Box<ServerConfig>, LauncherError> {
     let argv: Vec<OsString> = std::env::args_os().collect();
     match args::parse(&argv) {
         Ok(Request::Serve(config)) => Ok(config),
@@ -96,7 +129,7 @@ fn download(
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<i32, LauncherError> {
-    let model = resolve::run(&programs::python()?, model, events, sender)?;
+    let model = resolve::run(&programs::python()?, model, None, events, sender)?;
     print(&format!("{}\n", model.path.display()))
 }
 

@@ -32,6 +32,8 @@ pub(crate) enum LaneError {
     Last,
     #[error("it serves already")]
     Serves,
+    #[error("the model is not in memory; hint: send it a request")]
+    Unloaded,
     #[error("its shard crashed too often; hint: see the log of the server")]
     GivenUp,
     #[error("the lane was added again meanwhile")]
@@ -50,6 +52,7 @@ impl Goal {
             | (Self::Serving(_), LaneState::Starts | LaneState::Restarts | LaneState::Waits) => None,
             (Self::Drained(_), _) => Some(Err(LaneError::AddedAgain)),
             (Self::Serving(_), LaneState::Drains | LaneState::Drained) => Some(Err(LaneError::DrainedAgain)),
+            (Self::Serving(_), LaneState::Unloaded) => Some(Err(LaneError::Unloaded)),
             (Self::Serving(_), LaneState::GivenUp) => Some(Err(LaneError::GivenUp)),
         }
     }

@@ -12,13 +12,14 @@
 //! process      a child process: group, lifeline, end
 //! output       a child's output lines
 //! pace         time limits for the children
-//! pair         a router with its shards
-//! supervise/   restarts, drains, replaces and stops them
+//! plan         what a pair needs to start; `pair` is a router with its shards
+//! supervise/   restarts, drains, replaces and stops them, and loads and unloads models
 //! lanes        the lanes of a pair that are drained
 //! reload       a reload under way
 //! retired      pairs that were replaced
 //! control      the socket for `trunkline reload`, `lanes` and `status`; `caller` waits for the answer
 //! status       `trunkline status`, and the list of `trunkline lanes`
+//! models       `trunkline models`; `adapters` is `trunkline adapters`
 //! report       `trunkline env`
 //! table        tables for a terminal
 //! cache/       `trunkline cache`
@@ -42,9 +43,11 @@ mod lanes;
 pub mod listen;
 pub mod log;
 pub mod model;
+mod models;
 pub mod output;
 pub mod pace;
 pub mod pair;
+pub mod plan;
 pub mod process;
 pub mod programs;
 pub mod ready;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 /// A model that exists on this machine.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct ResolvedModel {
     /// A `.gguf` file or a folder with `config.json`.
     pub path: PathBuf,
@@ -13,4 +13,10 @@ pub struct ResolvedModel {
     pub model_id: String,
     /// The commit on the Hub, if it came from there.
     pub revision: Option<String>,
+    /// The memory that the cpu backend is expected to need for it, in bytes; 0 if the model could not be read.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// The memory that was available when the model was resolved, in bytes, if its own memory was estimated.
+    #[serde(default)]
+    pub available_bytes: u64,
 }

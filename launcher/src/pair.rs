@@ -1,162 +1,26 @@
 //! A router with its shards, started from one configuration.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
-use trunkline_settings::{Backend, KEY_VARIABLE, ServeSettings};
+use trunkline_settings::Order;
 
-use crate::args::resolved::ServeConfig;
+use crate::args::resolved::ServerConfig;
 use crate::caller::{Lane, LaneState};
-use crate::child::{ChildId, ShardId};
-use crate::devices;
+use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::lanes::Drains;
-use crate::listen::Listener;
 use crate::log::{Field, Log};
-use crate::model::ResolvedModel;
-use crate::pace::Pace;
+use crate::plan::{Other, Plan};
 use crate::process::{Event, Process};
-use crate::programs;
-use crate::ready::Reach;
 use crate::restart::{RestartPolicy, Verdict};
-use crate::runtime_dir::RuntimeDir;
-
-/// The parts that all pairs of a launcher share.
-#[derive(Debug)]
-pub struct Base {
-    pub listener: Listener,
-    pub metrics_listener: Option<Listener>,
-    pub runtime_dir: RuntimeDir,
-    pub pace: Pace,
-}
-
-/// Everything needed to start a pair.
-#[derive(Debug)]
-pub struct Plan {
-    pub config: Box<ServeConfig>,
-    /// The interpreter with the server package.
-    pub python: PathBuf,
-    /// Path of the router binary.
-    pub router: PathBuf,
-    pub model: ResolvedModel,
-    /// Number of reloads before this pair; it keeps the files of two pairs apart.
-    pub generation: u32,
-    pub base: Arc<Base>,
-}
-
-impl Plan {
-    pub(crate) fn served_model_name(&self) -> &str {
-        self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
-    }
-
-    /// Returns what a client needs to reach the server.
-    pub(crate) fn reach(&self) -> Reach<'_> {
-        let server = &self.config.server;
-        let key = if std::env::var_os(KEY_VARIABLE).is_some_and(|key| !key.is_empty()) {
-            Some("$TRUNKLINE_API_KEY")
-        } else {
-            server.api_keys.as_ref().map(|_| "YOUR_KEY")
-        };
-        Reach { listener: &self.base.listener, tls_cert: server.tls_cert.as_deref(), key }
-    }
-
-    /// Returns the path of a shard's socket.
-    pub fn socket(&self, shard: ShardId) -> PathBuf {
-        self.base.runtime_dir.socket(shard, self.generation)
-    }
-
-    /// Returns the sockets of all lanes' shards, in order.
-    fn sockets(&self) -> impl Iterator<Item = PathBuf> {
-        let own_shards = self.config.shards().into_iter().map(|shard| self.socket(shard));
-        self.config.foreign_shards.iter().cloned().chain(own_shards)
-    }
-
-    pub(crate) fn num_lanes(&self) -> usize {
-        self.sockets().count()
-    }
-
-    /// Returns the socket of the shard of a lane, or an empty path if there is no such lane.
-    pub(crate) fn lane_socket(&self, lane: u32) -> PathBuf {
-        self.sockets().nth(lane as usize).unwrap_or_default()
-    }
-
-    /// Returns the lane whose shard has this socket.
-    pub(crate) fn lane_at(&self, socket: &Path) -> Option<u32> {
-        (0..).zip(self.sockets()).find(|(_, own)| own == socket).map(|(lane, _)| lane)
-    }
-
-    /// Returns the settings of router and shards, with the port on which the launcher listens.
-    pub fn settings(&self) -> ServeSettings {
-        let mut server = self.config.server.clone();
-        server.hostname.clone_from(&self.base.listener.hostname);
-        server.port = self.base.listener.port;
-        ServeSettings {
-            shard_sockets: self.sockets().collect(),
-            model_path: self.model.path.clone(),
-            served_model_name: self.served_model_name().to_owned(),
-            server,
-            limits: self.config.limits.clone(),
-            replies: self.config.replies.clone(),
-            cache: self.config.router_cache.clone(),
-            compute: self.config.compute.clone(),
-            step_limits: self.config.step_limits.clone(),
-            shard_cache: self.config.shard_cache.clone(),
-            adapters: self.config.adapters.clone(),
-            adapter_slots: self.config.adapter_slots.clone(),
-            logging: self.config.logging.clone(),
-        }
-    }
-
-    /// Returns the children to keep running, in the order in which they are started.
-    fn children(&self) -> impl Iterator<Item = ChildId> {
-        self.config.shards().into_iter().map(ChildId::Shard).chain([ChildId::Router])
-    }
-
-    /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
-    pub fn command(&self, child: ChildId, other: Other) -> Command {
-        let settings = self.base.runtime_dir.settings(self.generation);
-        match child {
-            ChildId::Resolver => programs::resolver_command(&self.python, &self.config.model),
-            ChildId::Shard(shard) => {
-                let mut command =
-                    programs::shard_command(&self.python, &settings, &self.socket(shard), shard.lane);
-                if self.config.compute.backend == Backend::Cuda && self.config.compute.replicas > 1 {
-                    command.envs(devices::variable(shard.lane));
-                }
-                if other == Other::Serves && self.config.shard_cache.kv_disk_path.is_some() {
-                    command.arg("--await-store");
-                }
-                command
-            }
-            ChildId::Router => {
-                let mut command = programs::router_command(&self.router, &settings);
-                self.base.listener.pass_to(&mut command);
-                if let Some(metrics) = &self.base.metrics_listener {
-                    metrics.pass_to(&mut command);
-                }
-                if other == Other::Serves {
-                    command.arg("--accept-when-ready");
-                }
-                command
-            }
-        }
-    }
-}
 
 /// Reads the command line, the variables and the configuration file again.
-pub type Reread = Box<dyn Fn() -> Result<Box<ServeConfig>, LauncherError>>;
-
-/// The state of the other pair while a child starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Other {
-    None,
-    Serves,
-}
+pub type Reread = Box<dyn Fn() -> Result<Box<ServerConfig>, LauncherError>>;
 
 /// A pair that should be running.
 #[derive(Debug)]
@@ -175,9 +39,11 @@ pub(crate) struct Supervised {
     pub(crate) state: State,
     pub(crate) restarts: RestartPolicy,
     /// True if the router has reported that this shard computes since it was started.
-    is_ready: bool,
+    pub(crate) is_ready: bool,
     /// Set when the running process is killed because it has hung for this long.
     pub(crate) hung: Option<Duration>,
+    /// The time at which the process is killed, if it was told to stop because its model leaves the memory.
+    pub(crate) kill_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -189,6 +55,8 @@ pub(crate) enum State {
     },
     /// The shard is started once no shard of another pair has its lane's place.
     Waiting,
+    /// The shard's model is not in memory.
+    Unloaded,
     /// The child has ended, or is somebody else's to stop, and is not started again.
     Gone,
 }
@@ -206,8 +74,8 @@ impl Pair {
             "starting",
             &[
                 ("version", &env!("CARGO_PKG_VERSION")),
-                ("model", &plan.model.path.display()),
-                ("revision", &plan.model.revision.as_deref().unwrap_or("none")),
+                ("model", &plan.model().path.display()),
+                ("revision", &plan.model().revision.as_deref().unwrap_or("none")),
                 ("port", &plan.base.listener.port),
             ],
         );
@@ -215,11 +83,19 @@ impl Pair {
         let ids: Vec<ChildId> = pair.plan.children().collect();
         for id in ids {
             let state = match other {
+                _ if id.is_shard() && pair.plan.config.is_on_demand() => State::Unloaded,
                 Other::Serves if id.is_shard() => State::Waiting,
                 _ => State::Running(pair.spawn(id, other, log, events)?),
             };
             let restarts = RestartPolicy::new(pair.plan.base.pace.base_pause);
-            pair.children.push(Supervised { id, state, restarts, is_ready: false, hung: None });
+            pair.children.push(Supervised {
+                id,
+                state,
+                restarts,
+                is_ready: false,
+                hung: None,
+                kill_at: None,
+            });
         }
         Ok(pair)
     }
@@ -250,9 +126,11 @@ impl Pair {
     ) -> Result<Process, LauncherError> {
         // Written at each start: something that cleans temporary folders may have removed it.
         let folder = &self.plan.base.runtime_dir;
-        folder
-            .write_settings(self.plan.generation, &self.plan.settings())
-            .map_err(|source| LauncherError::System { what: "write the settings", source })?;
+        for (model, settings) in (0..).zip(self.plan.settings()) {
+            folder
+                .write_settings(model, self.plan.generation, &settings)
+                .map_err(|source| LauncherError::System { what: "write the settings", source })?;
+        }
         if let ChildId::Shard(shard) = id {
             remove_stale(&self.plan.socket(shard))?;
         }
@@ -282,8 +160,13 @@ impl Pair {
         self.children.iter().filter(|child| child.id.is_shard())
     }
 
+    /// Returns the children that are shards of the first model, whose lanes may be drained and added.
+    fn first_shards(&self) -> impl Iterator<Item = &Supervised> {
+        self.shards().filter(|child| child.model() == Some(0))
+    }
+
     fn shard_mut(&mut self, lane: u32) -> Option<&mut Supervised> {
-        self.children.iter_mut().find(|child| child.lane() == Some(lane))
+        self.children.iter_mut().find(|child| child.model() == Some(0) && child.lane() == Some(lane))
     }
 
     /// Notes that the shard at this socket computes.
@@ -334,7 +217,7 @@ impl Pair {
     /// Returns the state of each lane.
     pub(crate) fn lanes(&self) -> Vec<Lane> {
         let lane = |number| {
-            let shard = self.shards().find(|child| child.lane() == Some(number));
+            let shard = self.first_shards().find(|child| child.lane() == Some(number));
             let process = shard.and_then(Supervised::process);
             let state = match (shard, self.drains.has(number)) {
                 (_, true) if process.is_none() && self.drains.is_empty(number) => LaneState::Drained,
@@ -365,7 +248,7 @@ impl Pair {
     pub(crate) fn next_restart(&self) -> Option<Instant> {
         let times = self.children.iter().filter_map(|child| match child.state {
             State::Crashed { restart_at } => Some(restart_at),
-            State::Running(_) | State::Waiting | State::Gone => None,
+            State::Running(_) | State::Waiting | State::Unloaded | State::Gone => None,
         });
         times.min()
     }
@@ -373,13 +256,16 @@ impl Pair {
     /// Starts the children whose time has come: those that crashed, and the shards that wait and whose lanes
     /// `may_start` selects. A start that fails is a crash: memory, processes or room for the settings may be short for
     /// a moment.
+    ///
+    /// Returns the shards that could not be started of models that are loaded when they are asked for, and why.
     pub(crate) fn start_due(
         &mut self,
         may_start: impl Fn(u32) -> bool,
         log: &Log,
         events: &SyncSender<Event>,
-    ) -> Result<(), LauncherError> {
+    ) -> Result<Vec<(ChildId, String)>, LauncherError> {
         let now = Instant::now();
+        let mut failed = Vec::new();
         for index in 0..self.children.len() {
             let child = &mut self.children[index];
             let id = child.id;
@@ -390,16 +276,20 @@ impl Pair {
             };
             child.is_ready = false;
             // A disk that broke after the start must not end the server.
-            self.plan.config.shard_cache.kv_disk_optional = true;
+            self.plan.config.allow_no_store();
             let started = self.spawn(id, Other::None, log, events);
             let child = &mut self.children[index];
             match started {
                 Ok(process) => {
                     log.info(done, &[("process", &id), ("pid", &process.pid())]);
-                    if !id.is_shard() {
-                        self.drains.repeat(&process, log);
-                    }
                     child.state = State::Running(process);
+                    if !id.is_shard() {
+                        self.tell_again(log);
+                    }
+                }
+                Err(error) if id.is_shard() && self.plan.config.is_on_demand() => {
+                    child.state = State::Unloaded;
+                    failed.push((id, error.to_string()));
                 }
                 Err(error) => match child.restarts.crashed(now) {
                     Verdict::RestartAfter(pause) => {
@@ -418,7 +308,28 @@ impl Pair {
                 },
             }
         }
-        Ok(())
+        Ok(failed)
+    }
+
+    /// Gives a router that was started again the orders of the one before, and tells it which models are in memory.
+    fn tell_again(&self, log: &Log) {
+        if let Some(router) = router(&self.children) {
+            self.drains.repeat(router, log);
+        }
+        if self.plan.config.is_on_demand() {
+            let running = self.shards().filter(|shard| !matches!(shard.state, State::Unloaded));
+            let models: BTreeSet<u32> = running.filter_map(Supervised::model).collect();
+            models.into_iter().for_each(|model| self.order(&Order::Runs { model }, log));
+        }
+    }
+
+    /// Gives the router an order, if it runs.
+    pub(crate) fn order(&self, order: &Order, log: &Log) {
+        if let Some(router) = router(&self.children)
+            && let Err(error) = router.order(order)
+        {
+            log.warn("cannot give an order", &[("process", &router.id()), ("error", &error)]);
+        }
     }
 
     /// Takes the running processes that `which` selects out of this pair's care.
@@ -436,6 +347,14 @@ impl Pair {
 }
 
 impl Supervised {
+    /// Returns the number of the model of a shard.
+    pub(crate) fn model(&self) -> Option<u32> {
+        match self.id {
+            ChildId::Shard(shard) => Some(shard.model),
+            ChildId::Resolver | ChildId::Router => None,
+        }
+    }
+
     /// Returns the lane of a shard.
     pub(crate) fn lane(&self) -> Option<u32> {
         match self.id {
@@ -455,7 +374,7 @@ impl Supervised {
 
     /// Returns true if the child was started and is not given up.
     pub(crate) fn is_expected(&self) -> bool {
-        !matches!(self.state, State::Waiting | State::Gone)
+        !matches!(self.state, State::Waiting | State::Unloaded | State::Gone)
     }
 
     /// Returns the state of the lane of a shard, which does not drain.
@@ -465,6 +384,7 @@ impl Supervised {
             State::Running(_) => LaneState::Starts,
             State::Crashed { .. } => LaneState::Restarts,
             State::Waiting => LaneState::Waits,
+            State::Unloaded => LaneState::Unloaded,
             State::Gone => LaneState::GivenUp,
         }
     }

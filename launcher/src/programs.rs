@@ -61,12 +61,16 @@ impl Program {
     }
 }
 
-/// Returns `python -m trunkline_server resolve [MODEL] [--revision R]`.
-pub(crate) fn resolver_command(python: &Path, model: &ModelRef) -> Command {
+/// Returns `python -m trunkline_server resolve [MODEL] [--revision R] [--pool-tokens N]`, the last if the memory of the
+/// model is to be estimated.
+pub(crate) fn resolver_command(python: &Path, model: &ModelRef, pool_tokens: Option<u32>) -> Command {
     let mut command = server_command(python, "resolve");
     command.args(&model.name);
     if let Some(revision) = &model.revision {
         command.args(["--revision", revision]);
+    }
+    if let Some(tokens) = pool_tokens {
+        command.args(["--pool-tokens", &tokens.to_string()]);
     }
     command
 }
@@ -87,12 +91,15 @@ pub(crate) fn shard_command(python: &Path, settings: &Path, socket: &Path, lane:
     command
 }
 
-/// Returns `trunkline-router --settings PATH --lifeline`.
-pub(crate) fn router_command(router: &Path, settings: &Path) -> Command {
+/// Returns `trunkline-router --settings PATH... --lifeline`.
+pub(crate) fn router_command(router: &Path, settings: impl Iterator<Item = PathBuf>) -> Command {
     let mut command = Command::new(router);
     forget_own_variables(&mut command);
     forget(&mut command, &HUB_SECRETS);
-    command.arg("--settings").arg(settings).arg("--lifeline");
+    for file in settings {
+        command.arg("--settings").arg(file);
+    }
+    command.arg("--lifeline");
     command
 }
 

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::args::resolved::ServeConfig;
+use crate::args::resolved::ServerConfig;
 use crate::caller::Caller;
 use crate::error::LauncherError;
-use crate::pair::{Pair, Plan, Reread};
+use crate::pair::{Pair, Reread};
+use crate::plan::Plan;
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::{programs, resolve};
 
@@ -38,7 +39,7 @@ pub(crate) enum Stage {
 /// The new configuration, whose model a thread resolves.
 #[derive(Debug)]
 pub(crate) struct Resolving {
-    pub(crate) config: Box<ServeConfig>,
+    pub(crate) config: Box<ServerConfig>,
     pub(crate) python: PathBuf,
     pub(crate) router: PathBuf,
     pub(crate) generation: u32,
@@ -61,6 +62,8 @@ impl Drop for Resolver {
 pub(crate) enum ReloadError {
     #[error("the server is not ready yet; hint: try again later")]
     NotReady,
+    #[error("models that are loaded when they are asked for cannot be reloaded; hint: restart the server")]
+    OnDemand,
     #[error("another reload is under way; hint: try again later")]
     UnderWay,
     #[error(
@@ -88,7 +91,7 @@ pub(crate) enum ReloadError {
 }
 
 /// Returns what the launcher would print, on one line and without its prefix.
-fn reason(error: &LauncherError) -> String {
+pub(crate) fn reason(error: &LauncherError) -> String {
     match error {
         LauncherError::ChildRefused { verdict: Some(verdict), .. } => {
             let verdict = String::from_utf8_lossy(verdict);
@@ -107,7 +110,7 @@ impl Reload {
         events: &SyncSender<Event>,
     ) -> Result<Self, ReloadError> {
         let config = reread().map_err(ReloadError::Failed)?;
-        let (now, then) = (&config.server, &old.config.server);
+        let (now, then) = (&config.first.server, &old.config().server);
         for (flag, new, old) in [
             ("--hostname", now.hostname.clone(), then.hostname.clone()),
             ("--port", now.port.to_string(), then.port.to_string()),
@@ -118,8 +121,11 @@ impl Reload {
                 return Err(ReloadError::Moved { flag, new, old });
             }
         }
-        if let Some(path) = config.foreign_shards.iter().find(|path| old.config.foreign_shards.contains(path))
-        {
+        if config.is_on_demand() {
+            return Err(ReloadError::OnDemand);
+        }
+        let (now, then) = (&config.first.foreign_shards, &old.config().foreign_shards);
+        if let Some(path) = now.iter().find(|path| then.contains(path)) {
             return Err(ReloadError::SharedShard { path: path.clone() });
         }
         let python = programs::python().map_err(ReloadError::Failed)?;
@@ -127,13 +133,13 @@ impl Reload {
         // The resolver has events of its own, so that waiting for it stops nothing else.
         let (cancel, cancelled) = sync_channel(MAX_PENDING_EVENTS);
         let (sender, resolved) = (cancel.clone(), events.clone());
-        let (program, model) = (python.clone(), config.model.clone());
+        let (program, model) = (python.clone(), config.first.model.clone());
         thread::spawn(move || {
-            let model = resolve::run(&program, &model, &cancelled, &sender);
+            let model = resolve::run(&program, &model, None, &cancelled, &sender);
             // If this fails, the supervisor has ended.
             let _ = resolved.send(Event::Resolved { generation, model });
         });
-        let timeout = config.server.reload_timeout;
+        let timeout = config.first.server.reload_timeout;
         let resolver = Resolver(cancel);
         let stage = Stage::Resolving(Resolving { config, python, router, generation, _resolver: resolver });
         let deadline = Instant::now() + timeout;

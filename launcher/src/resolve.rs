@@ -22,7 +22,8 @@ const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 /// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds or downloads `model`. The resolver writes its progress bars directly to stderr.
+/// Finds or downloads `model`. The resolver writes its progress bars directly to stderr. With `pool_tokens`, it also
+/// estimates the memory of the model with a KV cache of that size, where 0 is the default.
 ///
 /// # Errors
 ///
@@ -30,10 +31,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) fn run(
     python: &Path,
     model: &ModelRef,
+    pool_tokens: Option<u32>,
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<ResolvedModel, LauncherError> {
-    let mut command = programs::resolver_command(python, model);
+    let mut command = programs::resolver_command(python, model, pool_tokens);
     command.stdin(Stdio::null());
     end_with_the_launcher(&mut command);
     let (process, stdout) = Process::spawn_with_output(ChildId::Resolver, command, sender)?;

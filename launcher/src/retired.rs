@@ -33,7 +33,7 @@ impl Retired {
     pub(crate) fn replaced(mut pair: Pair, caller: Option<Caller>) -> Self {
         let processes = pair.take_running(|_| true);
         // The router drains if clients keep its connections busy for the first of these times.
-        let patience = 2 * pair.plan.config.server.graceful_termination_timeout;
+        let patience = 2 * pair.plan.config().server.graceful_termination_timeout;
         let deadline = Instant::now() + patience + pair.plan.base.pace.router_grace;
         let mut retired =
             Self { pair, processes, deadline, is_stopping: false, caller, gave_store: Vec::new() };
@@ -99,11 +99,8 @@ impl Retired {
         }
         self.stop_shards_if_alone();
         if self.has_ended() {
-            self.pair
-                .plan
-                .base
-                .runtime_dir
-                .remove_files_of(self.pair.plan.generation, &self.pair.plan.config.shards());
+            let plan = &self.pair.plan;
+            plan.base.runtime_dir.remove_files_of(plan.generation, plan.shards());
         }
     }
 

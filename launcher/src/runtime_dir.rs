@@ -8,6 +8,7 @@
 //!     control.sock             `trunkline reload` and `trunkline status` connect to it
 //!     shard.sock               0600; created by the shard that the file is named after
 //!     settings.json            0600; the settings of router and shards, written before each of their starts
+//!     settings-m1.json         the same of the second model, and so on
 //!     shard.1.sock             the same after a reload, and so on
 //!     settings.1.json
 //! ```
@@ -27,6 +28,7 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, geteuid, test_kill_process};
 use trunkline_settings::{MAX_REPLICAS, ServeSettings};
 
+use crate::args::resolved::MAX_MODELS;
 use crate::child::ShardId;
 use crate::error::LauncherError;
 use crate::log::Log;
@@ -39,7 +41,7 @@ const NEW_SETTINGS: &str = "settings.new";
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 /// The shard with the longest name, which a reload may start.
-const LONGEST_NAMED: ShardId = ShardId { model: 0, lane: MAX_REPLICAS - 1, rank: 0 };
+const LONGEST_NAMED: ShardId = ShardId { model: MAX_MODELS as u32 - 1, lane: MAX_REPLICAS - 1, rank: 0 };
 /// `sizeof(sockaddr_un.sun_path)` is 108 on Linux, including the final NUL.
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 /// Names to try when one is taken or was removed by another launcher before it could be locked.
@@ -105,19 +107,20 @@ impl RuntimeDir {
         control_socket_in(&self.path)
     }
 
-    /// Returns the path of the children's settings after this number of reloads.
-    pub(crate) fn settings(&self, generation: u32) -> PathBuf {
-        self.path.join(numbered("settings", generation, "json"))
+    /// Returns the path of the settings of a model after this number of reloads.
+    pub(crate) fn settings(&self, model: u32, generation: u32) -> PathBuf {
+        let name = if model == 0 { "settings".to_owned() } else { format!("settings-m{model}") };
+        self.path.join(numbered(&name, generation, "json"))
     }
 
     /// Writes the children's settings, readable only by this user. A child that was started before reads the file of
     /// that time or this one.
-    pub fn write_settings(&self, generation: u32, settings: &ServeSettings) -> io::Result<()> {
+    pub fn write_settings(&self, model: u32, generation: u32, settings: &ServeSettings) -> io::Result<()> {
         self.check()?;
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true).mode(PRIVATE_FILE_MODE);
         options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-        let (new, path) = (self.path.join(NEW_SETTINGS), self.settings(generation));
+        let (new, path) = (self.path.join(NEW_SETTINGS), self.settings(model, generation));
         options.open(&new)?.write_all(&serde_json::to_vec_pretty(settings)?)?;
         fs::rename(new, path)
     }
@@ -133,11 +136,11 @@ impl RuntimeDir {
     }
 
     /// Removes what the children of an earlier generation left behind.
-    pub(crate) fn remove_files_of(&self, generation: u32, shards: &[ShardId]) {
+    pub(crate) fn remove_files_of(&self, generation: u32, shards: impl Iterator<Item = ShardId>) {
         // What cannot be removed now goes with the folder.
-        let _ = fs::remove_file(self.settings(generation));
+        let _ = fs::remove_file(self.settings(0, generation));
         for shard in shards {
-            let _ = fs::remove_file(self.socket(*shard, generation));
+            let _ = fs::remove_file(self.socket(shard, generation));
         }
     }
 }

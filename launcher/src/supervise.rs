@@ -2,8 +2,10 @@
 //! pair at a reload, and stops everything.
 
 mod lanes;
+mod models;
 mod reload;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -21,10 +23,11 @@ use crate::exit::Exit;
 use crate::lanes::Goal;
 use crate::log::{Field, Log};
 use crate::output::Tail;
-use crate::pair::{Other, Pair, Plan, Reread, State};
+use crate::pair::{Pair, Reread, State};
+use crate::plan::{Other, Plan};
 use crate::process::{Event, Process};
 use crate::ready;
-use crate::reload::{Reload, ReloadError, Stage};
+use crate::reload::{Reload, ReloadError, Stage, reason};
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
 
@@ -45,6 +48,8 @@ pub struct Supervisor<'a> {
     retired: Vec<Retired>,
     /// The callers that wait until a lane is drained or serves.
     callers: Vec<(Goal, Caller)>,
+    /// The models whose shards are told to stop because one of them failed, and why.
+    failed: BTreeMap<u32, String>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -57,7 +62,7 @@ impl<'a> Supervisor<'a> {
         events: &'a Receiver<Event>,
         sender: SyncSender<Event>,
     ) -> Result<Self, LauncherError> {
-        let log = plan.config.log();
+        let log = plan.config().log();
         control::listen(&plan.base.runtime_dir, sender.clone())?;
         let serving = Pair::start(plan, Other::None, &log, &sender)?;
         Ok(Self {
@@ -72,6 +77,7 @@ impl<'a> Supervisor<'a> {
             generation: 0,
             retired: Vec::new(),
             callers: Vec::new(),
+            failed: BTreeMap::new(),
         })
     }
 
@@ -129,9 +135,12 @@ impl<'a> Supervisor<'a> {
             retired.stop_drained(&self.log);
         }
         self.stop_drained();
+        self.kill_late_shards();
         self.go_on_with_reload();
         let in_use = self.lanes_in_use();
-        self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)?;
+        for (id, why) in self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)? {
+            self.give_up_model(id, &why);
+        }
         self.answer_callers();
         Ok(())
     }
@@ -141,6 +150,7 @@ impl<'a> Supervisor<'a> {
         let times = self.retired.iter().map(Retired::deadline).chain(self.serving.next_restart());
         let times = times.chain(self.reload.as_ref().map(|reload| reload.deadline));
         let times = times.chain(self.serving.drains.deadline());
+        let times = times.chain(self.serving.children.iter().filter_map(|child| child.kill_at));
         let event = match times.min() {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -187,6 +197,7 @@ impl<'a> Supervisor<'a> {
         };
         let (exit, mut tail) = process.reap();
         if let ChildId::Shard(shard) = id
+            && shard.model == 0
             && self.serving.drains.has(shard.lane)
         {
             if !exit.is_success() {
@@ -194,6 +205,10 @@ impl<'a> Supervisor<'a> {
             }
             self.log.info("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
             self.serving.stopped(shard.lane, &self.log);
+            return Ok(());
+        }
+        if self.has_unloaded(id) {
+            tail.release();
             return Ok(());
         }
         let Some(child) = self.serving.children.iter_mut().find(|child| child.id == id) else {
@@ -207,6 +222,12 @@ impl<'a> Supervisor<'a> {
             }
             None => exit,
         };
+        let is_on_demand = self.serving.plan.config.is_on_demand() && id.is_shard();
+        if is_on_demand && !child.is_ready {
+            child.state = State::Unloaded;
+            let error = ended_before_ready(id, exit, tail);
+            return if self.give_up_model(id, &reason(&error)) { Ok(()) } else { Err(error) };
+        }
         if !self.was_ready {
             return Err(match exit {
                 Exit::Code(EXIT_USER_MISTAKE) => self.refused(id, tail),
@@ -226,6 +247,12 @@ impl<'a> Supervisor<'a> {
             Verdict::GiveUp { ends } => {
                 let window_s = RestartPolicy::window_s();
                 let fields: &[Field<'_>] = &[("crashes", &ends), ("within_s", &window_s), ("exit", &exit)];
+                if is_on_demand {
+                    tail.release();
+                    child.state = State::Unloaded;
+                    self.give_up_model(id, &format!("its shard crashed {ends} times within {window_s} s"));
+                    return Ok(());
+                }
                 if self.serving.goes_on_without(id, &self.log, fields) {
                     tail.release();
                     return Ok(());
@@ -266,6 +293,8 @@ impl<'a> Supervisor<'a> {
             (Report::Ready { socket, answers }, Some(_), _) => self.ready(socket, *answers, announce),
             (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.new_shard_is_ready(socket),
             (Report::Drained { socket }, ..) => self.lane_is_empty(pid, socket),
+            (Report::Load { model }, Some(_), _) => self.load(*model),
+            (Report::Unload { model }, Some(_), _) => self.unload(*model),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -340,7 +369,8 @@ impl<'a> Supervisor<'a> {
     fn status(&self) -> Status {
         let (plan, base) = (&self.serving.plan, &self.serving.plan.base);
         let metrics = base.metrics_listener.as_ref();
-        let num_shards = plan.config.shards().len();
+        let num_shards =
+            self.serving.shards().filter(|shard| !matches!(shard.state, State::Unloaded)).count();
         let num_running = self.serving.running().filter(|process| process.id().is_shard()).count();
         Status {
             model: plan.served_model_name().to_owned(),
@@ -353,7 +383,7 @@ impl<'a> Supervisor<'a> {
     }
 
     fn drain(mut self, signal: i32) -> Result<i32, LauncherError> {
-        let timeout: Duration = self.serving.plan.config.server.graceful_termination_timeout;
+        let timeout: Duration = self.serving.plan.config().server.graceful_termination_timeout;
         let children = self.take_all();
         drain::drain(children, timeout, &self.serving.plan.base.pace, signal, self.events, &self.log)
     }

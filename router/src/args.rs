@@ -13,12 +13,15 @@ use trunkline_generation::model::Choice;
 const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`
 
-Usage: trunkline-router --settings <FILE> [--listener <FD>] [--metrics-listener <FD>] [--accept-when-ready] [--lifeline]
+Usage: trunkline-router --settings <FILE>... [--listener <FD>] [--metrics-listener <FD>] [--on-demand]
+                        [--accept-when-ready] [--lifeline]
 
 Options:
-      --settings <FILE>        JSON file with the settings, written by the launcher
+      --settings <FILE>        JSON file with the settings of a model, written by the launcher. The first file's are
+                               also those of the server; further ones are read when their model is asked for
       --listener <FD>          Accept connections from this inherited socket instead of opening one
       --metrics-listener <FD>  The same for the connections of `--metrics-port`
+      --on-demand              Ask the launcher to load a model when it is asked for, and to unload others for it
       --accept-when-ready      Accept connections only once the shard is ready
       --lifeline               Take orders from standard input, exit at once when it ends, and ignore SIGINT
       --version                Print the version
@@ -36,12 +39,16 @@ pub enum Command {
 /// The launcher's flags for this start, as opposed to the server's settings.
 #[derive(Debug, Default)]
 pub struct Start {
-    /// The file with the settings.
+    /// The file with the settings of the server and its first model.
     pub settings: PathBuf,
+    /// The files of further models.
+    pub others: Vec<PathBuf>,
     /// The socket that the launcher listens on, which this process inherits.
     pub listener: Option<RawFd>,
     /// The same for the metrics' own port.
     pub metrics_listener: Option<RawFd>,
+    /// True if models are loaded when they are asked for.
+    pub on_demand: bool,
     /// True if another router serves until this one can.
     pub accepts_when_ready: bool,
     /// True if the end of standard input ends the process.
@@ -51,12 +58,12 @@ pub struct Start {
 /// Parses the arguments after the program's name.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Command> {
     let mut arguments = arguments.into_iter();
-    let (mut settings, mut start) = (None, Start::default());
+    let (mut settings, mut start) = (Vec::new(), Start::default());
     while let Some(argument) = arguments.next() {
         match argument.to_str() {
             Some("--settings") => {
                 let path = arguments.next().with_context(|| format!("`--settings` needs a file; {HINT}"))?;
-                settings = Some(PathBuf::from(path));
+                settings.push(PathBuf::from(path));
             }
             Some(flag @ ("--listener" | "--metrics-listener")) => {
                 let number = arguments.next().and_then(|text| text.to_str()?.parse().ok());
@@ -67,6 +74,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
                 let socket = if is_metrics { &mut start.metrics_listener } else { &mut start.listener };
                 *socket = Some(number);
             }
+            Some("--on-demand") => start.on_demand = true,
             Some("--accept-when-ready") => start.accepts_when_ready = true,
             Some("--lifeline") => start.lifeline = true,
             Some("--version") => {
@@ -76,7 +84,13 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
             _ => bail!("unknown argument `{}`; {HINT}", argument.display()),
         }
     }
-    start.settings = settings.with_context(|| format!("`--settings` is missing; {HINT}"))?;
+    anyhow::ensure!(!settings.is_empty(), "`--settings` is missing; {HINT}");
+    anyhow::ensure!(
+        settings.len() == 1 || start.on_demand,
+        "several `--settings` need `--on-demand`; {HINT}"
+    );
+    start.settings = settings.remove(0);
+    start.others = settings;
     Ok(Command::Serve(start))
 }
 

@@ -2,13 +2,17 @@
 
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_api::app::App;
 use trunkline_engine::shard::Health;
+use trunkline_generation::models::{Action, Event, Gate, ModelId};
+use trunkline_generation::served::ServedModel;
 use trunkline_scheduler::{LaneId, LaneStats};
 use trunkline_settings::{Order, Report};
+
+use crate::server::Opened;
 
 /// Exit code after the launcher has ended.
 const EXIT_LIFELINE: i32 = 1;
@@ -33,12 +37,12 @@ pub fn read_orders() -> mpsc::Receiver<Order> {
     read
 }
 
-/// Obeys the launcher's orders, and reports to it from now on. `left` gets a message once another router has taken over
-/// the listening socket.
+/// Obeys the launcher's orders, and reports to it from now on. `opened` gets each model, and `left` a message once
+/// another router has taken over the listening socket.
 pub fn attend(
     app: &Arc<App>,
-    sockets: &[PathBuf],
     orders: mpsc::Receiver<Order>,
+    mut opened: mpsc::UnboundedReceiver<Opened>,
     left: oneshot::Receiver<()>,
 ) {
     tokio::spawn(async {
@@ -46,13 +50,47 @@ pub fn attend(
             report(&Report::Left);
         }
     });
-    tokio::spawn(obey(app.clone(), sockets.to_vec(), orders));
-    for (lane, socket) in sockets.iter().cloned().enumerate() {
-        let served = &app.served;
-        tokio::spawn(report_ready(app.clone(), lane, socket.clone()));
-        tokio::spawn(report_excuses(served.lanes.clone(), lane, socket.clone()));
-        tokio::spawn(report_drained(served.lanes.clone(), lane, socket.clone()));
-        tokio::spawn(report_hangs(served.health.clone(), lane, socket));
+    let lanes = Lanes::default();
+    tokio::spawn(obey(app.clone(), lanes.clone(), orders));
+    tokio::spawn(async move {
+        while let Some(Opened { served, shard_sockets }) = opened.recv().await {
+            for (lane, socket) in shard_sockets.into_iter().enumerate() {
+                let own = (socket.clone(), served.clone(), LaneId(lane as u32));
+                lanes.lock().unwrap_or_else(PoisonError::into_inner).push(own);
+                tokio::spawn(report_ready(served.clone(), lane, socket.clone()));
+                tokio::spawn(report_excuses(served.lanes.clone(), lane, socket.clone()));
+                tokio::spawn(report_drained(served.lanes.clone(), lane, socket.clone()));
+                tokio::spawn(report_hangs(served.health.clone(), lane, socket));
+            }
+        }
+    });
+}
+
+/// Lets the launcher load and unload models. The first one and pinned ones are loaded at the start.
+pub async fn carry_out(app: Arc<App>, gate: Arc<Gate>, mut actions: mpsc::UnboundedReceiver<Action>) {
+    for (model, _) in app.models.all() {
+        if model == ModelId(0) || gate.shown(model).is_pinned {
+            gate.tell(Event::LoadAsked { model });
+        }
+    }
+    while let Some(action) = actions.recv().await {
+        match action {
+            Action::Load(model) => {
+                tracing::info!(model = app.models.name(model), "loading a model");
+                report(&Report::Load { model: model.0 });
+                // Its tokenizer is read while its shards start.
+                let app = app.clone();
+                tokio::spawn(async move {
+                    if app.models.served(model).await.is_err() {
+                        report(&Report::Unload { model: model.0 });
+                    }
+                });
+            }
+            Action::Unload(model) => {
+                tracing::info!(model = app.models.name(model), "unloading a model");
+                report(&Report::Unload { model: model.0 });
+            }
+        }
     }
 }
 
@@ -64,30 +102,56 @@ fn report(report: &Report) {
     }
 }
 
-async fn obey(app: Arc<App>, sockets: Vec<PathBuf>, mut orders: mpsc::Receiver<Order>) {
-    let lane_of = |socket: &Path| (0..).map(LaneId).zip(&sockets).find(|(_, own)| *own == socket);
+/// The lanes of the opened models, by the sockets of their shards.
+type Lanes = Arc<Mutex<Vec<(PathBuf, Arc<ServedModel>, LaneId)>>>;
+
+async fn obey(app: Arc<App>, lanes: Lanes, mut orders: mpsc::Receiver<Order>) {
     while let Some(order) = orders.recv().await {
-        let (socket, patience_ms) = match &order {
-            Order::Drain { socket, patience_ms } => (socket, Some(*patience_ms)),
-            Order::Undrain { socket } => (socket, None),
-        };
-        let Some((lane, _)) = lane_of(socket) else {
-            tracing::error!(socket = %socket.display(), "the launcher names a shard that this router does not have");
-            continue;
-        };
-        match patience_ms {
-            Some(patience_ms) => tracing::info!(lane = lane.0, patience_ms, "lane drains"),
-            None => tracing::info!(lane = lane.0, "lane is in use again"),
+        match order {
+            Order::Drain { socket, patience_ms } => set_drain(&lanes, &socket, Some(patience_ms)).await,
+            Order::Undrain { socket } => set_drain(&lanes, &socket, None).await,
+            Order::Unloaded { model } => {
+                tell(&app, model, |model| match app.models.entry(model).problem() {
+                    Some(why) => Event::Failed { model, why },
+                    None => Event::Unloaded { model },
+                });
+            }
+            Order::Failed { model, why } => tell(&app, model, |model| Event::Failed { model, why }),
+            Order::Runs { model } => tell(&app, model, |model| Event::LoadAsked { model }),
         }
-        app.served.driver.set_drain(lane, patience_ms).await;
+    }
+}
+
+async fn set_drain(lanes: &Lanes, socket: &Path, patience_ms: Option<u64>) {
+    let found = {
+        let lanes = lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        lanes.iter().find(|(own, ..)| own == socket).map(|(_, served, lane)| (served.clone(), *lane))
+    };
+    let Some((served, lane)) = found else {
+        tracing::error!(socket = %socket.display(), "the launcher names a shard that this router does not have");
+        return;
+    };
+    match patience_ms {
+        Some(patience_ms) => tracing::info!(lane = lane.0, patience_ms, "lane drains"),
+        None => tracing::info!(lane = lane.0, "lane is in use again"),
+    }
+    served.driver.set_drain(lane, patience_ms).await;
+}
+
+/// Tells the gate what the launcher says of a model.
+fn tell(app: &App, model: u32, event: impl FnOnce(ModelId) -> Event) {
+    let known = app.models.all().map(|(id, _)| id).find(|id| id.0 == model);
+    match (known, app.models.gate()) {
+        (Some(model), Some(gate)) => gate.tell(event(model)),
+        _ => tracing::error!(model, "the launcher names a model that this router does not load"),
     }
 }
 
 /// Tells the launcher each time that a shard of a lane begins to compute.
-async fn report_ready(app: Arc<App>, lane: usize, socket: PathBuf) {
+async fn report_ready(served: Arc<ServedModel>, lane: usize, socket: PathBuf) {
     let mut last = None;
     loop {
-        let shard = app.served.wait_lane_ready(lane, last.as_ref()).await;
+        let shard = served.wait_lane_ready(lane, last.as_ref()).await;
         report(&Report::Ready { socket: socket.clone(), answers: shard.answers() });
         last = Some(shard);
     }

@@ -22,5 +22,6 @@
 pub mod args;
 pub mod exit;
 mod launcher;
+mod models;
 pub mod process;
 pub mod server;

@@ -2,37 +2,32 @@
 //!
 //! It is part of the library so that the server's code is generated only once and not for each executable.
 
-use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use crate::args::{self, Command, Start, reasoning_format, tool_format};
+use crate::args::{self, Command, Start};
 use crate::exit::End;
-use crate::launcher;
-use crate::server::{Front, Server};
+use crate::server::{Front, ModelParts, Server};
+use crate::{launcher, models};
 use futures::future::BoxFuture;
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use trunkline_api::app::App;
-use trunkline_base::limits::ServerLimits;
 use trunkline_base::log;
 use trunkline_base::repeats::Repeats;
 use trunkline_base::tenants::{Access, AccessError};
 use trunkline_base::trace::Exporter;
 use trunkline_base::watermark::{self, KeyError};
 use trunkline_engine::kv_events::{Endpoint, Publish, PublishedEvents, Topic};
-use trunkline_generation::model::Model;
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::tls::Tls;
 use trunkline_object::{Location, LocationError, Remote};
-use trunkline_settings::{
-    EXIT_CUT, KEY_VARIABLE, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE, parse_adapter,
-};
+use trunkline_settings::{EXIT_CUT, KEY_VARIABLE, RouterCache, ServeSettings, WATERMARK_KEY_VARIABLE};
 
 /// Environment variable of the pod's name, which a Kubernetes manifest may set (downward API).
 const POD_VARIABLE: &str = "POD_NAME";
@@ -110,13 +105,11 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     let terminate = termination(start.lifeline).map_err(|error| End::Bug(error.into()))?;
     let mut replaced = signal(SignalKind::user_defined2()).map_err(|error| End::Bug(error.into()))?;
     let orders = start.lifeline.then(launcher::read_orders);
-    check_shards(&settings).map_err(End::User)?;
     let variable = key_variable().map_err(|error| End::User(error.into()))?;
     let (server, replies) = (&settings.server, &settings.replies);
     let mut access =
         Access::new(server.api_keys.clone(), variable.as_deref()).map_err(|error| End::User(error.into()))?;
-    let mut limits = ServerLimits::from(&settings);
-    limits.watermark.key =
+    let key =
         watermark_key(replies.watermark_key_file.as_deref()).map_err(|error| End::User(error.into()))?;
     // Bind the port before reading the model, so that a busy port is reported at once.
     let listener = listen(start.listener, "--", &server.hostname, server.port).await.map_err(End::User)?;
@@ -130,16 +123,15 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     };
     let publisher =
         publisher(&settings.cache, &settings.served_model_name, extensions).await.map_err(End::User)?;
-    let (path, name) = (settings.model_path.clone(), settings.served_model_name.clone());
-    let tools = tool_format(replies.tool_call_parser);
-    let reasoning = reasoning_format(replies.reasoning_parser);
-    let template = replies.chat_template.clone();
-    let load = move || Model::load_with(&path, name, template.as_deref(), tools, reasoning);
-    let model = tokio::task::spawn_blocking(load)
+    let url = settings.cache.kv_object_store.as_deref();
+    let remote = url.map(|url| object_store(url, extensions)).transpose()?;
+    let own = settings.clone();
+    let parts = tokio::task::spawn_blocking(move || models::load(&own, key))
         .await
         .map_err(|error| End::Bug(error.into()))?
-        .map_err(|error| End::User(error.into()))?;
-    check_adapters(&settings.adapters.lora, &model).map_err(End::User)?;
+        .map_err(End::User)?;
+    let others = start.on_demand.then(|| models::others(&settings, &start.others, key)).transpose();
+    let others = others.map_err(End::User)?;
     let local = listener.local_addr().map_err(|error| End::Bug(error.into()))?;
     tracing::info!(
         address = %format!("{}://{local}", if server.tls_cert.is_some() { "https" } else { "http" }),
@@ -149,8 +141,6 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     if let Some(listener) = &metrics_listener {
         announce_metrics(listener).map_err(|error| End::Bug(error.into()))?;
     }
-    let url = settings.cache.kv_object_store.as_deref();
-    let remote = url.map(|url| object_store(url, extensions)).transpose()?;
     let mut front = front(server).map_err(End::User)?;
     if local.ip().is_loopback() && access.ring().is_none() {
         front.guard = Some(BrowserGuard::new(front.origins.clone()));
@@ -161,10 +151,11 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         );
         access.set_exposed();
     }
-    let mut server =
-        Server::start_with_objects(model, limits, access, settings.shard_sockets.clone(), remote).map_err(
-            |error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")),
-        )?;
+    let gate = others.as_ref().map(|others| others.gate.clone());
+    let (others, actions) = others.map(|others| ((others.gate, others.later), others.actions)).unzip();
+    let parts = ModelParts { remote, ..parts };
+    let mut server = Server::start_all(parts, access, others)
+        .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
     server.front = front;
     server.metrics_listener = metrics_listener;
     server.accepts_when_ready = start.accepts_when_ready;
@@ -186,10 +177,15 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         }
     });
     if let Some(orders) = orders {
-        launcher::attend(&server.app, &settings.shard_sockets, orders, has_left);
+        let (_, opened) = mpsc::unbounded_channel();
+        let opened = std::mem::replace(&mut server.opened, opened);
+        launcher::attend(&server.app, orders, opened, has_left);
+    }
+    if let (Some(gate), Some(actions)) = (gate, actions) {
+        tokio::spawn(launcher::carry_out(server.app.clone(), gate, actions));
     }
     if let Some(publisher) = publisher {
-        server.app.kv_events.publish_to(publisher);
+        server.app.served.kv_events.publish_to(publisher);
     }
     let stop_exporter = match &settings.server.otlp_endpoint {
         Some(endpoint) => {
@@ -212,39 +208,6 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     let num_cut = done?;
     tracing::debug!("router stopped");
     Ok(num_cut)
-}
-
-/// Checks that the router can serve with the shards that the settings name.
-fn check_shards(settings: &ServeSettings) -> anyhow::Result<()> {
-    match settings.shard_sockets.len() {
-        0 => anyhow::bail!("the settings name no socket in `shard_sockets`"),
-        num_shards if settings.limits.prefill_replicas as usize >= num_shards => anyhow::bail!(
-            "`--prefill-replicas` is {}, but the number of shards is {num_shards}; hint: leave at least one for the \
-             streams",
-            settings.limits.prefill_replicas
-        ),
-        _ if settings.limits.prefill_replicas > 0 && settings.shard_cache.kv_disk_path.is_none() => {
-            anyhow::bail!(
-                "`--prefill-replicas` needs `--kv-disk-path`, through which replicas exchange what they computed; hint: a \
-             folder in /dev/shm keeps it in memory"
-            )
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks that each adapter has a name of its own.
-fn check_adapters(lora: &[String], model: &Model) -> anyhow::Result<()> {
-    let names: Vec<&str> = lora.iter().filter_map(|text| parse_adapter(text)).map(|(name, _)| name).collect();
-    let mut seen = BTreeSet::new();
-    for name in names {
-        anyhow::ensure!(seen.insert(name), "`--lora` names `{name}` twice; hint: give each adapter a name");
-        anyhow::ensure!(
-            !model.is_named(name),
-            "`--lora` names an adapter `{name}`, which is a name of the model; hint: give it another with `NAME=`"
-        );
-    }
-    Ok(())
 }
 
 /// Returns the inherited socket, or binds an address. Flags that `flag_prefix` begins name the address.
@@ -399,7 +362,13 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
         {
             let access = &app.admission.access;
             match access.reload() {
-                Ok(()) => app.served.driver.set_weights(access.shares(), access.weights()).await,
+                Ok(()) => {
+                    for (_, model) in app.models.all() {
+                        if let Some(served) = model.opened() {
+                            served.driver.set_weights(access.shares(), access.weights()).await;
+                        }
+                    }
+                }
                 Err(error) => tracing::error!(%error, "cannot reload the API keys; the old ones stay in use"),
             }
         }

@@ -68,7 +68,22 @@ def _resolve(options: argparse.Namespace) -> int:
         resolved = hub.resolve(options.model, revision=options.revision)
     except KeyboardInterrupt:
         return 130
-    line = {"path": str(resolved.path), "model_id": resolved.model_id, "revision": resolved.revision}
+    line: dict[str, str | int | None] = {
+        "path": str(resolved.path),
+        "model_id": resolved.model_id,
+        "revision": resolved.revision,
+    }
+    if options.pool_tokens is not None:
+        from trunkline_server.backends.host_memory import available_memory
+        from trunkline_server.library import expected_memory
+
+        line["available_bytes"] = available_memory()
+
+        try:
+            line["memory_bytes"] = expected_memory(resolved.path, options.pool_tokens or None)
+        except UserError:
+            # The shard says what is wrong when it loads the model.
+            line["memory_bytes"] = 0
     print(json.dumps(line), flush=True)  # noqa: T201
     return 0
 
@@ -147,6 +162,12 @@ def _add_resolve(commands: _Commands) -> None:
         "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded model"
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+    resolve.add_argument(
+        "--pool-tokens",
+        type=int,
+        metavar="N",
+        help="also estimate the memory of the model with a KV cache of N tokens; 0 is the default size",
+    )
 
 
 def _add_library(commands: _Commands) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trunkline_server import hub
 from trunkline_server.backends.cpu.build import kv_dtype_of, step_limits
-from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS, memory_need
+from trunkline_server.backends.cpu.memory import BLOCK_SIZE, DEFAULT_POOL_TOKENS, memory_need, plan_pool
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.states import LEAST_STATES, STATE_ELEMENT_BYTES
 from trunkline_server.errors import InvalidArgument, ModelNotFound
@@ -176,6 +176,17 @@ def _method(scheme: Quantization) -> str:
             return "bitsandbytes, 4 bits"
         case Mxfp4():
             return "MXFP4"
+
+
+def expected_memory(path: Path, pool_tokens: int | None) -> int:
+    """Returns the bytes that the cpu backend is expected to take for a model: weights, activations and KV pool.
+
+    pool_tokens: `--max-batch-total-tokens`; None: the default for the memory that is available now. Raises UserError.
+    """
+    checkpoint = open_checkpoint(path)
+    need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype_of("auto", checkpoint.config), **step_limits(None, None))
+    num_blocks = plan_pool(need, available_bytes=available_memory(), block_size=BLOCK_SIZE, wanted_tokens=pool_tokens)
+    return need.weight_bytes + need.scratch_bytes + num_blocks * BLOCK_SIZE * need.kv_bytes_per_token
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

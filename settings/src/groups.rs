@@ -30,6 +30,19 @@ settings! {
         served_model_name: Option<String> = None, Form::Name { what: "NAME" };
     }
 
+    /// The memory that models share, where the server has several, and the time for which one stays in it.
+    "Models" => Residency {
+        /// Memory of all models together. Models that were not used for the longest time make room for one that is
+        /// asked for [default: 90 % of the memory that is available at the start].
+        models_memory: Option<u64> = None, Form::bytes(16 << 20, 1 << 50);
+        /// Time after its last request after which a model leaves the memory; 0 means that it stays as long as there is
+        /// room.
+        #[serde(with = "crate::value::seconds")]
+        idle_unload: Duration = Duration::ZERO, Form::seconds(0);
+        /// Load the model at the start and keep it in memory.
+        pin: bool = false, Form::Switch;
+    }
+
     /// The router's address, access to it, and its traces.
     "Server" => Server {
         /// Address to listen on; 0.0.0.0 opens the server to the network.

@@ -37,8 +37,8 @@ pub use crate::choices::{
 pub use crate::form::Form;
 pub use crate::groups::{
     AdapterAliases, AdapterSlots, Adapters, Aliases, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards, Limits,
-    Logging, MAX_ADAPTERS, MAX_MESSAGE_PARTS, MAX_MESSAGES, MAX_REPLICAS, Model, Replies, RouterCache,
-    Server, ShardCache, StepLimits,
+    Logging, MAX_ADAPTERS, MAX_MESSAGE_PARTS, MAX_MESSAGES, MAX_REPLICAS, Model, Replies, Residency,
+    RouterCache, Server, ShardCache, StepLimits,
 };
 pub use crate::setting::{Group, Setting, SettingError, check};
 pub use crate::value::{Choice, Named, Speculate, Value, WeightsCache};
@@ -61,6 +61,7 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
         G::SETTINGS.iter().zip(G::default().texts()).map(shown)
     }
     with_defaults::<Model>()
+        .chain(with_defaults::<Residency>())
         .chain(with_defaults::<Server>())
         .chain(with_defaults::<Limits>())
         .chain(with_defaults::<StepLimits>())
@@ -89,6 +90,11 @@ pub struct ServeSettings {
     /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
     pub model_path: PathBuf,
     pub served_model_name: String,
+    /// The memory that the model is expected to take, in bytes; 0 where models stay in memory.
+    #[serde(default)]
+    pub model_bytes: u64,
+    #[serde(default)]
+    pub residency: Residency,
     #[serde(default)]
     pub server: Server,
     #[serde(default)]
@@ -131,6 +137,10 @@ pub enum Report {
     Excused { socket: PathBuf, num_losses: u64 },
     /// Nothing is left on the shard at this socket, whose lane drains.
     Drained { socket: PathBuf },
+    /// Start the shards of the model with this number, in the order of the settings.
+    Load { model: u32 },
+    /// Stop the shards of this model.
+    Unload { model: u32 },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
 }
@@ -145,6 +155,12 @@ pub enum Order {
     Drain { socket: PathBuf, patience_ms: u64 },
     /// End the drain of the shard at this socket.
     Undrain { socket: PathBuf },
+    /// The shards of this model have stopped.
+    Unloaded { model: u32 },
+    /// The shards of this model cannot be started, or crash too often.
+    Failed { model: u32, why: String },
+    /// The shards of this model run, as a router that was started again must know.
+    Runs { model: u32 },
 }
 
 /// The kind of answer that a user of the served model wants first.
@@ -167,6 +183,8 @@ impl ServeSettings {
             shard_sockets: vec![shard_socket],
             model_path,
             served_model_name,
+            model_bytes: 0,
+            residency: Residency::default(),
             server: Server::default(),
             limits: Limits::default(),
             replies: Replies::default(),
@@ -182,6 +200,7 @@ impl ServeSettings {
 
     /// Checks that every value is within its range, as a file may have been written by hand.
     pub fn check(&self) -> Result<(), SettingError> {
+        check(&self.residency)?;
         check(&self.server)?;
         check(&self.limits)?;
         check(&self.replies)?;

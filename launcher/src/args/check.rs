@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use trunkline_settings::{
     AdapterAliases, AdapterSlots, Adapters, Aliases, Compute, ForeignShards, Group, KEY_VARIABLE, Limits,
-    Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits, WATERMARK_KEY_VARIABLE,
+    Logging, Model, Replies, Residency, RouterCache, Server, ShardCache, StepLimits, WATERMARK_KEY_VARIABLE,
 };
 
 use super::file::File;
@@ -26,6 +26,7 @@ pub(crate) fn render(parsed: &ParsedSettings, file: Option<&File>) -> Result<Str
         line.map_or_else(|| "default".to_owned(), |(line, file)| format!("line {line} of `{}`", file.name))
     };
     add::<Model>(&mut rows, parsed, place)?;
+    add::<Residency>(&mut rows, parsed, place)?;
     add::<Server>(&mut rows, parsed, place)?;
     add::<Limits>(&mut rows, parsed, place)?;
     add::<StepLimits>(&mut rows, parsed, place)?;

@@ -12,11 +12,12 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
-use self::file::File;
+use self::file::{File, FileValue};
 use self::parsed::{
-    CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, LanesCommand, ParsedArgs, ParsedCommand,
+    CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, LanesCommand, ModelsCommand, ParsedArgs,
+    ParsedCommand,
 };
-use self::resolved::{Request, ServeConfig};
+use self::resolved::{Request, ServeConfig, ServerConfig};
 use crate::error::LauncherError;
 
 const PROGRAM: &str = "trunkline";
@@ -52,12 +53,29 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         let text = std::fs::read_to_string(&path)
             .map_err(|source| LauncherError::ConfigUnreadable { path: path.clone(), source })?;
         let read = file::read(&text, &path.display().to_string())?;
-        matches = with_file(command, &read).try_get_matches_from(argv)?;
+        matches = with_values(command.clone(), &read.values).try_get_matches_from(argv)?;
         file = Some(read);
     }
     Ok(match ParsedArgs::from_arg_matches(&matches)?.command {
         ParsedCommand::Serve(serve) => {
-            Request::Serve(Box::new(ServeConfig::new(serve.model.as_ref(), &serve.settings)?))
+            let tables = match &file {
+                Some(file) if !file.models.is_empty() => {
+                    Some(file.models.iter().map(|model| of_model(&command, file, model, argv)))
+                }
+                _ => None,
+            };
+            let config = match tables {
+                Some(_) if !serve.models.is_empty() => {
+                    return Err(LauncherError::usage(
+                        "MODEL is given, but the file of `--config` has tables `[[model]]`; hint: put `model-id` into one \
+                         of them",
+                    )
+                    .into());
+                }
+                Some(tables) => ServerConfig::of_tables(tables.collect::<Result<_, ParseError>>()?)?,
+                None => ServerConfig::new(&serve.models, &serve.settings)?,
+            };
+            Request::Serve(Box::new(config))
         }
         ParsedCommand::Download(download) => Request::Download(resolved::download(download)?),
         ParsedCommand::List => Request::Library(vec!["list".to_owned()]),
@@ -67,11 +85,20 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         ParsedCommand::Cache { command } => Request::Cache(command),
         ParsedCommand::Config { command: ConfigCommand::Check(check) } => {
             let settings = check::render(&check.settings, file.as_ref())?;
-            ServeConfig::new(None, &check.settings)?;
+            match file.as_ref().map(|file| (file, &file.models)) {
+                Some((file, models)) if !models.is_empty() => {
+                    let configs = models.iter().map(|model| of_model(&command, file, model, argv));
+                    ServerConfig::of_tables(configs.collect::<Result<_, ParseError>>()?)?;
+                }
+                _ => drop(ServerConfig::new(&[], &check.settings)?),
+            }
             Request::CheckConfig(settings)
         }
         ParsedCommand::Reload { pid } => Request::Reload(pid),
         ParsedCommand::Lanes { command, pid } => Request::Lanes(pid, command.unwrap_or(LanesCommand::List)),
+        ParsedCommand::Models { command, pid, server } => {
+            Request::Models(pid, command.unwrap_or(ModelsCommand::List), server)
+        }
         ParsedCommand::Adapters { pid, server } => Request::Adapters(pid, server),
         ParsedCommand::Status { server } => Request::Status(server),
         ParsedCommand::Completions { shell } => {
@@ -120,10 +147,27 @@ fn config_path(matches: &ArgMatches) -> Result<Option<PathBuf>, LauncherError> {
     }
 }
 
+/// Parses the command line again for one model of the configuration file.
+fn of_model(
+    command: &Command,
+    file: &File,
+    model: &[FileValue],
+    argv: &[OsString],
+) -> Result<ServeConfig, ParseError> {
+    let command = with_values(with_values(command.clone(), &file.values), model);
+    match ParsedArgs::from_arg_matches(&command.try_get_matches_from(argv)?)?.command {
+        ParsedCommand::Serve(serve) => Ok(ServeConfig::new(None, &serve.settings)?),
+        ParsedCommand::Config { command: ConfigCommand::Check(check) } => {
+            Ok(ServeConfig::new(None, &check.settings)?)
+        }
+        _ => Err(LauncherError::usage("the arguments no longer ask to serve").into()),
+    }
+}
+
 /// Makes the file's values the defaults of the flags, so that flags and variables take precedence over them.
-fn with_file(command: Command, file: &File) -> Command {
+fn with_values(command: Command, values: &[FileValue]) -> Command {
     let add = |command: Command| {
-        file.values.iter().fold(command, |command, value| {
+        values.iter().fold(command, |command, value| {
             command.mut_arg(value.setting.name, |arg| arg.default_value(value.text.clone()))
         })
     };

@@ -104,6 +104,22 @@ pub(crate) enum ParsedCommand {
         #[arg(long, global = true, value_parser = value_parser!(i32).range(1..))]
         pid: Option<i32>,
     },
+    /// List the models of a running server, load, unload or pin one of them
+    ///
+    /// The list has the name of each model, its state, and the memory that it needs. A model with `pinned` stays in
+    /// memory. Only the server of several models, or one with `--idle-unload`, loads and unloads them. With API keys,
+    /// a tenant with `admin = true` may. Exit codes: 0 once it is done, 1 if not, for the reason that is printed.
+    Models {
+        /// The command to run.
+        #[command(subcommand)]
+        command: Option<ModelsCommand>,
+        /// Process id of the `trunkline serve`, if this user runs several
+        #[arg(long, global = true, value_parser = value_parser!(i32).range(1..))]
+        pid: Option<i32>,
+        /// The server elsewhere, if any.
+        #[command(flatten)]
+        server: ServerArgs,
+    },
     /// List the adapters of a running server
     ///
     /// The list has the name of each adapter, its rank and its size on the device once it is open, and its state:
@@ -159,6 +175,33 @@ pub enum LanesCommand {
     Add {
         /// Number of the lane
         lane: u32,
+    },
+}
+
+/// The commands of `trunkline models`.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum ModelsCommand {
+    /// List the models, as without a command
+    List,
+    /// Load a model, and wait until it is in memory
+    Load {
+        /// Name of the model
+        model: String,
+    },
+    /// Unload a model once its open requests have ended
+    Unload {
+        /// Name of the model
+        model: String,
+    },
+    /// Load a model and keep it in memory
+    Pin {
+        /// Name of the model
+        model: String,
+    },
+    /// Let a pinned model leave when others need its memory
+    Unpin {
+        /// Name of the model
+        model: String,
     },
 }
 
@@ -225,7 +268,12 @@ pub(crate) struct ParsedQuantize {
 pub(crate) struct ParsedServe {
     /// Hub id (`org/name` or `org/name:file.gguf`), folder or `.gguf` file [default: the embedded
     /// SmolLM2-135M-Instruct]
-    pub(crate) model: Option<String>,
+    ///
+    /// With several, requests choose one by its name. It is loaded when it is first asked for, and others leave the
+    /// memory if they have to (`--models-memory`). Requests that name none get the first one, which is loaded at the
+    /// start.
+    #[arg(value_name = "MODEL")]
+    pub(crate) models: Vec<String>,
     /// The flags of `serve`.
     #[command(flatten)]
     pub(crate) settings: ParsedSettings,

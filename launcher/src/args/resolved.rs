@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use trunkline_settings::{
     AdapterAliases, AdapterSlots, Adapters, Aliases, Backend, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards,
-    Group, Limits, LogFormat, Logging, Model, Replies, RouterCache, Server, ShardCache, StepLimits,
-    parse_adapter,
+    Group, Limits, LogFormat, Logging, Model, Replies, Residency, RouterCache, Server, ShardCache,
+    StepLimits, parse_adapter,
 };
 
-use super::parsed::{Given, LanesCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow};
+use super::parsed::{
+    Given, LanesCommand, ModelsCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow,
+};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::child::ShardId;
 use crate::devices;
@@ -18,13 +20,15 @@ use crate::log::Log;
 
 /// TGI's variable for adapters, in the form of `--lora`.
 const TGI_ADAPTERS: &str = "LORA_ADAPTERS";
+/// Most models of a server.
+pub const MAX_MODELS: usize = 256;
 /// Size of the KV cache on disk unless the user gives another.
 const DEFAULT_DISK_SIZE: u64 = 10 << 30;
 
 /// The command to run, with its checked arguments.
 #[derive(Debug)]
 pub enum Request {
-    Serve(Box<ServeConfig>),
+    Serve(Box<ServerConfig>),
     Download(ModelRef),
     /// Run a command of the server package on the models of this machine.
     Library(Vec<String>),
@@ -38,6 +42,8 @@ pub enum Request {
     /// List the adapters of the launcher with this process id, of the only one, or of the server that the arguments
     /// name.
     Adapters(Option<i32>, ServerArgs),
+    /// Ask the launcher with this process id, the only one, or the server that the arguments name, about its models.
+    Models(Option<i32>, ModelsCommand, ServerArgs),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
     /// Print this script for a shell.
@@ -53,12 +59,20 @@ pub struct ModelRef {
     pub revision: Option<String>,
 }
 
-/// Configuration of `trunkline serve`. All paths are absolute.
+/// Configuration of `trunkline serve`: that of each model. The first one's is also that of the server.
+#[derive(Debug)]
+pub struct ServerConfig {
+    pub first: ServeConfig,
+    pub others: Vec<ServeConfig>,
+}
+
+/// Configuration of a model and its server. All paths are absolute.
 #[derive(Debug)]
 pub struct ServeConfig {
     pub model: ModelRef,
     /// Name of the model in answers, unless it is the model's own.
     pub served_model_name: Option<String>,
+    pub residency: Residency,
     pub server: Server,
     pub limits: Limits,
     pub step_limits: StepLimits,
@@ -73,6 +87,90 @@ pub struct ServeConfig {
     pub logging: Logging,
 }
 
+impl ServerConfig {
+    /// Checks the settings of each model, then those that several models must share or cannot have.
+    pub(crate) fn new(models: &[String], parsed: &ParsedSettings) -> Result<Self, LauncherError> {
+        let first = ServeConfig::new(models.first(), parsed)?;
+        let others = models.iter().skip(1).map(|model| ServeConfig::new(Some(model), parsed));
+        Self { first, others: others.collect::<Result<_, _>>()? }.checked()
+    }
+
+    /// Does the same for the models of a configuration file, of which there is at least one.
+    pub(crate) fn of_tables(mut models: Vec<ServeConfig>) -> Result<Self, LauncherError> {
+        let others = models.split_off(1);
+        match models.pop() {
+            Some(first) => Self { first, others }.checked(),
+            None => Err(LauncherError::usage("the file of `--config` names no model")),
+        }
+    }
+
+    fn checked(mut self) -> Result<Self, LauncherError> {
+        self.check_several()?;
+        self.divide_stores();
+        Ok(self)
+    }
+
+    /// Returns the configuration of each model.
+    pub fn models(&self) -> impl Iterator<Item = &ServeConfig> {
+        [&self.first].into_iter().chain(&self.others)
+    }
+
+    /// Returns true if models are loaded when they are asked for.
+    pub fn is_on_demand(&self) -> bool {
+        !self.others.is_empty() || !self.first.residency.idle_unload.is_zero()
+    }
+
+    /// Lets shards start without their stores.
+    pub(crate) fn allow_no_store(&mut self) {
+        for config in [&mut self.first].into_iter().chain(&mut self.others) {
+            config.shard_cache.kv_disk_optional = true;
+        }
+    }
+
+    fn check_several(&self) -> Result<(), LauncherError> {
+        let first = &self.first;
+        if self.others.len() >= MAX_MODELS {
+            let problem = format!("there are {} models, the limit is {MAX_MODELS}", 1 + self.others.len());
+            return Err(LauncherError::usage(problem));
+        }
+        let cache = &first.router_cache;
+        let refused = [
+            ("--shard-socket", !first.foreign_shards.is_empty(), self.is_on_demand()),
+            ("--kv-object-store", cache.kv_object_store.is_some(), !self.others.is_empty()),
+            ("--kv-events-endpoint", cache.kv_events_endpoint.is_some(), !self.others.is_empty()),
+        ];
+        match refused.into_iter().find(|(_, is_set, is_refused)| *is_set && *is_refused) {
+            Some((flag, ..)) => Err(LauncherError::usage(format!(
+                "`{flag}` is for a server of one model that stays in memory; hint: leave it out"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives models with the same `--kv-disk-path` a folder of their own in it, and an equal part of its size.
+    fn divide_stores(&mut self) {
+        let paths: Vec<Option<PathBuf>> =
+            self.models().map(|config| config.shard_cache.kv_disk_path.clone()).collect();
+        for (number, config) in (0..).zip([&mut self.first].into_iter().chain(&mut self.others)) {
+            let cache = &mut config.shard_cache;
+            let num_sharing = paths.iter().filter(|path| **path == cache.kv_disk_path).count();
+            if let Some(folder) = cache.kv_disk_path.take_if(|_| num_sharing > 1) {
+                cache.kv_disk_path = Some(folder.join(store_name(number, &config.model)));
+                cache.kv_disk_size = cache.kv_disk_size.map(|size| size / num_sharing as u64);
+            }
+        }
+    }
+}
+
+/// Returns the name of a model's folder in that of `--kv-disk-path`.
+fn store_name(number: u32, model: &ModelRef) -> String {
+    let name = model.name.as_deref().unwrap_or("embedded");
+    let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
+    let name: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+    format!("model-{number}-{name}")
+}
+
 impl ServeConfig {
     /// Checks each value, then the values against each other.
     pub(crate) fn new(model: Option<&String>, parsed: &ParsedSettings) -> Result<Self, LauncherError> {
@@ -80,6 +178,7 @@ impl ServeConfig {
         let mut config = Self {
             model: model_ref(model, &group, parsed)?,
             served_model_name: group.served_model_name,
+            residency: parsed.group()?,
             server: parsed.group()?,
             limits: parsed.group()?,
             step_limits: parsed.group()?,
@@ -104,10 +203,10 @@ impl ServeConfig {
         Ok(config)
     }
 
-    /// Returns the shards that the launcher starts.
-    pub fn shards(&self) -> Vec<ShardId> {
+    /// Returns the shards that the launcher starts for the model with this number.
+    pub fn shards(&self, model: u32) -> Vec<ShardId> {
         let num_lanes = if self.foreign_shards.is_empty() { self.compute.replicas } else { 0 };
-        (0..num_lanes).map(|lane| ShardId { lane, ..ShardId::default() }).collect()
+        (0..num_lanes).map(|lane| ShardId { model, lane, ..ShardId::default() }).collect()
     }
 
     /// Returns the launcher's own log.

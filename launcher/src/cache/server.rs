@@ -14,6 +14,8 @@ use super::trust::{Trust, TrustError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest wait for a complete answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same where a model is loaded or unloaded.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(3600);
 /// The same for an answer that a server gives at once.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest answer that is read; a page of nodes has less than 1 MiB.
@@ -119,6 +121,23 @@ pub(crate) struct Adapter {
     pub problem: Option<String>,
 }
 
+/// A model of `GET /v1/models`, without fields that are not shown.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Model {
+    pub id: String,
+    /// Set for adapters.
+    pub parent: Option<String>,
+    pub status: Option<ModelStatus>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct ModelStatus {
+    pub value: String,
+    pub detail: Option<String>,
+    pub memory_bytes: u64,
+    pub pinned: bool,
+}
+
 /// A node of `GET /v1/kv/tree`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Node {
@@ -173,6 +192,11 @@ pub(crate) fn parse_number(text: &str) -> Option<u64> {
 struct Page {
     data: Vec<Node>,
     next: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
 }
 
 #[derive(Deserialize)]
@@ -250,6 +274,16 @@ impl Server {
         self.ask(Method::GET, "/lora-adapters", String::new())
     }
 
+    pub(crate) fn models(&self) -> Result<Vec<Model>, ServerError> {
+        self.ask(Method::GET, "/v1/models", String::new()).map(|models: Models| models.data)
+    }
+
+    /// Loads, unloads, pins or unpins a model, and waits until that is done.
+    pub(crate) fn manage(&self, model: &str, action: &str) -> Result<(), ServerError> {
+        let path = format!("/v1/models/{model}/{action}");
+        self.ask_patiently(Method::POST, &path, String::new(), LOAD_TIMEOUT).map(|_: Model| ())
+    }
+
     /// Fetches all nodes that the key may see, of all lanes.
     pub(crate) fn nodes(&self) -> Result<Vec<Node>, ServerError> {
         let mut nodes = Vec::new();
@@ -319,8 +353,18 @@ impl Server {
     }
 
     fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: String) -> Result<T, ServerError> {
+        self.ask_patiently(method, path, body, ANSWER_TIMEOUT)
+    }
+
+    fn ask_patiently<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: String,
+        patience: Duration,
+    ) -> Result<T, ServerError> {
         let foreign = |problem: String| ServerError::Foreign { url: self.url.clone(), problem };
-        let (status, body) = self.fetch(method, path, body, ANSWER_TIMEOUT)?;
+        let (status, body) = self.fetch(method, path, body, patience)?;
         match status {
             200 => serde_json::from_slice(&body).map_err(|error| foreign(error.to_string())),
             401 => Err(ServerError::Unauthorized { url: self.url.clone() }),

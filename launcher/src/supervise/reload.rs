@@ -16,7 +16,8 @@ use crate::caller::Caller;
 use crate::child::{ChildId, ShardId};
 use crate::error::LauncherError;
 use crate::model::ResolvedModel;
-use crate::pair::{Other, Pair, Plan, Supervised};
+use crate::pair::{Pair, Supervised};
+use crate::plan::{Other, Plan};
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::retired::Retired;
 
@@ -42,6 +43,7 @@ impl Supervisor<'_> {
         let begun = match (self.reloads(), self.was_ready) {
             (true, _) => Err(ReloadError::UnderWay),
             (false, false) => Err(ReloadError::NotReady),
+            (false, true) if self.serving.plan.config.is_on_demand() => Err(ReloadError::OnDemand),
             (false, true) => {
                 self.generation += 1;
                 Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
@@ -68,7 +70,7 @@ impl Supervisor<'_> {
                 config: resolving.config,
                 python: resolving.python,
                 router: resolving.router,
-                model,
+                models: vec![model],
                 generation: resolving.generation,
                 base: Arc::clone(&old.base),
             };
@@ -164,11 +166,11 @@ impl Supervisor<'_> {
     /// Lets the new pair take the old one's place.
     fn switch(&mut self) {
         let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
-        self.log = pair.plan.config.log();
+        self.log = pair.plan.config().log();
         let old = std::mem::replace(&mut self.serving, pair);
         self.log.info(
             "reloaded; the old router finishes its open connections",
-            &[("model", &self.serving.plan.model.path.display())],
+            &[("model", &self.serving.plan.model().path.display())],
         );
         self.retired.push(Retired::replaced(old, caller));
         self.forget_ended();

@@ -11,12 +11,12 @@ use clap::{Arg, CommandFactory};
 use rustix::process::Signal;
 use serde_json::Value;
 use trunkline_launcher::args::parsed::ParsedArgs;
-use trunkline_launcher::args::resolved::{Request, ServeConfig};
+use trunkline_launcher::args::resolved::{Request, ServerConfig};
 use trunkline_launcher::args::{ParseError, SERVE, parse};
 use trunkline_launcher::child::ChildId;
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
-use trunkline_launcher::pair::{Base, Other, Plan};
+use trunkline_launcher::plan::{Base, Other, Plan};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
 use trunkline_settings::{Form, Group, LogFormat, ServeSettings};
@@ -53,6 +53,9 @@ const CASES: &[Case] = &[
     Case { typed: "--model-id a/b", resolver: &["a/b"], shard: NOTHING, router: NOTHING },
     Case { typed: "--revision v1", resolver: &["--revision v1"], shard: NOTHING, router: NOTHING },
     router(&["--served-model-name shown"]),
+    router(&["--models-memory 12345678901"]),
+    router(&["--idle-unload 97"]),
+    router(&["--pin"]),
     router(&["--hostname localhost"]),
     router(&["--port 4567"]),
     router(&["--metrics-port 4568"]),
@@ -174,7 +177,7 @@ fn with_values<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     joined
 }
 
-fn serve(typed: &str) -> Box<ServeConfig> {
+fn serve(typed: &str) -> Box<ServerConfig> {
     let argv: Vec<OsString> =
         ["trunkline", SERVE].into_iter().chain(typed.split_terminator(' ')).map(Into::into).collect();
     match parse(&argv) {
@@ -201,6 +204,7 @@ fn settings_as_words(settings: &ServeSettings) -> [Vec<String>; 2] {
     add(&mut shard, &settings.adapter_slots);
     add(&mut shard, &settings.logging);
     let mut router = vec![format!("--served-model-name {}", settings.served_model_name)];
+    add(&mut router, &settings.residency);
     add(&mut router, &settings.server);
     add(&mut router, &settings.limits);
     add(&mut router, &settings.replies);
@@ -215,21 +219,25 @@ fn words(command: &Command) -> Vec<String> {
 }
 
 /// Returns the command line of the resolver and the settings of shard and router as words.
-fn command_lines(config: Box<ServeConfig>) -> [Vec<String>; 3] {
+fn command_lines(config: Box<ServerConfig>) -> [Vec<String>; 3] {
     let folder = tempfile::tempdir().unwrap();
-    let mut listener = Listener::open(&config.server.hostname, 0).unwrap();
-    listener.port = config.server.port;
-    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &config.log()).unwrap();
+    let mut listener = Listener::open(&config.first.server.hostname, 0).unwrap();
+    listener.port = config.first.server.port;
+    let runtime_dir = RuntimeDir::create(&[folder.path().into()], &config.first.log()).unwrap();
     let plan = Plan {
         config,
         python: "python".into(),
         router: "trunkline-router".into(),
-        model: ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), revision: None },
+        models: vec![ResolvedModel {
+            path: "/m.gguf".into(),
+            model_id: "fake/model".into(),
+            ..ResolvedModel::default()
+        }],
         generation: 0,
         base: Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() }),
     };
     let resolver = words(&plan.command(ChildId::Resolver, Other::None));
-    let [shard, router] = settings_as_words(&plan.settings());
+    let [shard, router] = settings_as_words(&plan.settings().next().unwrap());
     [resolver, shard, router]
 }
 
@@ -270,7 +278,7 @@ fn the_alias_of_a_log_format_yields_to_a_closer_place_and_must_agree_with_the_sa
         std::fs::write(&file, lines).unwrap();
         let argv = format!("trunkline {SERVE} --config {} {typed}", path(file.path()));
         match parse(&argv.split_whitespace().map(Into::into).collect::<Vec<OsString>>()) {
-            Ok(Request::Serve(config)) => Ok(config.logging.format()),
+            Ok(Request::Serve(config)) => Ok(config.first.logging.format()),
             Err(ParseError::Launcher(error)) => Err(error.to_string()),
             other => panic!("{typed}: {other:?}"),
         }
@@ -293,14 +301,14 @@ fn the_alias_of_a_log_format_yields_to_a_closer_place_and_must_agree_with_the_sa
 
 #[test]
 fn adapters_get_places_where_they_are_asked_for() {
-    let places = |typed| serve(typed).adapter_slots.max_loras;
+    let places = |typed| serve(typed).first.adapter_slots.max_loras;
     assert_eq!(places(""), Some(0));
     for typed in ["--lora a=/a", "--lora-modules a=/a", "--lora-folder /l", "--enable-lora"] {
         assert_eq!(places(typed), Some(32), "{typed}");
     }
     assert_eq!(places("--max-loras 2"), Some(2));
     let here = std::env::current_dir().unwrap();
-    let lora = serve("--lora a=./a --lora b/c").adapters.lora;
+    let lora = serve("--lora a=./a --lora b/c").first.adapters.lora;
     assert_eq!(lora, [format!("a={}", here.join("a").display()), "b/c".to_owned()]);
     for (typed, expected) in [
         ("--lora a=/a --max-loras 0", "`--lora` needs `--max-loras` of at least 1"),

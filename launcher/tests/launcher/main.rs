@@ -8,6 +8,7 @@ mod failures;
 mod flags;
 mod lanes;
 mod lifecycle;
+mod models;
 mod parts;
 mod reload;
 mod replicas;

@@ -11,27 +11,25 @@ use super::response_store::ResponseStore;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::ServerLimits;
 use trunkline_base::metrics::Metrics;
-use trunkline_base::metrics::usage::UsageLedger;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Caller;
 use trunkline_base::trace::TelemetrySlot;
-use trunkline_engine::kv_events::KvEvents;
-use trunkline_generation::admission::{Admission, Admitted};
+use trunkline_generation::admission::{Admission, Admitted, Received};
+use trunkline_generation::models::{ModelId, Models};
 use trunkline_generation::place::Place;
 use trunkline_generation::served::ServedModel;
 
-/// The state that axum passes to every handler. Each field outlives any single request.
+/// What handlers see of the server, from the point of view of one model. Each field outlives any single request.
+#[derive(Clone)]
 pub struct App {
-    /// The served model and the driver of its step loop.
-    pub served: ServedModel,
+    /// The model of the request, which is the first one until the request's body names another.
+    pub served: Arc<ServedModel>,
+    /// All models.
+    pub models: Arc<Models>,
     /// API keys, rate limits and the limit on open requests, which each request passes before it is computed.
-    pub admission: Admission,
-    /// The log of cache changes that `/v1/kv/events` streams.
-    pub kv_events: Arc<KvEvents>,
-    /// The metrics that `/metrics` renders.
-    pub registry: Registry,
-    /// The usage by tenant that `/v1/usage` lists.
-    pub usage: Arc<UsageLedger>,
+    pub admission: Arc<Admission>,
+    /// The metrics of the server. Those of a model are in [`ServedModel::registry`].
+    pub registry: Arc<Registry>,
     /// Stored answers of `/v1/responses`, which later requests can continue.
     pub responses: Arc<ResponseStore>,
     pub limits: Arc<ServerLimits>,
@@ -42,22 +40,53 @@ pub struct App {
 }
 
 impl App {
+    /// Returns the same server from the point of view of this model.
+    pub fn of_model(self: &Arc<Self>, served: Arc<ServedModel>) -> Arc<Self> {
+        if Arc::ptr_eq(&self.served, &served) {
+            return self.clone();
+        }
+        Arc::new(Self { served, ..Self::clone(self) })
+    }
+
+    /// Returns the server from the point of view of the model with this name, which need not be in memory.
+    pub async fn named(
+        self: &Arc<Self>,
+        caller: &Caller,
+        model: Option<&str>,
+    ) -> Result<(Arc<Self>, ModelId), ApiError> {
+        let id = self.models.find(caller, model)?;
+        Ok((self.of_model(self.models.served(id).await?), id))
+    }
+
     /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large body is
     /// parsed on the blocking pool.
     pub async fn read<T: Send + 'static>(
         self: &Arc<Self>,
         request: Request,
         parse: impl FnOnce(&App, &Caller, &[u8]) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<(Caller, Place, T), ApiError> {
+    ) -> Result<(Arc<Self>, Caller, Place, T), ApiError> {
         let caller = Caller::of_request(&request)?;
         let body = self.admission.read_body(&caller, request.into_body()).await?;
         let place = self.admission.place_without_shard(&self.served, &caller)?;
-        let (app, sender) = (self.clone(), caller.clone());
-        let parsed = self.served.parse(&caller, body, move |body| parse(&app, &sender, body)).await?;
-        Ok((caller, place, parsed))
+        let named = self.admission.named(&self.models, &self.served, &caller, &body).await;
+        let (app, _) = self.named(&caller, named.name.as_deref()).await?;
+        let (view, sender) = (app.clone(), caller.clone());
+        let parsed = app.served.parse(&caller, body, move |body| parse(&view, &sender, body)).await?;
+        Ok((app, caller, place, parsed))
     }
 
-    pub async fn admit(&self, request: Request) -> Result<(Admitted, Bytes), ApiError> {
-        self.admission.admit(&self.served, request).await
+    /// Admits a request, and waits until the model is in memory that its body names.
+    pub async fn admit(self: &Arc<Self>, request: Request) -> Result<(Arc<Self>, Admitted, Bytes), ApiError> {
+        let received = self.admission.receive(&self.models, &self.served, request).await?;
+        self.enter(received).await
+    }
+
+    /// Waits until the model of a request is in memory.
+    pub async fn enter(
+        self: &Arc<Self>,
+        received: Received,
+    ) -> Result<(Arc<Self>, Admitted, Bytes), ApiError> {
+        let (served, admitted, body) = self.admission.enter(&self.models, received).await?;
+        Ok((self.of_model(served), admitted, body))
     }
 }

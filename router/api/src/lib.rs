@@ -14,6 +14,7 @@ mod forms;
 mod joined;
 pub(crate) mod kv;
 pub mod lists;
+mod loading;
 mod message_size;
 pub(crate) mod models;
 pub(crate) mod openai;

@@ -79,7 +79,12 @@ pub async fn metrics(
     request: Request,
 ) -> Response {
     let form = TextForm::accepted_by(request.headers());
-    match form.render(&app.registry, |tenant| caller.is_admin() || caller.name() == Some(tenant)) {
+    let own = [(None, app.registry.as_ref())];
+    let several = app.models.gate().is_some();
+    let models = app.models.all().filter_map(|(_, model)| model.opened());
+    let models = models.map(|served| (several.then_some(&*served.model.served_name), &served.registry));
+    let may_see = |tenant: &str| caller.is_admin() || caller.name() == Some(tenant);
+    match form.render(own.into_iter().chain(models), may_see) {
         Ok(text) => {
             let response = ([(header::CONTENT_TYPE, form.content_type())], text).into_response();
             let memory = app.admission.answer_memory(&caller);

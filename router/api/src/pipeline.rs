@@ -13,12 +13,14 @@ use bytes::Bytes;
 use trunkline_text::ModelText;
 
 use super::app::App;
+use super::loading;
+use super::respond::ErrorForm;
 use super::stream::{Render, stream};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::INLINE_ANSWER_BYTES;
 use trunkline_engine::shard::ShardInfo;
 use trunkline_generation::adapters::{LoraScale, Named};
-use trunkline_generation::admission::Admitted;
+use trunkline_generation::admission::{Admitted, Received};
 use trunkline_generation::answer_memory::least_bytes;
 use trunkline_generation::fold::{Folded, KeepTokens, fold};
 use trunkline_generation::generate::Usage;
@@ -123,14 +125,32 @@ pub(crate) trait Answer: Send + 'static {
     fn whole(self, outputs: Vec<Folded>, usage: Usage) -> Response;
 }
 
-/// Answers a request to a generating route. `parse` notes the fields of the body that it does not know.
-pub(crate) async fn answer<C: Call>(
+/// Answers a request to a generating route. `parse` notes the fields of the body that it does not know. An error of a
+/// stream that has waited for its model is an event in the form `E`.
+pub(crate) async fn answer<C: Call, E: ErrorForm>(
     app: &Arc<App>,
     request: Request,
     parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
     let path = request.uri().path().to_owned();
-    let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
+    let received = app.admission.receive(&app.models, &app.served, request).await?;
+    let (model, is_stream) = (received.model, received.is_stream);
+    let answered = answer_received(app.clone(), received, path, parse);
+    match app.models.gate() {
+        Some(gate) if is_stream && !gate.may_begin(model) => {
+            Ok(loading::stream::<E>(app, gate.clone(), model, answered))
+        }
+        _ => answered.await,
+    }
+}
+
+async fn answer_received<C: Call>(
+    app: Arc<App>,
+    received: Received,
+    path: String,
+    parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let (app, Admitted { permit, shard, arrival }, body) = app.enter(received).await?;
     if !shard.generates {
         return Err(ApiError::NoGeneration);
     }
@@ -139,7 +159,7 @@ pub(crate) async fn answer<C: Call>(
         let call = parse(body, &mut ignored)?;
         Ok((check(scope, call)?, ignored))
     };
-    let (scope, (checked, ignored)) = read_body(Scope::new(app, arrival, shard), body, read).await?;
+    let (scope, (checked, ignored)) = read_body(Scope::new(&app, arrival, shard), body, read).await?;
     let mut response = generate(&scope, checked, permit).await?;
     ignored.report(&path, &mut response);
     scope.report_relaxed(&path, &mut response);

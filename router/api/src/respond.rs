@@ -10,6 +10,9 @@ use trunkline_base::error::{ApiError, ErrorClass};
 
 /// The body of an error in one dialect.
 pub trait ErrorForm: Serialize {
+    /// The name of the event that has an error as its data, if it has one.
+    const EVENT: Option<&'static str> = None;
+
     fn from_error(error: &ApiError) -> Self;
 
     fn status(error: &ApiError) -> StatusCode {

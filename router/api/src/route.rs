@@ -115,6 +115,7 @@ routes! {
         POST "/v1/completions/render" OpenAi Named (Renders) openai::render::render_completion;
         GET "/v1/models" OpenAi Unnamed (Answers) models::list_models;
         GET "/v1/models/{*id}" OpenAi Unnamed (Answers) models::get_model;
+        POST "/v1/models/{*id}" OpenAi Unnamed (Answers) models::manage::manage;
         POST "/v1/load_lora_adapter" OpenAi Unnamed (Answers) adapters::load;
         POST "/v1/unload_lora_adapter" OpenAi Unnamed (Answers) adapters::unload;
         GET "/lora-adapters" Tgi Unnamed (Answers) adapters::list;

@@ -48,13 +48,18 @@ pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metric
     let quiet_since = Instant::now();
     let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
     let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
+    event_stream(Body::new(body))
+}
+
+/// Returns a response of events.
+pub(crate) fn event_stream(body: Body) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         // Tells proxies not to buffer, because they would delay tokens.
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
     ];
-    (headers, Body::new(body)).into_response()
+    (headers, body).into_response()
 }
 
 /// The body of a streamed answer. Each frame has all events that are ready, so that they leave in one write. An event

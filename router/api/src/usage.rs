@@ -96,7 +96,7 @@ async fn report(
     let only = (!caller.is_admin()).then(|| caller.name().unwrap_or_default().to_owned());
     let permit = app.admission.look_permit(caller).await;
     let mut memory = app.admission.answer_memory(caller);
-    let usage = app.usage.clone();
+    let usage = app.served.usage.clone();
     // The report of an admin may have many rows.
     let write = move || {
         let _permit = permit;

@@ -49,9 +49,21 @@ pub enum ApiError {
     UnknownModel {
         model: String,
         served: String,
-        /// The adapters that the caller may use, if they are few.
+        /// Other models, and the adapters that the caller may use, if they are few.
         adapters: Vec<Arc<str>>,
     },
+    #[error("model `{model}` cannot be loaded: {problem}{}", retried(*retry_after_s))]
+    ModelFailed { model: String, problem: String, retry_after_s: Option<u64> },
+    /// `problem` has the numbers.
+    #[error("model `{model}` does not fit into memory: {problem}")]
+    ModelTooLarge { model: String, problem: String },
+    #[error("model `{model}` is pinned; hint: unpin it first")]
+    ModelPinned { model: String },
+    #[error(
+        "this server keeps its model in memory; hint: start it with several models, or with `--idle-unload`, to load and \
+         unload them"
+    )]
+    NotOnDemand,
     #[error("adapter `{name}` is not loaded; hint: `GET /v1/models` lists all adapters")]
     UnknownAdapter { name: String },
     /// `problem` is the shard's.
@@ -277,6 +289,11 @@ fn listed(adapters: &[Arc<str>]) -> String {
     adapters.iter().fold(String::new(), |list, name| list + ", `" + name + "`")
 }
 
+/// Says when a model is tried again.
+fn retried(after_s: Option<u64>) -> String {
+    after_s.map(|after_s| format!("; hint: it is tried again after {after_s} s")).unwrap_or_default()
+}
+
 impl ApiError {
     /// Returns an error about a field's value. `problem` follows the field's name in the text.
     pub fn value(field: impl Into<String>, problem: impl Into<String>) -> Self {
@@ -345,6 +362,10 @@ impl ApiError {
             Self::Draining => (503, "draining"),
             Self::Terminated { .. } => (503, "terminated"),
             Self::ModelLoading => (503, "model_loading"),
+            Self::ModelFailed { .. } => (503, "model_failed"),
+            Self::ModelPinned { .. } => (409, "model_pinned"),
+            Self::NotOnDemand => (400, "not_on_demand"),
+            Self::ModelTooLarge { .. } => (503, "model_too_large"),
             Self::ShardAway => (503, "shard_away"),
             Self::ShardSilent => (503, "shard_silent"),
             Self::ShardStuck { .. } => (503, "shard_stuck"),
@@ -405,6 +426,7 @@ impl ApiError {
             | Self::TooManyRequests { retry_after_s, .. }
             | Self::PlacesShared { retry_after_s, .. }
             | Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
+            Self::ModelFailed { retry_after_s, .. } => *retry_after_s,
             Self::Grammar { error: GrammarError::Busy { .. }, .. }
             | Self::TooManyBodies
             | Self::TooManyAnswers

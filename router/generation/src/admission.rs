@@ -16,6 +16,7 @@ use trunkline_scheduler::{Millis, Scheduler};
 use super::answer_memory::AnswerMemory;
 use super::choices::Choices;
 use super::generate::Generation;
+use super::models::{ModelId, Models, NamedModel};
 use super::place::Place;
 use super::served::ServedModel;
 use crate::request::arrival::Arrival;
@@ -37,6 +38,16 @@ use trunkline_http::{check_encoding, read_body};
 
 /// The longest `Retry-After` of a request that finds no free place, in seconds.
 const MAX_RETRY_S: u64 = 60;
+
+/// A request whose body is read, and which may have to wait for its model.
+pub struct Received {
+    pub body: Bytes,
+    pub arrival: Arrival,
+    /// True if the body asks for a stream of events. Only a server of several models knows it so early.
+    pub is_stream: bool,
+    pub model: ModelId,
+    permit: Place,
+}
 
 /// A request that passed admission, with its place and its origin.
 pub struct Admitted {
@@ -68,12 +79,17 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Admits a request and reads its body.
+    /// Reads the body of a request and takes a place for it.
     ///
     /// Refuses it while the server drains, without a shard, and beyond the limits of the server or of its tenant. The
-    /// checks that need no body come before the body is read.
-    pub async fn admit(&self, served: &ServedModel, request: Request) -> Result<(Admitted, Bytes), ApiError> {
-        let (caller, limiter) = self.look(served, &request)?;
+    /// checks that need no body come before the body is read. `served` is the model of requests that name none.
+    pub async fn receive(
+        &self,
+        models: &Models,
+        served: &ServedModel,
+        request: Request,
+    ) -> Result<Received, ApiError> {
+        let (caller, limiter) = self.look(models, served, &request)?;
         let arrival = self.arrival(caller, &request)?;
         check_encoding(request.headers())?;
         let mut phase = self.phase.clone();
@@ -82,26 +98,91 @@ impl Admission {
             // The request would be refused at the end of its body; the drain does not wait for that.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
-        let shard = served.serving()?;
+        self.serving(models, served)?;
+        let named = self.named(models, served, &arrival.caller, &body).await;
+        let model = models.find(&arrival.caller, named.name.as_deref())?;
         let tenant = arrival.caller.name().unwrap_or_default();
         let permit =
             self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
-        Ok((Admitted { permit, shard, arrival }, body))
+        Ok(Received { body, arrival, is_stream: named.is_stream, model, permit })
     }
 
-    /// Admits a request that is checked like those that generate but computes no step. It is not charged to its
-    /// tenant's rates.
-    pub async fn admit_without_steps(
+    /// Does the same for a request that is checked like those that generate but computes no step. It is not charged to
+    /// its tenant's rates.
+    pub async fn receive_without_steps(
         &self,
+        models: &Models,
         served: &ServedModel,
         request: Request,
-    ) -> Result<(Admitted, Bytes), ApiError> {
-        let shard = served.serving()?;
+    ) -> Result<Received, ApiError> {
+        self.serving(models, served)?;
         let arrival = self.arrival(Caller::of_request(&request)?, &request)?;
         check_encoding(request.headers())?;
         let body = self.read_body(&arrival.caller, request.into_body()).await?;
+        let named = self.named(models, served, &arrival.caller, &body).await;
+        let model = models.find(&arrival.caller, named.name.as_deref())?;
         let permit = self.place_without_shard(served, &arrival.caller)?;
-        Ok((Admitted { permit, shard, arrival }, body))
+        Ok(Received { body, arrival, is_stream: false, model, permit })
+    }
+
+    /// Waits until the model of a request is in memory, and returns it.
+    pub async fn enter(
+        &self,
+        models: &Models,
+        received: Received,
+    ) -> Result<(Arc<ServedModel>, Admitted, Bytes), ApiError> {
+        let Received { body, arrival, model, mut permit, .. } = received;
+        let entering = async {
+            if let Some(trace) = arrival.id.trace() {
+                trace.update(|record| record.model = models.name(model).to_owned());
+            }
+            let gate = async {
+                match models.gate() {
+                    Some(gate) => gate.enter(model, models.name(model)).await.map(Some),
+                    None => Ok(None),
+                }
+            };
+            // The tokenizer is read while the shards start.
+            let (served, using) = tokio::try_join!(models.served(model), gate)?;
+            permit.uses(using);
+            let shard = served.serving()?;
+            Ok((served, Admitted { permit, shard, arrival: arrival.clone() }, body))
+        };
+        let deadline = arrival.deadline(None)?;
+        let mut phase = self.phase.clone();
+        tokio::select! {
+            entered = entering => entered,
+            error = async {
+                match deadline {
+                    Some(deadline) => {
+                        tokio::time::sleep_until(deadline.at).await;
+                        deadline.exceeded()
+                    }
+                    None => std::future::pending().await,
+                }
+            } => Err(error),
+            _ = phase.wait_for(|phase| *phase != Phase::Serving) => Err(ApiError::Draining),
+        }
+    }
+
+    /// Refuses requests while the server drains, and where it has one model whose shard does not run.
+    fn serving(&self, models: &Models, served: &ServedModel) -> Result<(), ApiError> {
+        if models.gate().is_some() { served.not_draining() } else { served.serving().map(drop) }
+    }
+
+    /// Returns what a body says about its model, which only a server of several models has to know.
+    pub async fn named(
+        &self,
+        models: &Models,
+        served: &ServedModel,
+        caller: &Caller,
+        body: &Bytes,
+    ) -> NamedModel {
+        if models.gate().is_none() {
+            return NamedModel::default();
+        }
+        let named = served.parse(caller, body.clone(), |body| Ok(NamedModel::of_body(body))).await;
+        named.unwrap_or_default()
     }
 
     fn arrival(&self, caller: Caller, request: &Request) -> Result<Arrival, ApiError> {
@@ -118,11 +199,12 @@ impl Admission {
     /// limiter.
     pub fn look(
         &self,
+        models: &Models,
         served: &ServedModel,
         request: &Request,
     ) -> Result<(Caller, Option<Arc<Limiter>>), ApiError> {
         let caller = Caller::of_request(request)?;
-        served.serving()?;
+        self.serving(models, served)?;
         let tenant = caller.name().unwrap_or_default();
         let limiter = self.access.limiter(tenant);
         if let (Some(limiter), Some(slot)) = (&limiter, request.extensions().get::<RateSlot>()) {
@@ -151,7 +233,8 @@ impl Admission {
         let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests(served))?;
         let shared = self.shared_places(served, tenant, 1)?;
         let own = take_own.map(|take| take()).transpose();
-        Ok(Place { permit, tenant: own.map_err(|over| self.over_limit(served, tenant, over))?, shared })
+        let tenant = own.map_err(|over| self.over_limit(served, tenant, over))?;
+        Ok(Place { permit, tenant, shared, using: None })
     }
 
     /// Takes a place for a request that needs no shard, such as one that only tokenizes. It counts among the open
@@ -247,7 +330,7 @@ impl Admission {
     }
 
     pub(super) fn over_limit(&self, served: &ServedModel, tenant: &str, over: OverLimit) -> ApiError {
-        self.metrics.tenants.count_rejection(tenant, over.kind.name());
+        self.metrics.count_rejection(tenant, over.kind.name());
         let retry_after_s = match over.wait {
             Ok(wait) => wait.as_nanos().div_ceil(1_000_000_000).max(1) as u64,
             Err(num_open) => next_end_s(served, num_open as usize),

@@ -15,6 +15,7 @@ pub mod fold;
 pub mod generate;
 pub mod grammars;
 pub mod model;
+pub mod models;
 pub mod place;
 pub mod request;
 pub mod served;

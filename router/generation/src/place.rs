@@ -1,16 +1,21 @@
 //! The place of a request among those that are open.
 
+use std::sync::Arc;
+
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use super::models::Using;
 use trunkline_base::tenants::{HeldPlaces, OpenPlaces};
 
-/// Places among the open requests, and among those of the tenant. Dropping it releases them.
+/// Places among the open requests, and among those of the tenant. Dropping it releases them, and the model.
 #[derive(Debug)]
 pub struct Place {
     pub(super) permit: OwnedSemaphorePermit,
     pub(super) tenant: Option<OpenPlaces>,
     pub(super) shared: Option<HeldPlaces>,
+    /// Keeps the model in memory, on a server of several ones.
+    pub(super) using: Option<Arc<Using>>,
 }
 
 impl Place {
@@ -21,6 +26,11 @@ impl Place {
         }
     }
 
+    /// Keeps a model in memory.
+    pub(super) fn uses(&mut self, using: Option<Using>) {
+        self.using = using.map(Arc::new);
+    }
+
     /// Splits the places into guards of one place each.
     pub(super) fn split_all(mut self) -> Vec<Self> {
         let mut places = Vec::new();
@@ -29,7 +39,7 @@ impl Place {
         {
             let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
             let shared = self.shared.as_mut().and_then(|shared| shared.split(1));
-            places.push(Self { permit, tenant, shared });
+            places.push(Self { permit, tenant, shared, using: self.using.clone() });
         }
         places.push(self);
         places

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use trunkline_scheduler::{LaneId, LaneStats, Stats};
 use trunkline_text::ModelText;
@@ -13,14 +14,17 @@ use crate::model::Model;
 use crate::request::checked::Validator;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{INLINE_BODY_BYTES, INLINE_TOKENIZE_BYTES, MAX_HANGS, ServerLimits};
+use trunkline_base::metrics::usage::UsageLedger;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Caller;
 use trunkline_base::tenants::permits::TenantPermits;
 use trunkline_engine::driver::DriverHandle;
+use trunkline_engine::kv_events::KvEvents;
 use trunkline_engine::object::ObjectTier;
 use trunkline_engine::shard::{Check, Health, ShardInfo, ShardStatus};
 
-/// One model and the shards that compute it. The server has one of these; serving several models means several.
+/// One model and the shards that compute it. A server of several models has one for each that was ever asked for; the
+/// shards of some of them may have ended to make room for others.
 pub struct ServedModel {
     /// Tokenizer, templates, name and reply style.
     pub model: Arc<Model>,
@@ -40,8 +44,14 @@ pub struct ServedModel {
     pub limits: Arc<ServerLimits>,
     pub phase: watch::Receiver<Phase>,
     /// One permit for each thread of the blocking pool that parses large bodies, tokenizes long texts or writes long
-    /// answers at the same time.
-    pub working: TenantPermits,
+    /// answers at the same time. All models share them.
+    pub working: Arc<TenantPermits>,
+    /// The log of cache changes that `/v1/kv/events` streams.
+    pub kv_events: Arc<KvEvents>,
+    /// The usage by tenant that `/v1/usage` lists.
+    pub usage: Arc<UsageLedger>,
+    /// The metrics of this model.
+    pub registry: Registry,
 }
 
 impl ServedModel {
@@ -58,13 +68,18 @@ impl ServedModel {
     /// the model. While no shard is connected, this is a lost one, and requests wait in the queue.
     pub fn serving(&self) -> Result<Arc<ShardInfo>, ApiError> {
         self.not_draining()?;
+        self.last_shard().ok_or(ApiError::ModelLoading)
+    }
+
+    /// Returns the description of the last shard that was connected, if there was one.
+    pub fn last_shard(&self) -> Option<Arc<ShardInfo>> {
         match ShardStatus::of_model(&self.shards.borrow()) {
-            ShardStatus::Ready(info) | ShardStatus::Lost(info) => Ok(info),
-            ShardStatus::Loading => Err(ApiError::ModelLoading),
+            ShardStatus::Ready(info) | ShardStatus::Lost(info) => Some(info),
+            ShardStatus::Loading => None,
         }
     }
 
-    fn not_draining(&self) -> Result<(), ApiError> {
+    pub fn not_draining(&self) -> Result<(), ApiError> {
         if *self.phase.borrow() == Phase::Serving { Ok(()) } else { Err(ApiError::Draining) }
     }
 

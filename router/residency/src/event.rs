@@ -50,6 +50,10 @@ pub enum Event {
     Wanted {
         model: ModelId,
     },
+    /// No request waits for the model any more.
+    Left {
+        model: ModelId,
+    },
     /// A request sets the keep-alive of the model's present stay. It is to be reported after [`Event::Opened`], since
     /// an idle model without any time left is unloaded at once.
     KeepAlive {
@@ -99,6 +103,7 @@ impl Event {
         match self {
             Self::Added { model, .. }
             | Self::Wanted { model }
+            | Self::Left { model }
             | Self::KeepAlive { model, .. }
             | Self::Opened { model }
             | Self::Closed { model }

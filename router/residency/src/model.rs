@@ -30,6 +30,8 @@ pub(crate) struct Model {
     pub(crate) keep_alive: KeepAlive,
     /// True if the model is unloaded as soon as it can be, because an administrator asked for it.
     pub(crate) is_unload_asked: bool,
+    /// True if an administrator has asked for the load that is to come.
+    pub(crate) is_load_asked: bool,
     /// True if the model drains for the first one of the queue.
     pub(crate) is_victim: bool,
     /// The last failure, until a load succeeds.
@@ -49,6 +51,7 @@ impl Model {
             last_used_ms: 0,
             was_used: false,
             is_unload_asked: false,
+            is_load_asked: false,
             is_victim: false,
             failure: None,
             num_failures: 0,
@@ -111,6 +114,7 @@ impl Model {
     /// A load begins.
     pub(crate) fn load(&mut self, now_ms: u64) {
         self.phase = Phase::Loading { since_ms: now_ms };
+        self.is_load_asked = false;
     }
 
     /// The load has succeeded.

@@ -87,6 +87,15 @@ impl Residency {
         sum(self.models.values().map(Model::used_bytes))
     }
 
+    /// Returns the memory that a model needs: the estimate, or what was measured if that is more.
+    pub fn bytes(&self, model: ModelId) -> u64 {
+        self.models.get(&model).map_or(0, Model::bytes)
+    }
+
+    pub fn is_pinned(&self, model: ModelId) -> bool {
+        self.models.get(&model).is_some_and(|model| model.settings.is_pinned)
+    }
+
     fn apply(&mut self, event: Event) {
         let now_ms = self.now_ms;
         if let Event::Added { model, settings } = event {
@@ -100,6 +109,8 @@ impl Residency {
                 model.last_used_ms = now_ms;
                 self.enqueue(id);
             }
+            Event::Left { .. } if model.is_load_asked => {}
+            Event::Left { .. } => self.queue.retain(|queued| *queued != id),
             Event::KeepAlive { keep_alive, .. } => {
                 model.keep_alive = keep_alive;
                 // The request is there, or has ended already.
@@ -128,6 +139,7 @@ impl Residency {
             Event::LoadAsked { .. } => {
                 model.failure = None;
                 model.is_unload_asked = false;
+                model.is_load_asked = true;
                 self.enqueue(id);
             }
             Event::UnloadAsked { .. } => {

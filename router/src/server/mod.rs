@@ -1,21 +1,17 @@
 //! Starts the driver, the links, the health polls and the listener, and stops them in order.
 
+mod model;
 pub mod observe;
 pub mod routes;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::join_all;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::JoinHandle;
-use trunkline_object::Remote;
-use trunkline_scheduler::{LaneId, SchedulerConfig, Speculation};
-use trunkline_settings::Speculate;
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use trunkline_api::app::App;
 use trunkline_api::response_store::ResponseStore;
@@ -25,19 +21,16 @@ use trunkline_base::shutdown::{Phase, Shutdown};
 use trunkline_base::tenants::permits::TenantPermits;
 use trunkline_base::tenants::{Access, MemoryBudget};
 use trunkline_base::trace::TelemetrySlot;
-use trunkline_engine::driver::Driver;
-use trunkline_engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
-use trunkline_engine::shard::{HangWatch, Health, LinkEnd, run_link, watch_health};
-use trunkline_engine::step_thread::StepThread;
-use trunkline_generation::adapters::Adapters;
 use trunkline_generation::admission::Admission;
-use trunkline_generation::grammars::Grammars;
 use trunkline_generation::model::Model;
-use trunkline_generation::served::ServedModel;
+use trunkline_generation::models::{Entry, Gate, ModelId, Models};
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::cors::Origin;
 use trunkline_http::serve::{self, AbortOnDrop, Host};
 use trunkline_http::tls::Tls;
+
+use model::Runner;
+pub use model::{LaterModel, ModelParts, Opened};
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -70,10 +63,12 @@ pub struct Server {
     pub replaced: Option<oneshot::Receiver<()>>,
     /// Gets a message once this router has closed the listening socket for another one.
     pub left: Option<oneshot::Sender<()>>,
+    /// Receives each model that is opened, the first one included.
+    pub opened: mpsc::UnboundedReceiver<Opened>,
     shutdown: Shutdown,
-    steps: StepThread,
-    health: JoinHandle<()>,
-    upload: Option<JoinHandle<()>>,
+    runner: Arc<Runner>,
+    /// Receives a message when the step loop of a model has ended.
+    ended: mpsc::Receiver<()>,
 }
 
 /// The error when the driving task has ended, which is a defect. The process must then end, too.
@@ -82,124 +77,73 @@ pub struct Server {
 pub struct DriverEnded;
 
 impl Server {
-    /// Starts the driver, and a link and a health poll for each shard. It must be called inside a tokio runtime, and
-    /// fails if the thread of the step loop cannot be started.
+    /// Starts a server of one model. It must be called inside a tokio runtime, and fails if the thread of the step loop
+    /// cannot be started.
     pub fn start(
         model: Model,
         limits: ServerLimits,
         access: Access,
         shard_sockets: Vec<PathBuf>,
     ) -> io::Result<Self> {
-        Self::start_with_objects(model, limits, access, shard_sockets, None)
+        Self::start_all(ModelParts { model, limits, shard_sockets, remote: None }, access, None)
     }
 
-    /// Does the same with an object tier below the stores of the shards.
-    pub fn start_with_objects(
-        model: Model,
-        limits: ServerLimits,
+    /// Starts a server of this model, and of others that are opened when they are first asked for.
+    pub fn start_all(
+        first: ModelParts,
         access: Access,
-        shard_sockets: Vec<PathBuf>,
-        remote: Option<Remote>,
+        others: Option<(Arc<Gate>, Vec<LaterModel>)>,
     ) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
-        let config = SchedulerConfig {
-            num_lanes: shard_sockets.len() as u32,
-            num_prefill_lanes: limits.prefill_replicas,
-            max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
-            eviction: limits.eviction_policy,
-            max_offered_blocks: if remote.is_some() { MAX_OFFERED_BLOCKS } else { 0 },
-            shares: access.shares(),
-            weights: access.weights(),
-            max_pinned_percent: limits.max_pinned_percent,
-            target_step_us: limits.target_itl_ms * 1_000,
-            target_ttft_ms: limits.target_ttft_ms,
-            speculation: match limits.speculate {
-                Speculate::Off => Speculation::Off,
-                Speculate::Auto => Speculation::Auto,
-                Speculate::Always(most) => Speculation::Always(most),
-            },
-            shard_patience_ms: u64::try_from(limits.shard_restart_timeout.as_millis()).unwrap_or(u64::MAX),
-            ..SchedulerConfig::default()
-        };
+        let limits = Arc::new(first.limits.clone());
         let shutdown = Shutdown::default();
         let telemetry = TelemetrySlot::default();
-        let (driver, ends) = Driver::new(
-            config,
-            limits.max_concurrent_requests,
-            shutdown.subscribe(),
-            metrics.clone(),
-            telemetry.clone(),
-        );
-        let (health_in, health) = watch::channel(vec![Health::default(); shard_sockets.len()]);
-        let hangs = HangWatch::new(&limits);
         let parallel = std::thread::available_parallelism().map_or(1, usize::from);
         // One core stays free for everything else.
         let num_working = parallel.saturating_sub(1).max(1);
-        let objects =
-            remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone(), shard_sockets.len())));
-        let upload = objects.clone().map(|objects| tokio::spawn(objects.upload(ends.stats.clone())));
-        let mut registry = metrics.registry();
-        ends.register(&mut registry, objects.as_ref().map(|objects| objects.counts()));
-        let patience = limits.shard_restart_timeout;
-        let adapters =
-            Arc::new(Adapters::new(&limits.adapters, shard_sockets.clone(), ends.shards.clone(), patience));
-        let (model, limits) = (Arc::new(model), Arc::new(limits));
+        let admission = Arc::new(Admission {
+            access,
+            open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            places: Arc::default(),
+            reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
+            answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
+            listeners: Arc::default(),
+            looks: TenantPermits::new(MAX_LOOKS, MAX_LOOKS_OF_TENANT),
+            limits: limits.clone(),
+            metrics: metrics.clone(),
+            phase: shutdown.subscribe(),
+        });
+        let (opened_in, opened) = mpsc::unbounded_channel();
+        let (ended_in, ended) = mpsc::channel(1);
+        let runner = Arc::new(Runner {
+            admission: admission.clone(),
+            phase: shutdown.subscribe(),
+            telemetry: telemetry.clone(),
+            working: Arc::new(TenantPermits::new(num_working, num_working)),
+            gate: others.as_ref().map(|(gate, _)| gate.clone()),
+            opened: opened_in,
+            ended: ended_in,
+            tasks: Mutex::default(),
+        });
+        let served = runner.start(ModelId(0), first)?;
+        let models = match others {
+            None => Models::one(served.clone()),
+            Some((gate, others)) => {
+                let others = (1..).map(ModelId).zip(others).map(|(id, later)| runner.later(id, later));
+                Models::several([Entry::opened_as(served.clone())].into_iter().chain(others).collect(), gate)
+            }
+        };
         let app = Arc::new(App {
-            served: ServedModel {
-                grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics.clone())),
-                model,
-                adapters: adapters.clone(),
-                driver: ends.handle,
-                shards: ends.shards.clone(),
-                health,
-                stats: ends.stats,
-                lanes: ends.lanes.clone(),
-                objects,
-                limits: limits.clone(),
-                phase: shutdown.subscribe(),
-                working: TenantPermits::new(num_working, num_working),
-            },
-            admission: Admission {
-                access,
-                open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
-                places: Arc::default(),
-                reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
-                answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
-                listeners: Arc::default(),
-                looks: TenantPermits::new(MAX_LOOKS, MAX_LOOKS_OF_TENANT),
-                limits: limits.clone(),
-                metrics: metrics.clone(),
-                phase: shutdown.subscribe(),
-            },
-            kv_events: ends.kv_events.shared(),
-            registry,
-            usage: ends.usage,
+            served,
+            models: Arc::new(models),
+            admission,
+            registry: Arc::new(metrics.registry()),
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             limits,
             metrics,
             telemetry,
             phase: shutdown.subscribe(),
         });
-        let lanes = || (0..).map(LaneId).zip(shard_sockets.iter().cloned());
-        let links: Vec<_> = lanes()
-            .map(|(lane, socket)| {
-                let (events, shards) = (ends.links.clone(), ends.shards.clone());
-                let (health, lanes) = (app.served.health.clone(), ends.lanes.clone());
-                let end = LinkEnd { lane, events, shards, health, lanes };
-                let gate = app.served.objects.as_ref().map(|objects| objects.store_gate(lane));
-                run_link(socket, end, gate)
-            })
-            .collect();
-        drop(ends.links);
-        let steps = StepThread::start(driver.run(), join_all(links).map(drop))?;
-        tokio::spawn(ends.kv_events.run());
-        tokio::spawn(adapters.open_registered());
-        let health_in = Arc::new(health_in);
-        let polls = lanes().map(|(lane, socket)| {
-            let (shards, stats) = (ends.shards.clone(), ends.lanes.clone());
-            watch_health(lane, socket, hangs.clone(), shards, stats, health_in.clone())
-        });
-        let health = tokio::spawn(join_all(polls.collect::<Vec<_>>()).map(drop));
         Ok(Self {
             app,
             front: Front::default(),
@@ -207,10 +151,10 @@ impl Server {
             accepts_when_ready: false,
             replaced: None,
             left: None,
+            opened,
             shutdown,
-            steps,
-            health,
-            upload,
+            runner,
+            ended,
         })
     }
 
@@ -306,16 +250,13 @@ impl Server {
         let (result, has_closed) = tokio::select! {
             num_cut = drain => (Ok(num_cut), false),
             _ = &mut serving => (Ok(0), true),
-            () = self.steps.ended() => (Err(DriverEnded), false),
+            _ = self.ended.recv() => (Err(DriverEnded), false),
         };
         if result.is_ok() && !has_closed && tokio::time::timeout(LAST_WORDS, &mut serving).await.is_err() {
             tracing::warn!("some clients did not read their responses in time");
         }
         serving.abort();
-        self.health.abort();
-        if let Some(upload) = self.upload {
-            upload.abort();
-        }
+        self.runner.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
         result
     }
 }

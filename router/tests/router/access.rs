@@ -199,7 +199,7 @@ async fn the_usage_of_many_tenants_is_charged_to_the_memory_of_answers() {
     let router = Router::start_with_keys(&keys, ShardPlan::default(), limits).await;
     let work = Consumption { output_tokens: 1, ..Consumption::default() };
     let record = |range: Range<usize>| {
-        let mut recording = router.app.usage.record();
+        let mut recording = router.app.served.usage.record();
         range.for_each(|number| recording.add(Some(&format!("tenant-{number}")), work));
         recording.add(Some("alice"), work);
     };

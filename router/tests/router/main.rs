@@ -32,6 +32,7 @@ mod kv_events;
 mod lanes;
 mod lifecycle;
 mod metrics_port;
+mod models;
 mod objects;
 mod openai;
 mod operate;

@@ -415,7 +415,7 @@ async fn batches_of_a_router_are_published_under_its_topic() {
     let topic = Topic::new("pod", "model").unwrap();
     let publisher = ZmqPublisher::bind("tcp://127.0.0.1:0".into(), topic.as_str()).await.unwrap();
     let address = publisher.address().unwrap().to_owned();
-    router.app.kv_events.publish_to(Box::new(move |batch| publisher.publish(batch)));
+    router.app.served.kv_events.publish_to(Box::new(move |batch| publisher.publish(batch)));
     let mut reader = Reader::subscribed(&address, "kv@").await;
     // A subscription takes a while to arrive, so blocks are stored until a batch is received.
     let probe = async {

@@ -2,11 +2,15 @@ use std::ffi::OsString;
 
 use clap::CommandFactory;
 use trunkline_launcher::args::parsed::ParsedArgs;
-use trunkline_launcher::args::resolved::{ModelRef, Request, ServeConfig};
+use trunkline_launcher::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
 use trunkline_launcher::args::{ParseError, SERVE, parse};
 use trunkline_settings::LogLevel;
 
 fn serve(args: &[&str]) -> Result<ServeConfig, String> {
+    serve_all(args).map(|config| config.first)
+}
+
+fn serve_all(args: &[&str]) -> Result<ServerConfig, String> {
     let argv: Vec<OsString> = ["trunkline", SERVE].iter().chain(args).map(Into::into).collect();
     match parse(&argv) {
         Ok(Request::Serve(config)) => Ok(*config),
@@ -20,11 +24,80 @@ fn serve(args: &[&str]) -> Result<ServeConfig, String> {
 }
 
 fn with_config(text: &str, args: &[&str]) -> Result<ServeConfig, String> {
+    all_with_config(text, args).map(|config| config.first)
+}
+
+fn all_with_config(text: &str, args: &[&str]) -> Result<ServerConfig, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("trunkline.toml");
     std::fs::write(&path, text).unwrap();
     let path = path.to_str().unwrap().to_owned();
-    serve(&[&["--config", &path], args].concat()).map_err(|error| error.replace(&path, "FILE"))
+    serve_all(&[&["--config", &path], args].concat()).map_err(|error| error.replace(&path, "FILE"))
+}
+
+type Shown<'a> = (&'a str, Option<u32>, Option<u64>, Option<&'a str>);
+
+/// Returns the name of each model, the size of its KV pool, and the size and folder of its store.
+fn models(config: &ServerConfig) -> Vec<Shown<'_>> {
+    fn model(config: &ServeConfig) -> Shown<'_> {
+        let ServeConfig { model, step_limits, shard_cache, .. } = config;
+        let folder = shard_cache.kv_disk_path.as_deref().and_then(|path| path.to_str());
+        let name = model.name.as_deref().unwrap_or("embedded");
+        (name, step_limits.max_batch_total_tokens, shard_cache.kv_disk_size, folder)
+    }
+    config.models().map(model).collect()
+}
+
+#[test]
+fn several_models_share_the_flags_and_divide_a_store() {
+    let config =
+        serve_all(&["a/b", "/c/d e.gguf", "--kv-disk-path", "/kv", "--kv-disk-size", "1GiB"]).unwrap();
+    assert!(config.is_on_demand());
+    let half = Some(1 << 29);
+    assert_eq!(
+        models(&config),
+        [
+            ("a/b", None, half, Some("/kv/model-0-b")),
+            ("/c/d e.gguf", None, half, Some("/kv/model-1-d_e.gguf")),
+        ]
+    );
+    assert!(!serve_all(&["a/b"]).unwrap().is_on_demand());
+    assert!(serve_all(&["a/b", "--idle-unload", "5m"]).unwrap().is_on_demand());
+    for flags in [
+        &["a/b", "c/d", "--shard-socket", "/x.sock"] as &[&str],
+        &["a/b", "--idle-unload", "5m", "--shard-socket", "/x.sock"],
+        &["a/b", "c/d", "--kv-disk-path", "/kv", "--kv-object-store", "file:///x"],
+        &["a/b", "c/d", "--kv-events-endpoint", "tcp://*:5557"],
+    ] {
+        let error = serve_all(flags).unwrap_err();
+        assert!(error.contains("is for a server of one model"), "{error}");
+    }
+}
+
+#[test]
+fn tables_of_the_file_have_the_settings_of_each_model() {
+    let text = "port = 4000\nmax-batch-total-tokens = 500\n[[model]]\nmodel-id = \"a/b\"\nkv-disk-path = \"/x\"\n\
+                [[model]]\nmodel-id = \"c/d\"\nmax-batch-total-tokens = 900\n";
+    let config = all_with_config(text, &[]).unwrap();
+    assert_eq!(config.first.server.port, 4000);
+    let size = Some(10 << 30);
+    assert_eq!(models(&config), [("a/b", Some(500), size, Some("/x")), ("c/d", Some(900), None, None)]);
+    // A flag takes precedence over the tables.
+    let config = all_with_config(text, &["--max-batch-total-tokens", "700"]).unwrap();
+    assert!(models(&config).iter().all(|(_, tokens, ..)| *tokens == Some(700)));
+    for (text, args, words) in [
+        ("[[model]]\nport = 1\n", &[] as &[&str], "`port` in line 2 of `FILE` holds for the whole server"),
+        (
+            "[[model]]\nmodle-id = \"a\"\n",
+            &[],
+            "unknown key `modle-id` in `FILE`; hint: did you mean `model-id`?",
+        ),
+        ("model = 3\n", &[], "is not valid TOML"),
+        ("[[model]]\nmodel-id = \"a/b\"\n", &["c/d"], "MODEL is given, but the file"),
+    ] {
+        let error = all_with_config(text, args).unwrap_err();
+        assert!(error.contains(words), "{text}: {error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,10 @@ fn last_line_is_the_answer() {
     let output =
         b"a library says hello\n{\"path\": \"/m.gguf\", \"model_id\": \"a/b\", \"revision\": null}\n\n";
     let model = parse(output).unwrap();
-    assert_eq!(model, ResolvedModel { path: "/m.gguf".into(), model_id: "a/b".into(), revision: None });
+    assert_eq!(
+        model,
+        ResolvedModel { path: "/m.gguf".into(), model_id: "a/b".into(), ..ResolvedModel::default() }
+    );
 }
 
 #[test]

@@ -64,13 +64,13 @@ fn settings_are_written_to_the_private_folder_only() {
     let base = tempfile::tempdir().unwrap();
     let settings = ServeSettings::new("/s".into(), "/m".into(), "n".into());
     let dir = RuntimeDir::create(&[base.path().into()], &quiet()).unwrap();
-    dir.write_settings(0, &settings).unwrap();
+    dir.write_settings(0, 0, &settings).unwrap();
     let target = base.path().join("target");
     fs::write(&target, "of great value").unwrap();
     let read = || fs::read_to_string(dir.path().join("settings.json")).unwrap();
     let written = read();
     std::os::unix::fs::symlink(&target, dir.path().join("settings.new")).unwrap();
-    dir.write_settings(0, &settings).unwrap_err();
+    dir.write_settings(0, 0, &settings).unwrap_err();
     assert_eq!(read(), written);
     assert_eq!(fs::read_to_string(&target).unwrap(), "of great value");
     dir.check().unwrap();
@@ -78,7 +78,7 @@ fn settings_are_written_to_the_private_folder_only() {
     // Something that cleans temporary folders removes it, and another user makes one of the same name.
     fs::remove_dir_all(dir.path()).unwrap();
     DirBuilder::new().mode(0o777).create(dir.path()).unwrap();
-    let reason = dir.write_settings(0, &settings).unwrap_err().to_string();
+    let reason = dir.write_settings(0, 0, &settings).unwrap_err().to_string();
     assert!(reason.contains("is no longer this launcher's private folder"), "{reason}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     assert_eq!(dir.check().unwrap_err().to_string(), reason);

@@ -8,6 +8,7 @@ FAKE_ROUTER=busy: a lane that drains is empty only once the file FAKE_RELEASE ex
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that a shard has hung: the file holds the seconds and the socket's name, and
 is for the router that has this socket.
+With --on-demand, it loads the first model at once; the file FAKE_MODELS holds a report about another one.
 The file FAKE_EXCUSED makes the router report that requests are to blame for as many losses as the file says.
 """
 
@@ -35,9 +36,10 @@ def note(event, **fields):
 
 
 def settings():
-    path = Path(sys.argv[sys.argv.index("--settings") + 1])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    return json.loads(path.read_text())
+    """Returns the settings of each model."""
+    paths = [Path(sys.argv[at + 1]) for at, flag in enumerate(sys.argv) if flag == "--settings"]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in paths)
+    return [json.loads(path.read_text()) for path in paths]
 
 
 def answers(path):
@@ -55,7 +57,7 @@ def identity(path):
 
 
 def report_ready():
-    for path in SETTINGS["shard_sockets"]:
+    for path in SOCKETS:
         now = identity(path)
         # A shard accepts no connection, so it can be asked only a few times.
         if now != ready.get(path):
@@ -68,7 +70,7 @@ def report_ready():
 def lifeline():
     for line in sys.stdin:
         [(name, order)] = json.loads(line).items()
-        note(name, socket=order["socket"])
+        note(name, **order)
         if name == "drain":
             draining.add(order["socket"])
     note("lifeline")
@@ -92,7 +94,12 @@ def exit_if_told():
 def report_if_told():
     told = Path(os.environ["FAKE_HUNG"])
     seconds, name = told.read_text().split() if told.exists() else ("", "")
-    for path in SETTINGS["shard_sockets"]:
+    told = Path(os.environ["FAKE_MODELS"])
+    if told.exists():
+        print(told.read_text(), flush=True)
+        told.unlink()
+    told = Path(os.environ["FAKE_HUNG"])
+    for path in SOCKETS:
         if Path(path).name == name:
             told.unlink()
             print(json.dumps({"hung_shard": {"socket": path, "seconds": int(seconds)}}), flush=True)
@@ -114,7 +121,9 @@ if "--version" in sys.argv:
     print("trunkline-router 0.fake")
     sys.exit()
 
-SETTINGS = settings()
+ALL_SETTINGS = settings()
+SETTINGS = ALL_SETTINGS[0]
+SOCKETS = [path for each in ALL_SETTINGS for path in each["shard_sockets"]]
 note(
     "start",
     settings=SETTINGS,
@@ -160,6 +169,8 @@ listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--listener") + 1]))
 assert listener.getsockname()[1] == SETTINGS["server"]["port"]
 listener.settimeout(0.02)
 note("listen")
+if "--on-demand" in sys.argv:
+    print(json.dumps({"load": {"model": 0}}), flush=True)
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()
@@ -185,6 +196,14 @@ while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["F
             body += b"trunkline_queued_sequences 1.0\n"
         elif path == b"/v1/models":
             body = b'{"data": [{"id": "fake/model"}]}'
+            if "--on-demand" in sys.argv:
+                loaded = {"value": "loaded", "memory_bytes": 1 << 30, "pinned": True}
+                other = {"value": "failed", "detail": "no such file", "memory_bytes": 0, "pinned": False}
+                cards = [{"id": "fake/model", "status": loaded}, {"id": "fake/other", "status": other}]
+                body = json.dumps({"data": [*cards, {"id": "sql", "parent": "fake/model"}]}).encode()
+        elif path.startswith(b"/v1/models/"):
+            note("request", path=path.decode())
+            body = b'{"id": "fake/model"}'
         elif path == b"/lora-adapters":
             body = b'[{"id": 0, "name": "sql", "state": "open", "rank": 8, "num_bytes": 3145728, "problem": null},'
             body += b' {"id": 1, "name": "old", "state": "unusable", "rank": null, "num_bytes": null,'

@@ -3,6 +3,7 @@
 Its FAKE_ variables are in the file `environment` beside it. FAKE_JOURNAL: file to which every event is appended as one
 JSON line. FAKE_RESOLVE, FAKE_SHARD: how to behave, the latter in the lane FAKE_LANE if there is one.
 
+FAKE_SHARD=refuse-other: only the shards of the first model start.
 FAKE_SHARD=late: the shard listens once the file FAKE_RELEASE exists.
 FAKE_SHARD=hang-with-store, crash-with-store: a shard that was started beside another one hangs or crashes once that one
 has given up its store.
@@ -51,7 +52,9 @@ def resolve():
         print("not json")
         sys.exit(0)
     print("Fetching: 100%", file=sys.stderr)
-    print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": "fake/model", "revision": None}))
+    model_id = "fake/other" if "other" in sys.argv else "fake/model"
+    sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--pool-tokens" in sys.argv else {}
+    print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": model_id, "revision": None, **sizes}))
 
 
 def chatter():
@@ -73,6 +76,7 @@ def serve():
         "start",
         argv=sys.argv[3:],
         lane=lane,
+        socket=path,
         device=os.environ.get("CUDA_VISIBLE_DEVICES"),
         settings=settings,
         variables=VARIABLES,
@@ -81,7 +85,7 @@ def serve():
     )
     is_meant = os.environ.get("FAKE_LANE", lane) == lane
     behaviour = os.environ.get("FAKE_SHARD", "serve") if is_meant else "serve"
-    if behaviour == "refuse":
+    if behaviour == "refuse" or (behaviour == "refuse-other" and "-m" in Path(path).name):
         print("error: tensor `x` is damaged", file=sys.stderr)
         sys.exit(2)
     if behaviour == "refuse-after-router":
@@ -127,7 +131,7 @@ def serve():
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    note("shard", "listen", lane=lane)
+    note("shard", "listen", lane=lane, socket=path)
     ended.wait()
     note("shard", "end")
 

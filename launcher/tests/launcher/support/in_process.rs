@@ -6,12 +6,12 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use rustix::process::Signal;
-use trunkline_launcher::args::resolved::{Request, ServeConfig};
+use trunkline_launcher::args::resolved::{Request, ServerConfig};
 use trunkline_launcher::args::{SERVE, parse};
 use trunkline_launcher::error::LauncherError;
 use trunkline_launcher::listen::Listener;
 use trunkline_launcher::pace::Pace;
-use trunkline_launcher::pair::{Base, Plan};
+use trunkline_launcher::plan::{Base, Plan};
 use trunkline_launcher::process::{Event, MAX_PENDING_EVENTS};
 use trunkline_launcher::resolve::ResolvedModel;
 use trunkline_launcher::runtime_dir::RuntimeDir;
@@ -38,13 +38,14 @@ impl Bench {
         let supervisor_sender = sender.clone();
         let thread = thread::spawn(move || {
             let base = Arc::new(Base {
-                listener: Listener::open(&config.server.hostname, config.server.port)?,
-                metrics_listener: Listener::open_for_metrics(&config.server)?,
-                runtime_dir: RuntimeDir::create(&[folder], &config.log())?,
+                listener: Listener::open(&config.first.server.hostname, config.first.server.port)?,
+                metrics_listener: Listener::open_for_metrics(&config.first.server)?,
+                runtime_dir: RuntimeDir::create(&[folder], &config.first.log())?,
                 pace,
             });
-            let model = ResolvedModel { path: model, model_id: "fake/model".into(), revision: None };
-            let plan = Plan { config, python, router, model, generation: 0, base };
+            let model =
+                ResolvedModel { path: model, model_id: "fake/model".into(), ..ResolvedModel::default() };
+            let plan = Plan { config, python, router, models: vec![model], generation: 0, base };
             let reread = Box::new(|| unreachable!("no test of this kind reloads"));
             Supervisor::start(plan, reread, &events, supervisor_sender)?.run(|_| {
                 is_ready.send(()).unwrap();
@@ -56,7 +57,7 @@ impl Bench {
 }
 
 /// Parses the arguments, with a log level that keeps the log out of the test's stderr.
-fn config(args: &[&str]) -> Box<ServeConfig> {
+fn config(args: &[&str]) -> Box<ServerConfig> {
     let own = ["trunkline", SERVE, "--port", "0", "--log-level", "error"];
     let argv: Vec<OsString> = own.iter().chain(args).map(Into::into).collect();
     match parse(&argv) {

@@ -88,8 +88,8 @@ impl Bench {
         fs::create_dir(bench.path("run")).unwrap();
         fs::write(bench.path("journal"), "").unwrap();
         let [journal, model] = [bench.path("journal"), bench.path("model.gguf")];
-        let [release, exit, hung, excused] =
-            ["release", "exit", "hung", "excused"].map(|name| bench.path(name));
+        let [release, exit, hung, excused, models] =
+            ["release", "exit", "hung", "excused", "models"].map(|name| bench.path(name));
         bench
             .with("FAKE_JOURNAL", journal)
             .with("FAKE_MODEL", model)
@@ -97,6 +97,7 @@ impl Bench {
             .with("FAKE_EXIT", exit)
             .with("FAKE_HUNG", hung)
             .with("FAKE_EXCUSED", excused)
+            .with("FAKE_MODELS", models)
     }
 
     /// Sets a variable of the fakes (if its name starts with `FAKE_`) or of the launcher.
@@ -206,6 +207,12 @@ impl Bench {
     /// Makes the running router report that requests are to blame for the last losses.
     pub fn report_excused(&self, num_losses: u64) {
         self.tell("excused", &num_losses.to_string());
+    }
+
+    /// Makes the running router report this.
+    pub fn report_of_models(&self, report: Value) {
+        wait_for("the last report to be made", || (!self.path("models").exists()).then_some(()));
+        self.tell("models", &report.to_string());
     }
 
     fn tell(&self, file: &str, text: &str) {

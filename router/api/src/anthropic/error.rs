@@ -32,6 +32,8 @@ pub struct ErrorBody {
 }
 
 impl ErrorForm for ErrorResponse {
+    const EVENT: Option<&'static str> = Some("error");
+
     fn from_error(error: &ApiError) -> Self {
         let kind = match error.status() {
             StatusCode::UNAUTHORIZED => "authentication_error",

@@ -51,8 +51,10 @@ const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &["met
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(&app, request, |body, ignored| parse_noting::<Body>(body, OTHERS, "", ignored))
-            .await,
+        pipeline::answer::<_, ErrorResponse>(&app, request, |body, ignored| {
+            parse_noting::<Body>(body, OTHERS, "", ignored)
+        })
+        .await,
     )
 }
 
@@ -191,7 +193,7 @@ fn blocks(reply: Reply) -> Vec<ContentBlock> {
 }
 
 async fn count(app: &Arc<App>, request: Request) -> Result<CountAnswer, ApiError> {
-    let (caller, _place, (chat, tools)) = app.read(request, counted).await?;
+    let (app, caller, _place, (chat, tools)) = app.read(request, counted).await?;
     let chat = Unencoded { chat, mark: None, tools };
     let (prompt, ..) = encode(&app.served, &caller, chat, 0, |_| Ok(())).await?;
     Ok(CountAnswer { input_tokens: u32::try_from(prompt.token_ids.len()).unwrap_or(u32::MAX) })

@@ -110,7 +110,7 @@ async fn listen(app: &Arc<App>, caller: Caller, headers: &HeaderMap) -> Result<E
     }
     // A header that is not text cannot be one of our ids; it is treated as an unknown one.
     let last_id = headers.get(LAST_EVENT_ID).map(|value| value.to_str().unwrap_or_default());
-    let (listener, place) = app.admission.listen(&app.kv_events, &caller, last_id)?;
+    let (listener, place) = app.admission.listen(&app.served.kv_events, &caller, last_id)?;
     // Recording is on before the response's header is sent, so the client misses nothing that happens after it.
     let record = |scheduler: &mut Scheduler, _| scheduler.record_kv_events(true);
     app.admission.ask(&app.served, &caller, record).await?;

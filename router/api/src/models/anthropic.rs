@@ -54,12 +54,13 @@ pub struct ModelInfo {
     pub created_at: String,
     /// The model's stage, always `active`.
     pub lifecycle: &'static str,
-    /// The most tokens of prompt and output together.
-    pub max_input_tokens: u32,
+    /// The most tokens of prompt and output together. It is absent for a model that was never in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_input_tokens: Option<u32>,
 }
 
 impl ModelInfo {
-    pub fn new(name: String, created_unix_s: u64, max_input_tokens: u32) -> Self {
+    pub fn new(name: String, created_unix_s: u64, max_input_tokens: Option<u32>) -> Self {
         let created = UNIX_EPOCH + Duration::from_secs(created_unix_s);
         Self {
             kind: "model",

@@ -1,6 +1,7 @@
 //! The handlers of `/v1/models` and `/v1/models/{id}`, which OpenAI's and Anthropic's clients share.
 
 pub(super) mod anthropic;
+pub(super) mod manage;
 
 use std::sync::Arc;
 
@@ -19,13 +20,14 @@ use anthropic::{ModelInfo, ModelPage, ModelsQuery};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_generation::adapters::{Adapter, Named};
+use trunkline_generation::models::{Entry, ModelId, Shown};
 
 /// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ModelList {
     /// The object type, always `list`.
     pub object: &'static str,
-    /// The served model, and after it the adapters that the caller may use.
+    /// The models that the caller may use, each followed by its adapters.
     pub data: Vec<ModelCard>,
 }
 
@@ -40,14 +42,39 @@ pub struct ModelCard {
     pub created: u64,
     /// The owner, always `trunkline`.
     pub owned_by: &'static str,
-    /// The most tokens of prompt and output together.
-    pub max_model_len: u32,
+    /// The most tokens of prompt and output together. It is absent for a model that was never in memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<u32>,
     /// The path or Hub id of an adapter, for admins, and its name for others. Part of vLLM's API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub root: Option<String>,
     /// The name of the model that an adapter changes. Part of vLLM's API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
+    /// The state of the model, where models are loaded when they are asked for. Part of llama.cpp's API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<ModelStatus>,
+}
+
+/// The state of a model.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct ModelStatus {
+    /// `loaded`, `unloaded`, `queued`, `loading`, `unloading` or `failed`.
+    pub value: &'static str,
+    /// Why the model cannot be used, or what it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// The memory that the model needs, as far as it is known.
+    pub memory_bytes: u64,
+    /// True if the model stays in memory.
+    pub pinned: bool,
+}
+
+impl From<Shown> for ModelStatus {
+    fn from(shown: Shown) -> Self {
+        let Shown { word, detail, bytes, is_pinned } = shown;
+        Self { value: word, detail, memory_bytes: bytes, pinned: is_pinned }
+    }
 }
 
 impl ModelCard {
@@ -63,42 +90,62 @@ impl ModelCard {
     }
 }
 
-/// Describes the served model; an error while it loads and while the server drains, when it serves nothing.
-fn card(app: &App) -> Result<ModelCard, ApiError> {
-    let shard = app.served.serving()?;
+/// Describes a model. On a server of one model, an error while it loads; on any, one while the server drains.
+fn card(app: &App, id: ModelId, entry: &Entry) -> Result<ModelCard, ApiError> {
+    let status = app.models.gate().map(|gate| gate.shown(id).into());
+    let served = entry.opened();
+    let shard = match (served, &status) {
+        (Some(served), None) => Some(served.serving()?),
+        (Some(served), Some(_)) => served.last_shard(),
+        (None, _) => None,
+    };
+    app.served.not_draining()?;
+    let limits = served.zip(shard).map(|(served, shard)| served.validator(&shard).prompt.max_total_tokens);
     Ok(ModelCard {
-        id: app.served.model.served_name.clone(),
+        id: entry.name.clone(),
         object: "model",
-        created: app.served.model.created_unix_s,
+        created: app.models.created(entry),
         owned_by: "trunkline",
-        max_model_len: app.served.validator(&shard).prompt.max_total_tokens,
+        max_model_len: limits,
         root: None,
         parent: None,
+        status,
     })
 }
 
-/// Describes the served model and its adapters.
+/// Describes the models that the caller may use and their adapters.
 async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
-    let model = card(app)?;
-    let adapters = app.served.adapters.listed(caller).await;
-    let adapters: Vec<ModelCard> = adapters.iter().map(|adapter| model.of_adapter(adapter, caller)).collect();
-    Ok([vec![model], adapters].concat())
+    let mut cards = Vec::new();
+    for (id, entry) in app.models.listed(caller) {
+        let model = card(app, id, entry)?;
+        cards.push(model.clone());
+        if let Some(served) = entry.opened() {
+            let adapters = served.adapters.listed(caller).await;
+            cards.extend(adapters.iter().map(|adapter| model.of_adapter(adapter, caller)));
+        }
+    }
+    Ok(cards)
 }
 
 /// Describes the model or adapter with this name.
-fn named(app: &App, caller: &Caller, id: &str) -> Result<ModelCard, ApiError> {
-    let chosen = app.served.choose(caller, Named::model(Some(id)))?;
-    let model = card(app)?;
+fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard, ApiError> {
+    let id = app.models.find(caller, Some(name))?;
+    let entry = app.models.entry(id);
+    let chosen = match entry.opened() {
+        Some(served) => served.choose(caller, Named::model(Some(name)))?,
+        None => None,
+    };
+    let model = card(app, id, entry)?;
     Ok(chosen.map_or_else(|| model.clone(), |chosen| model.of_adapter(chosen.adapter(), caller)))
 }
 
-/// Lists the served model and its adapters. Routers in front of several servers ask for it to see what is served, so
+/// Lists the models and their adapters. Routers in front of several servers ask for it to see what is served, so
 /// that it answers 503 while the model loads and while the server drains. With the header `anthropic-version` the
 /// answer is an AnthropicModelList.
 #[utoipa::path(
     get, path = "/v1/models", tag = "OpenAI", params(ModelsQuery),
     responses(
-        (status = 200, description = "The served model and its adapters", body = ModelList),
+        (status = 200, description = "The models and their adapters", body = ModelList),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
     )
@@ -135,7 +182,7 @@ async fn page(
 #[utoipa::path(
     get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "The model's name")),
     responses(
-        (status = 200, description = "The served model or an adapter", body = ModelCard),
+        (status = 200, description = "The model or adapter", body = ModelCard),
         (status = 404, description = "The model is not served", body = ErrorResponse),
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
     )

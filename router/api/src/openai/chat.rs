@@ -76,7 +76,8 @@ const REFUSED: &[Refused] = &[
 )]
 pub async fn chat_completions(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(&app, request, |body, ignored| parse_body(body, "", ignored)).await,
+        pipeline::answer::<_, ErrorResponse>(&app, request, |body, ignored| parse_body(body, "", ignored))
+            .await,
     )
 }
 

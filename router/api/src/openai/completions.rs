@@ -53,7 +53,7 @@ const REFUSED: &[Refused] = &[
     )
 )]
 pub async fn completions(State(app): State<Arc<App>>, request: Request) -> Response {
-    respond::answer::<ErrorResponse>(pipeline::answer(&app, request, parse_body).await)
+    respond::answer::<ErrorResponse>(pipeline::answer::<_, ErrorResponse>(&app, request, parse_body).await)
 }
 
 pub(crate) fn parse_body(body: &[u8], ignored: &mut IgnoredFields) -> Result<Body, ApiError> {

@@ -70,8 +70,9 @@ async fn render<C: Call>(
     parse: impl FnOnce(&[u8]) -> Result<C, ApiError> + Send + 'static,
     write: impl FnOnce(Vec<RenderedPrompt>) -> Response,
 ) -> Result<Response, ApiError> {
-    let (admitted, body) = app.admission.admit_without_steps(&app.served, request).await?;
-    let scope = Scope::new(app, admitted.arrival, admitted.shard);
+    let received = app.admission.receive_without_steps(&app.models, &app.served, request).await?;
+    let (app, admitted, body) = app.enter(received).await?;
+    let scope = Scope::new(&app, admitted.arrival, admitted.shard);
     let read = move |scope: &Scope, body: &[u8]| pipeline::check(scope, parse(body)?);
     let (scope, checked) = pipeline::read_body(scope, body, read).await?;
     let checked = checked.choose_scaled(&scope).await?;

@@ -68,8 +68,10 @@ const OTHERS: OtherFields<'_> =
 )]
 pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(&app, request, |body, ignored| parse_noting::<Body>(body, OTHERS, "", ignored))
-            .await,
+        pipeline::answer::<_, ErrorResponse>(&app, request, |body, ignored| {
+            parse_noting::<Body>(body, OTHERS, "", ignored)
+        })
+        .await,
     )
 }
 
@@ -156,7 +158,7 @@ async fn count(app: &Arc<App>, request: Request) -> Result<InputTokens, ApiError
         let continued = Continued::find(body.input, body.instructions, previous, app, caller)?;
         Ok((continued, Unencoded { chat: chat_request(body.reasoning.as_ref()), mark: None, tools }))
     };
-    let (caller, _place, (continued, chat)) = app.read(request, read).await?;
+    let (app, caller, _place, (continued, chat)) = app.read(request, read).await?;
     let num_bytes = continued.num_bytes();
     let add = move |chat: &mut ChatRequest| continued.add_to(chat);
     let (prompt, ..) = encode(&app.served, &caller, chat, num_bytes, add).await?;

@@ -49,7 +49,7 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Respon
 }
 
 async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (caller, _place, body) = app.read(request, read).await?;
+    let (app, caller, _place, body) = app.read(request, read).await?;
     let mut memory = app.admission.answer_memory(&caller);
     let num_bytes = body.tokens.len() * size_of::<u32>();
     let write = move |model: &ModelText| {

@@ -108,7 +108,10 @@ pub async fn root(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn respond(app: &Arc<App>, request: Request, form: Form) -> Response {
     respond::answer::<ErrorResponse>(
-        pipeline::answer(app, request, move |body, ignored| Generate::parse(body, form, ignored)).await,
+        pipeline::answer::<_, ErrorResponse>(app, request, move |body, ignored| {
+            Generate::parse(body, form, ignored)
+        })
+        .await,
     )
 }
 

@@ -54,7 +54,7 @@ async fn forward(app: &App, request: Request) -> Result<(Chosen, Request), ApiEr
     let (parts, body) = request.into_parts();
     // Applies the checks that precede reading the body.
     let empty = Request::from_parts(parts, HttpBody::empty());
-    let (caller, _) = app.admission.look(&app.served, &empty)?;
+    let (caller, _) = app.admission.look(&app.models, &app.served, &empty)?;
     let (parts, _) = empty.into_parts();
     let bytes = app.admission.read_body(&caller, body).await?;
     let chosen = app.served.parse(&caller, bytes.clone(), |body| Ok(Chosen::by(body))).await?;
@@ -124,8 +124,8 @@ pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (Admitted { permit, shard, arrival }, bytes) = app.admit(request).await?;
-    let scope = Scope::new(app, arrival, shard);
+    let (app, Admitted { permit, shard, arrival }, bytes) = app.admit(request).await?;
+    let scope = Scope::new(&app, arrival, shard);
     let (scope, instances) = read_body(scope, bytes, read_instances).await?;
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());
     for instance in instances {

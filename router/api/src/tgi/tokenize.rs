@@ -140,8 +140,8 @@ const CHAT_TOKEN_BYTES: usize = 256;
 
 async fn chat_answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let read = |app: &App, caller: &Caller, body: &[u8]| openai::chat::read_template(app, caller, body);
-    let (caller, _place, chat) = app.read(request, read).await?;
-    let prompt = openai::chat::template(app, &caller, chat).await?;
+    let (app, caller, _place, chat) = app.read(request, read).await?;
+    let prompt = openai::chat::template(&app, &caller, chat).await?;
     let mut memory = app.admission.answer_memory(&caller);
     memory.grow_to(prompt.token_ids.len() * CHAT_TOKEN_BYTES)?;
     let num_bytes = prompt.text.len();
@@ -173,7 +173,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
         };
         Ok((body, form, text))
     };
-    let (caller, _place, (body, form, asked)) = app.read(request, read).await?;
+    let (app, caller, _place, (body, form, asked)) = app.read(request, read).await?;
     let with_texts = body.with_pieces.or(body.return_token_strs).unwrap_or(false);
     let max_model_len =
         app.served.serving().ok().map(|shard| app.served.validator(&shard).prompt.max_total_tokens);
@@ -187,7 +187,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     let text = match asked {
         Asked::Text(text) => text,
         Asked::Chat(chat) => {
-            let prompt = openai::chat::template(app, &caller, chat).await?;
+            let prompt = openai::chat::template(&app, &caller, chat).await?;
             memory.grow_to(prompt.token_ids.len() * TOKEN_BYTES)?;
             let num_bytes = prompt.text.len();
             let write = move |model: &ModelText| {

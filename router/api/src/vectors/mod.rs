@@ -338,9 +338,9 @@ impl Call {
     /// Admits a request and returns it with its body. Refuses models that make no vectors.
     async fn admit(app: &Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
         let path = request.uri().path().to_owned();
-        let (Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
+        let (app, Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
         let info = shard.vectors.clone().ok_or(ApiError::NoVectors)?;
-        let mut scope = Scope::new(app, arrival, shard);
+        let mut scope = Scope::new(&app, arrival, shard);
         let most = match info.pooling {
             Pooling::Whole => scope.shard.max_step_tokens,
             _ => u32::MAX,

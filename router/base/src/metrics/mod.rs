@@ -8,7 +8,6 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use trunkline_scheduler::{EndReason, Usage};
 
-use self::tenants::TenantMetrics;
 use crate::error::ErrorClass;
 
 pub mod tenants;
@@ -37,35 +36,41 @@ struct CodeLabel {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LimitLabels {
+    tenant: String,
+    limit: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
 }
 
-/// Declares the metrics: a field, the constructor of its metric, and the name and description that `/metrics` shows.
+/// Declares metrics: a struct, and for each field the constructor of its metric, and the name and description that
+/// `/metrics` shows. They are updated where they are measured.
 macro_rules! metrics {
-    ($($visible:vis $field:ident: $type:ty = $new:expr, $name:literal, $unit:expr, $help:literal;)*) => {
-        /// Metrics that are updated where they are measured. The scheduler's numbers are read from its `Stats` on
-        /// request.
-        pub struct Metrics {
+    ($(#[doc = $about:literal])+ $name:ident {
+        $($visible:vis $field:ident: $type:ty = $new:expr, $metric:literal, $unit:expr, $help:literal;)*
+    }) => {
+        $(#[doc = $about])+
+        pub struct $name {
             $(#[doc = $help] $visible $field: $type,)*
-            pub tenants: TenantMetrics,
         }
 
-        impl Default for Metrics {
+        impl Default for $name {
             fn default() -> Self {
-                Self { $($field: $new,)* tenants: TenantMetrics::default() }
+                Self { $($field: $new,)* }
             }
         }
 
-        impl Metrics {
+        impl $name {
             pub fn registry(&self) -> Registry {
                 let mut registry = Registry::default();
                 let own = registry.sub_registry_with_prefix("trunkline");
                 $(match $unit {
-                    None => own.register($name, $help, self.$field.clone()),
-                    Some(unit) => own.register_with_unit($name, $help, unit, self.$field.clone()),
+                    None => own.register($metric, $help, self.$field.clone()),
+                    Some(unit) => own.register_with_unit($metric, $help, unit, self.$field.clone()),
                 })*
-                self.tenants.register(own);
                 registry
             }
         }
@@ -73,44 +78,56 @@ macro_rules! metrics {
 }
 
 metrics! {
-    pub http_requests: Family<RouteLabels, Counter> = Family::default(), "http_requests", None,
-        "HTTP responses by route, method and status";
-    pub http_longest_poll_seconds: Family<RouteLabel, Histogram> = Family::new_with_constructor(poll_seconds),
-        "http_longest_poll", SECONDS, "Longest CPU time for which a request held a thread of the HTTP runtime, by route";
-    rejections: Family<CodeLabel, Counter> = Family::default(), "rejections", None,
-        "Requests rejected because of overload, by error code";
-    ends: Family<ReasonLabel, Counter> = Family::default(), "sequences_ended", None,
-        "Sequences ended, by reason";
-    pub aborts: Counter = Counter::default(), "aborts", None,
-        "Sequences aborted because their client disconnected or read too slowly";
-    pub stalled_connections: Counter = Counter::default(), "stalled_connections", None,
-        "Connections closed because their client did not read";
-    pub tls_reloads: Counter = Counter::default(), "tls_reloads", None,
-        "Reloads of a changed certificate and key";
-    pub tls_reload_failures: Counter = Counter::default(), "tls_reload_failures", None,
-        "Failed reloads of a changed certificate and key";
-    pub grammar_hits: Counter = Counter::default(), "grammar_hits", None,
-        "Requests whose grammar was in the cache";
-    pub step_seconds: Histogram = seconds(), "step_duration", SECONDS,
-        "Device time of a step";
-    pub ttft_seconds: Histogram = seconds(), "time_to_first_token", SECONDS,
-        "Time from the arrival of a request to its first output token";
-    pub itl_seconds: Histogram = seconds(), "inter_token", SECONDS,
-        "Time between two output tokens of a request";
-    pub queue_seconds: Histogram = seconds(), "queue_time", SECONDS,
-        "Time from the submission of a request to its first chunk";
-    pub mask_seconds: Histogram = Histogram::new(exponential_buckets(1e-6, 4.0, 10)), "grammar_mask", SECONDS,
-        "CPU time to compute the token mask of a sequence";
-    pub grammar_compile_seconds: Histogram = seconds(), "grammar_compile", SECONDS,
-        "Time to compile a grammar";
-    pub step_tokens: Histogram = tokens(), "step_tokens", None,
-        "Tokens computed by a step";
-    pub draft_tokens: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 7)), "step_drafts", None,
-        "Drafts of a sequence in a step, where it has any";
-    prompt_tokens: Histogram = tokens(), "request_prompt_tokens", None,
-        "Prompt tokens of a request";
-    output_tokens: Histogram = tokens(), "request_output_tokens", None,
-        "Output tokens of a request";
+    /// Metrics of connections and requests.
+    Metrics {
+        pub http_requests: Family<RouteLabels, Counter> = Family::default(), "http_requests", None,
+            "HTTP responses by route, method and status";
+        pub http_longest_poll_seconds: Family<RouteLabel, Histogram> = Family::new_with_constructor(poll_seconds),
+            "http_longest_poll", SECONDS,
+            "Longest CPU time for which a request held a thread of the HTTP runtime, by route";
+        rejections: Family<CodeLabel, Counter> = Family::default(), "rejections", None,
+            "Requests rejected because of overload, by error code";
+        tenant_rejections: Family<LimitLabels, Counter> = Family::default(), "tenant_rejections", None,
+            "Requests rejected because of a limit of their tenant, by tenant and limit";
+        pub stalled_connections: Counter = Counter::default(), "stalled_connections", None,
+            "Connections closed because their client did not read";
+        pub tls_reloads: Counter = Counter::default(), "tls_reloads", None,
+            "Reloads of a changed certificate and key";
+        pub tls_reload_failures: Counter = Counter::default(), "tls_reload_failures", None,
+            "Failed reloads of a changed certificate and key";
+    }
+}
+
+metrics! {
+    /// Metrics of one model, besides those that are read from its scheduler's `Stats` on request.
+    ModelMetrics {
+        ends: Family<ReasonLabel, Counter> = Family::default(), "sequences_ended", None,
+            "Sequences ended, by reason";
+        pub aborts: Counter = Counter::default(), "aborts", None,
+            "Sequences aborted because their client disconnected or read too slowly";
+        pub grammar_hits: Counter = Counter::default(), "grammar_hits", None,
+            "Requests whose grammar was in the cache";
+        pub step_seconds: Histogram = seconds(), "step_duration", SECONDS,
+            "Device time of a step";
+        pub ttft_seconds: Histogram = seconds(), "time_to_first_token", SECONDS,
+            "Time from the arrival of a request to its first output token";
+        pub itl_seconds: Histogram = seconds(), "inter_token", SECONDS,
+            "Time between two output tokens of a request";
+        pub queue_seconds: Histogram = seconds(), "queue_time", SECONDS,
+            "Time from the submission of a request to its first chunk";
+        pub mask_seconds: Histogram = Histogram::new(exponential_buckets(1e-6, 4.0, 10)), "grammar_mask", SECONDS,
+            "CPU time to compute the token mask of a sequence";
+        pub grammar_compile_seconds: Histogram = seconds(), "grammar_compile", SECONDS,
+            "Time to compile a grammar";
+        pub step_tokens: Histogram = tokens(), "step_tokens", None,
+            "Tokens computed by a step";
+        pub draft_tokens: Histogram = Histogram::new(exponential_buckets(1.0, 2.0, 7)), "step_drafts", None,
+            "Drafts of a sequence in a step, where it has any";
+        prompt_tokens: Histogram = tokens(), "request_prompt_tokens", None,
+            "Prompt tokens of a request";
+        output_tokens: Histogram = tokens(), "request_output_tokens", None,
+            "Output tokens of a request";
+    }
 }
 
 const SECONDS: Option<Unit> = Some(Unit::Seconds);
@@ -128,17 +145,24 @@ fn tokens() -> Histogram {
 }
 
 impl Metrics {
-    pub fn observe_end(&self, reason: &EndReason, usage: Usage) {
-        self.ends.get_or_create(&ReasonLabel { reason: end_label(reason) }).inc();
-        self.prompt_tokens.observe(f64::from(usage.prompt_tokens));
-        self.output_tokens.observe(f64::from(usage.output_tokens));
-    }
-
     /// Records an error response. It counts as a rejection if the client is asked to retry later.
     pub fn observe_failure(&self, class: ErrorClass, code: &'static str) {
         if class == ErrorClass::Overload {
             self.rejections.get_or_create(&CodeLabel { code }).inc();
         }
+    }
+
+    /// Counts a request that was rejected because of this limit of its tenant.
+    pub fn count_rejection(&self, tenant: &str, limit: &'static str) {
+        self.tenant_rejections.get_or_create(&LimitLabels { tenant: tenant.to_owned(), limit }).inc();
+    }
+}
+
+impl ModelMetrics {
+    pub fn observe_end(&self, reason: &EndReason, usage: Usage) {
+        self.ends.get_or_create(&ReasonLabel { reason: end_label(reason) }).inc();
+        self.prompt_tokens.observe(f64::from(usage.prompt_tokens));
+        self.output_tokens.observe(f64::from(usage.output_tokens));
     }
 }
 

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::{ConstCounter, Counter};
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Unit;
 use tokio::sync::watch;
 use trunkline_scheduler::TenantUsage;
 
@@ -24,30 +23,6 @@ type Amount = fn(&Used) -> f64;
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TenantLabel {
     tenant: String,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct LimitLabels {
-    tenant: String,
-    limit: &'static str,
-}
-
-#[derive(Default)]
-pub struct TenantMetrics {
-    rejections: Family<LimitLabels, Counter>,
-}
-
-impl TenantMetrics {
-    /// Counts a request that was rejected because of this limit of its tenant.
-    pub fn count_rejection(&self, tenant: &str, limit: &'static str) {
-        self.rejections.get_or_create(&LimitLabels { tenant: tenant.to_owned(), limit }).inc();
-    }
-
-    /// Registers the counters in `own`, the registry that adds our prefix.
-    pub fn register(&self, own: &mut Registry) {
-        let help = "Requests rejected because of a limit of their tenant, by tenant and limit";
-        own.register("tenant_rejections", help, self.rejections.clone());
-    }
 }
 
 /// Counters of what tenants used, read when metrics are collected.

@@ -1,8 +1,14 @@
 //! The text forms of `/metrics`: Prometheus' own, and OpenMetrics'.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use axum::http::{HeaderMap, header};
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
+
+/// The last line of OpenMetrics text.
+const END: &str = "# EOF";
 
 /// A text form, which the `Accept` header chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,21 +39,80 @@ impl TextForm {
         }
     }
 
-    /// Writes the metrics of a registry, without the samples of tenants that the reader may not see.
-    pub fn render(
+    /// Writes the metrics of the registries, without the samples of tenants that the reader may not see. Samples of a
+    /// registry with a model get its name as a label.
+    pub fn render<'a>(
         self,
-        registry: &Registry,
+        registries: impl IntoIterator<Item = (Option<&'a str>, &'a Registry)>,
         may_see: impl Fn(&str) -> bool,
     ) -> Result<String, std::fmt::Error> {
-        let mut all = String::new();
-        text::encode(&mut all, registry)?;
-        let mut out = String::with_capacity(all.len());
-        let shown = all.split_inclusive('\n').filter(|line| tenant_of(line).is_none_or(&may_see));
-        shown.for_each(|line| out.push_str(line));
+        let mut families = Families::default();
+        for (model, registry) in registries {
+            let mut text = String::new();
+            text::encode(&mut text, registry)?;
+            families.add(&text, model, &may_see);
+        }
+        let out = families.text();
         Ok(match self {
             Self::Prometheus => prometheus(&out),
             Self::OpenMetrics => out,
         })
+    }
+}
+
+/// Metrics of several registries, in which each metric may be described once only.
+#[derive(Default)]
+struct Families {
+    /// The description and the samples of each metric.
+    texts: Vec<(String, String)>,
+    /// The places of metrics in `texts`, by the first line of the description.
+    places: HashMap<String, usize>,
+}
+
+impl Families {
+    /// Adds the text of a registry.
+    fn add(&mut self, text: &str, model: Option<&str>, may_see: impl Fn(&str) -> bool) {
+        let mut place = 0;
+        let mut is_new = false;
+        for line in text.lines().filter(|line| *line != END) {
+            if line.starts_with("# HELP ") {
+                let next = self.texts.len();
+                place = *self.places.entry(line.to_owned()).or_insert(next);
+                is_new = place == next;
+                if is_new {
+                    self.texts.push(Default::default());
+                }
+            }
+            let Some((description, samples)) = self.texts.get_mut(place) else { continue };
+            if line.starts_with('#') {
+                if is_new {
+                    *description += line;
+                    description.push('\n');
+                }
+            } else if tenant_of(line).is_none_or(&may_see) {
+                *samples += &model.map_or_else(|| line.into(), |model| labelled(line, model));
+                samples.push('\n');
+            }
+        }
+    }
+
+    fn text(self) -> String {
+        let mut out: String =
+            self.texts.into_iter().map(|(description, samples)| description + &samples).collect();
+        out += END;
+        out.push('\n');
+        out
+    }
+}
+
+/// Adds the label of a model to a sample.
+fn labelled<'a>(sample: &'a str, model: &str) -> Cow<'a, str> {
+    let name = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let at = sample.find(['{', ' ']).unwrap_or(sample.len());
+    let (metric, rest) = sample.split_at(at);
+    match rest.strip_prefix('{') {
+        Some(labels) => format!("{metric}{{model=\"{name}\",{labels}").into(),
+        None => format!("{metric}{{model=\"{name}\"}}{rest}").into(),
     }
 }
 

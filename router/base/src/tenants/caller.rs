@@ -75,6 +75,12 @@ impl Caller {
         allowed.is_none_or(|allowed| allowed.contains(name))
     }
 
+    /// Returns true if the caller may use the model with this name, and may know of it.
+    pub fn may_use_model(&self, name: &str) -> bool {
+        let allowed = self.tenant.as_ref().and_then(|tenant| tenant.models.as_ref());
+        allowed.is_none_or(|allowed| allowed.contains(name))
+    }
+
     /// Returns true if the caller may see what is cached under `salt`, as its tenant or as an admin.
     pub fn may_see(&self, salt: &Salt) -> bool {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())

@@ -7,6 +7,7 @@
 //! share = 2                      # weight of its guaranteed share of the KV cache; default `weight`
 //! max_priority = "high"          # highest priority class that it may use: high, normal or low; default normal
 //! admin = true                   # may see which prefixes other tenants have cached; default false
+//! models = ["small", "large"]    # the models that it may use; all if absent
 //! adapters = ["sql", "chat"]     # the adapters that it may use; all if absent
 //! requests_per_minute = 60       # no limit if absent, like the next two
 //! tokens_per_minute = 100000     # prompt and output tokens together
@@ -123,6 +124,11 @@ impl Reader<'_> {
                     tenant.is_admin =
                         value.get_ref().as_bool().ok_or_else(|| self.error(value.span(), problem))?;
                 }
+                "models" => {
+                    let mut names = Vec::new();
+                    self.texts(value, "models", &mut names, |name| Ok::<_, String>(name.to_owned()))?;
+                    tenant.models = Some(names.into_iter().map(|(name, _)| name).collect());
+                }
                 "adapters" => {
                     let mut names = Vec::new();
                     self.texts(value, "adapters", &mut names, |name| match is_adapter_name(name) {
@@ -144,7 +150,7 @@ impl Reader<'_> {
                 })?,
                 _ => {
                     let problem = "unknown name in a tenant's table; hint: use `keys`, `key_sha256`, `weight`, \
-                                   `share`, `max_priority`, `admin`, `adapters`, `requests_per_minute`, \
+                                   `share`, `max_priority`, `admin`, `models`, `adapters`, `requests_per_minute`, \
                                    `tokens_per_minute` or `max_concurrent_requests`";
                     return Err(self.error(key.span(), problem));
                 }

@@ -32,6 +32,8 @@ pub struct Tenant {
     pub max_priority: Priority,
     /// True if it may see which prefixes other tenants have cached.
     pub is_admin: bool,
+    /// The models that it may use; `None` is all.
+    pub models: Option<BTreeSet<String>>,
     /// The adapters that it may use; `None` is all.
     pub adapters: Option<BTreeSet<String>>,
     pub limits: TenantLimits,
@@ -46,6 +48,7 @@ impl Tenant {
             share: 1,
             max_priority: Priority::Normal,
             is_admin: false,
+            models: None,
             adapters: None,
             limits: TenantLimits::default(),
         }

@@ -29,7 +29,7 @@ use crate::kv_events::{self, EventFeed, EventSink};
 use crate::shard::proto::StepRequest;
 use crate::shard::{LinkEvent, ShardStatus};
 use trunkline_base::limits::{MAX_LOOKS, MAX_WAITING_TOKENS};
-use trunkline_base::metrics::Metrics;
+use trunkline_base::metrics::ModelMetrics;
 use trunkline_base::metrics::usage::UsageLedger;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::trace::TelemetrySlot;
@@ -71,7 +71,7 @@ pub struct Driver {
     usage: Arc<UsageLedger>,
     kv_events: EventSink,
     late_restores: LateRestores,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ModelMetrics>,
     /// The runtime of the requests' tasks.
     readers: Handle,
     /// True if a request has `MANY_WAITING_TOKENS` unread tokens.
@@ -110,7 +110,7 @@ impl Driver {
         config: SchedulerConfig,
         max_requests: usize,
         phase: watch::Receiver<Phase>,
-        metrics: Arc<Metrics>,
+        metrics: Arc<ModelMetrics>,
         telemetry: TelemetrySlot,
     ) -> (Self, DriverEnds) {
         // A live request owns at most two slots, for its submission and its end, and a look at the cache one.

@@ -8,15 +8,13 @@ use trunkline_scheduler::{AdapterUse, SequenceRequest};
 use utoipa::ToSchema;
 
 use super::{Adapter, Adapters};
-use crate::model::Model;
+use crate::model::{MAX_SHOWN_CHARS, Model};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_engine::shard::OpenedAdapter;
 
 /// The largest factor of an adapter, in either direction.
 const MAX_SCALE: f32 = 100.0;
-/// The most characters of an unknown name that an error repeats. A name may be as long as the body.
-const MAX_SHOWN_CHARS: usize = 128;
 
 /// An element of llama.cpp's field `lora`.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, ToSchema)]

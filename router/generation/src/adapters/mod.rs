@@ -28,7 +28,7 @@ const GGUF: &str = "gguf";
 /// The most entries of `--lora-folder` that are looked at.
 const MAX_FOLDER_ENTRIES: usize = 10_000;
 /// The most names of adapters in an error.
-const MAX_HINTS: usize = 8;
+pub(crate) const MAX_HINTS: usize = 8;
 
 /// An adapter that a request may name. It is a name and a source until it is opened.
 pub struct Adapter {

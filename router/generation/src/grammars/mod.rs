@@ -15,7 +15,7 @@ use crate::grammars::cache::{GrammarCache, GrammarKey};
 use crate::model::Model;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::{GRAMMAR_TIMEOUT, MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT};
-use trunkline_base::metrics::Metrics;
+use trunkline_base::metrics::ModelMetrics;
 use trunkline_base::tenants::Caller;
 use trunkline_base::tenants::permits::TenantPermits;
 
@@ -127,11 +127,11 @@ pub struct Grammars {
     /// The permits to compile, which return when the compiling threads end.
     permits: TenantPermits,
     cache: Mutex<GrammarCache<CompiledGrammar>>,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ModelMetrics>,
 }
 
 impl Grammars {
-    pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<Metrics>) -> Self {
+    pub fn new(model: Arc<Model>, limits: GrammarLimits, metrics: Arc<ModelMetrics>) -> Self {
         let permits = TenantPermits::new(MAX_COMPILING_GRAMMARS, MAX_COMPILING_OF_TENANT);
         let cache = Mutex::new(GrammarCache::default());
         Self { model, limits, compiler: OnceLock::new(), permits, cache, metrics }

@@ -14,11 +14,19 @@ pub use reply_style::{CallIds, Choice, ReplyStyle};
 /// Names that clients of other servers send for the served model, whatever it is.
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 
+/// The suffix that Ollama's clients put behind a name that has no other tag.
+pub(crate) const LATEST: &str = ":latest";
+
+/// The most characters of an unknown name that an error repeats. A name may be as long as the body.
+pub(crate) const MAX_SHOWN_CHARS: usize = 128;
+
 /// The text side of the served model. Its weights belong to the shards.
 pub struct Model {
     /// The tokenizer, the chat templates and the special tokens.
     pub text: ModelText,
     pub served_name: String,
+    /// Other names by which clients call the model.
+    pub aliases: Vec<String>,
     pub reply: ReplyStyle,
     /// The time at which this process loaded the model, in seconds since 1970.
     pub created_unix_s: u64,
@@ -44,11 +52,13 @@ impl Model {
             tracing::warn!(problem, "the model's chat template cannot be used; chats will be refused");
         }
         let reply = ReplyStyle::of_model(&text, tools, reasoning);
-        Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
+        Ok(Self { text, served_name, aliases: Vec::new(), reply, created_unix_s: unix_s() })
     }
 
     /// Returns true if clients call the model by this name.
     pub fn is_named(&self, name: &str) -> bool {
-        name == self.served_name || MODEL_ALIASES.contains(&name)
+        let short = name.strip_suffix(LATEST).unwrap_or(name);
+        let is_own = |name| name == self.served_name || self.aliases.iter().any(|alias| alias == name);
+        is_own(name) || is_own(short) || MODEL_ALIASES.contains(&short)
     }
 }

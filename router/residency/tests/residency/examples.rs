@@ -81,6 +81,21 @@ fn a_model_that_need_not_leave_stays() {
 }
 
 #[test]
+fn a_model_that_nobody_waits_for_any_more_is_not_loaded() {
+    let mut residency = residency(&[5, 5, 5]);
+    for model in [A, B, C] {
+        residency.handle(Event::Wanted { model }, 0);
+    }
+    residency.handle(Event::Left { model: B }, 1);
+    assert_eq!(residency.state(B), Some(State::Unloaded));
+    assert_eq!(residency.handle(Event::Loaded { model: A, bytes: None }, 2), [Action::Load(C)]);
+    // An administrator need not wait for what was asked for.
+    residency.handle(Event::LoadAsked { model: B }, 3);
+    residency.handle(Event::Left { model: B }, 4);
+    assert_eq!(residency.state(B), Some(State::Queued { place: 0 }));
+}
+
+#[test]
 fn a_lower_priority_leaves_first() {
     let mut residency = residency(&[5, 5, 5]);
     let settings = ModelSettings { bytes: 5, is_pinned: false, priority: -1, keep_alive: KeepAlive::Forever };

@@ -18,6 +18,8 @@ enum Op {
     /// Begins a request if it may, and waits otherwise.
     Ask(ModelId),
     Close(ModelId),
+    /// The last waiting request goes away.
+    Leave(ModelId),
     KeepAlive(ModelId, KeepAlive),
     /// Ends one of the actions that are under way.
     Finish {
@@ -61,6 +63,7 @@ fn op(max_excess: i64) -> impl Strategy<Value = Op> {
     prop_oneof![
         8 => model().prop_map(Op::Ask),
         6 => model().prop_map(Op::Close),
+        2 => model().prop_map(Op::Leave),
         1 => (model(), keep_alive()).prop_map(|(model, keep_alive)| Op::KeepAlive(model, keep_alive)),
         8 => (0..4_usize, prop::bool::weighted(0.85), -3..=max_excess)
             .prop_map(|(index, succeeds, excess)| Op::Finish { index, succeeds, excess }),
@@ -241,6 +244,10 @@ impl World {
         match op {
             Op::Ask(model) => self.ask(model).map(|_| ()),
             Op::Close(model) => self.close(model),
+            Op::Leave(model) => {
+                self.actual(model).has_waiting = false;
+                self.tell(Event::Left { model })
+            }
             Op::KeepAlive(model, keep_alive) => self.tell(Event::KeepAlive { model, keep_alive }),
             Op::Finish { index, succeeds, excess } => self.finish(index, succeeds, excess),
             Op::Crash(model) => {

@@ -21,9 +21,10 @@ use trunkline_base::tenants::Access;
 use trunkline_engine::driver::NewSequence;
 use trunkline_engine::shard::{ShardStatus, proto};
 use trunkline_generation::model::{Choice, Model, ReplyStyle};
+use trunkline_generation::models::Gate;
 use trunkline_object::Remote;
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::server::{DriverEnded, Front, Server};
+use trunkline_router::server::{DriverEnded, Front, LaterModel, ModelParts, Server};
 use trunkline_scheduler::SequenceRequest;
 
 pub use crate::mock::{END, MockShard, PAD, START, ShardPlan, bytes, prompt_of, write_model};
@@ -88,6 +89,8 @@ struct Setup {
     template: Option<&'static str>,
     accepts_when_ready: bool,
     num_lanes: usize,
+    /// Models that are loaded when they are asked for.
+    others: Option<(Arc<Gate>, Vec<LaterModel>)>,
 }
 
 impl Setup {
@@ -102,6 +105,7 @@ impl Setup {
             template: None,
             accepts_when_ready: false,
             num_lanes: 1,
+            others: None,
         }
     }
 
@@ -125,7 +129,8 @@ impl Setup {
             // `<|end|>` ends only a message.
             model.text.end_token_ids = vec![PAD];
         }
-        let mut server = Server::start_with_objects(model, limits, access, sockets, remote).unwrap();
+        let parts = ModelParts { model, limits, shard_sockets: sockets, remote };
+        let mut server = Server::start_all(parts, access, self.others).unwrap();
         server.front = front;
         let app = server.app.clone();
         let (listener, address) = listen();
@@ -197,6 +202,12 @@ impl Router {
     pub async fn replying(texts: &[&str]) -> Self {
         let replies = texts.iter().map(|text| bytes(text)).collect();
         Self::with(ShardPlan { replies, ..ShardPlan::default() }).await
+    }
+
+    /// Starts a router of several models, of which none is in memory.
+    pub async fn start_several(access: Access, gate: Arc<Gate>, others: Vec<LaterModel>) -> Self {
+        let others = Some((gate, others));
+        Setup { others, access, ..Setup::new(ServerLimits::default()) }.start_without_shard()
     }
 
     pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
-use trunkline_base::metrics::Metrics;
+use trunkline_base::metrics::ModelMetrics;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::trace::TelemetrySlot;
 use trunkline_engine::driver::{Driver, DriverEnds, Sequence};
@@ -21,14 +21,14 @@ mod late;
 /// waits together, results before commands.
 struct Driven {
     ends: DriverEnds,
-    metrics: Arc<Metrics>,
+    metrics: Arc<ModelMetrics>,
     plans: mpsc::Receiver<StepRequest>,
 }
 
 impl Driven {
     /// Starts the driver and waits until the sequence's first step is planned.
     async fn start(max_new_tokens: u32) -> (Self, Sequence, StepPlan) {
-        let metrics = Arc::<Metrics>::default();
+        let metrics = Arc::<ModelMetrics>::default();
         let (driver, ends) = Driver::new(
             SchedulerConfig::default(),
             1,

@@ -1,0 +1,154 @@
+//! Several models under one router, which decides which of them are in memory.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Bench, assert_one_error, is_alive, kill, pid, wait_for, wait_until_gone};
+
+/// Waits for the `nth` time that the shard of this model has recorded an event, and returns it.
+fn of_model(bench: &Bench, model: u32, event: &str, nth: usize) -> Value {
+    let name = if model == 0 { "shard.sock".to_owned() } else { format!("shard-m{model}.sock") };
+    let of = |entry: &Value| entry["socket"].as_str().is_some_and(|socket| socket.ends_with(&name));
+    wait_for(&format!("{event} {nth} of model {model}; stderr: {}", bench.stderr()), || {
+        bench.events("shard", event).into_iter().filter(of).nth(nth - 1)
+    })
+}
+
+#[test]
+fn shards_start_and_stop_as_the_router_asks() {
+    let mut server = Bench::new().ready(&["first", "other"]);
+    let bench = &server.bench;
+    let first = pid(&of_model(bench, 0, "listen", 1));
+    let start = bench.nth("router", "start", 1);
+    assert_eq!(start["settings"]["model_bytes"], 1000);
+    assert_eq!(start["settings"]["residency"]["models_memory"], 5000 / 100 * 90);
+    assert_eq!(bench.events("shard", "start").len(), 1, "the second model is not loaded");
+
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    let second = of_model(bench, 1, "listen", 1);
+    assert_eq!(of_model(bench, 1, "start", 1)["settings"]["served_model_name"], "fake/other");
+    // A model that is in memory goes on.
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    bench.report_of_models(json!({"unload": {"model": 0}}));
+    wait_until_gone(first);
+    assert_eq!(bench.nth("router", "unloaded", 1)["model"], 0);
+    assert!(is_alive(pid(&second)));
+    bench.report_of_models(json!({"load": {"model": 0}}));
+    of_model(bench, 0, "listen", 2);
+    server.stop();
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_reported_and_the_others_serve_on() {
+    let mut server = Bench::new().with("FAKE_SHARD", "refuse-other").ready(&["first", "other"]);
+    let bench = &server.bench;
+    let first = pid(&of_model(bench, 0, "listen", 1));
+    for nth in 1..3 {
+        bench.report_of_models(json!({"load": {"model": 1}}));
+        let failed = bench.nth("router", "failed", nth);
+        assert_eq!(
+            (failed["model"].as_u64(), failed["why"].as_str()),
+            (Some(1), Some("tensor `x` is damaged"))
+        );
+    }
+    assert!(is_alive(first));
+    server.stop();
+}
+
+#[test]
+fn a_shard_that_crashes_is_restarted_until_its_model_is_given_up_alone() {
+    let mut server = Bench::new().ready(&["first", "other"]);
+    let bench = &server.bench;
+    let first = pid(&of_model(bench, 0, "listen", 1));
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    for nth in 1..7 {
+        let shard = pid(&of_model(bench, 1, "listen", nth));
+        // A shard that was not ready yet would be given up at once.
+        wait_for("the router to report it", || {
+            let ready = bench.events("router", "ready");
+            let of = |entry: &&Value| entry["socket"].as_str().is_some_and(|path| path.contains("-m1"));
+            (ready.iter().filter(of).count() >= nth).then_some(())
+        });
+        kill(shard, Signal::KILL);
+    }
+    let failed = bench.nth("router", "failed", 1);
+    assert_eq!(failed["model"], 1);
+    assert!(failed["why"].as_str().unwrap().contains("crashed 6 times within 60 s"), "{failed}");
+    assert!(is_alive(first));
+    // The router may ask for it again.
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    of_model(bench, 1, "listen", 7);
+    server.stop();
+}
+
+#[test]
+fn a_shard_that_does_not_stop_is_killed() {
+    let pace = trunkline_launcher::pace::Pace {
+        shard_timeout: std::time::Duration::from_millis(50),
+        ..trunkline_launcher::pace::Pace::default()
+    };
+    let server = Bench::new().with("FAKE_SHARD", "stubborn").supervise(&["--idle-unload", "1h"], pace);
+    server.wait_ready();
+    let shard = pid(&of_model(&server.bench, 0, "listen", 1));
+    server.bench.report_of_models(json!({"unload": {"model": 0}}));
+    wait_until_gone(shard);
+    assert_eq!(server.bench.nth("router", "unloaded", 1)["model"], 0);
+    server.signal(Signal::TERM);
+    server.wait().1.unwrap();
+}
+
+#[test]
+fn a_router_that_was_restarted_is_told_what_is_in_memory() {
+    let mut server = Bench::new().ready(&["first", "other"]);
+    let bench = &server.bench;
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    of_model(bench, 1, "listen", 1);
+    bench.end_router(3);
+    bench.nth("router", "listen", 2);
+    let runs = [1, 2].map(|nth| bench.nth("router", "runs", nth)["model"].as_u64());
+    assert_eq!(runs, [Some(0), Some(1)]);
+    assert_eq!(bench.events("shard", "start").len(), 2, "both go on");
+    server.stop();
+}
+
+#[test]
+fn what_several_models_cannot_have_is_one_line() {
+    for (args, line) in [
+        (
+            &["first", "second"] as &[&str],
+            "two models are called `fake/model`; hint: give one of them another",
+        ),
+        (&["first", "other", "--served-model-name", "x"], "two models are called `x`"),
+    ] {
+        let (code, _, stderr) = Bench::new().run(&[&["serve", "--port", "0"], args].concat());
+        assert_eq!(code, 2, "{stderr}");
+        assert_one_error(&stderr, line);
+    }
+    let mut server = Bench::new().ready(&["first", "other"]);
+    let output = server.bench.command(&["reload"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(server.bench.stderr().contains("cannot be reloaded; hint: restart the server"));
+    server.stop();
+}
+
+#[test]
+fn the_models_of_a_server_are_listed_and_managed() {
+    let mut server = Bench::new().ready(&["first", "other"]);
+    let run = |args: &[&str]| {
+        let output = server.bench.command(&[&["models"], args].concat()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, table) = run(&[]);
+    assert_eq!(code, Some(0), "{table}{}", server.bench.stderr());
+    let lines: Vec<Vec<&str>> = table
+        .lines()
+        .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).map(str::trim).collect())
+        .collect();
+    assert_eq!(lines[0], ["NAME", "STATE", "MEMORY"]);
+    assert_eq!(lines[1], ["fake/model", "loaded, pinned", "1.0 GiB"]);
+    assert_eq!(lines[2], ["fake/other", "failed: no such file", "-"]);
+    assert_eq!(run(&["unload", "fake/model"]), (Some(0), "fake/model is unloaded\n".to_owned()));
+    let asked = server.bench.nth("router", "request", 1);
+    assert_eq!(asked["path"], "/v1/models/fake/model/unload");
+    server.stop();
+}

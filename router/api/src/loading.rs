@@ -1,0 +1,91 @@
+//! The stream of a request that waits for its model: comments tell its progress until the answer begins, so that
+//! neither the client nor a proxy takes the connection for a dead one.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::{FutureExt, ready};
+use hyper::body::Frame;
+use tokio::time::{Interval, interval};
+
+use super::app::App;
+use super::respond::ErrorForm;
+use super::stream::event_stream;
+use trunkline_base::error::ApiError;
+use trunkline_generation::models::{Gate, ModelId};
+use trunkline_http::Events;
+
+/// The time between two comments.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Returns a stream of comments that the events of `answer` follow, or its error as an event.
+pub(crate) fn stream<E: ErrorForm>(
+    app: &Arc<App>,
+    gate: Arc<Gate>,
+    model: ModelId,
+    answer: impl Future<Output = Result<Response, ApiError>> + Send + 'static,
+) -> Response {
+    let (name, metrics) = (app.models.name(model).to_owned(), app.metrics.clone());
+    let answer = async move {
+        answer.await.map_or_else(
+            |error| {
+                metrics.observe_failure(error.class(), error.code());
+                let mut events = Events::default();
+                match E::EVENT {
+                    Some(name) => events.named(name, &E::from_error(&error)),
+                    None => events.json(&E::from_error(&error)),
+                }
+                Body::from(events.take())
+            },
+            Response::into_body,
+        )
+    };
+    let body = LoadingBody { answer: answer.boxed(), begun: None, gate, model, name, ticks: interval(TICK) };
+    event_stream(Body::new(body))
+}
+
+struct LoadingBody {
+    answer: BoxFuture<'static, Body>,
+    /// The body of the answer once there is one.
+    begun: Option<Body>,
+    gate: Arc<Gate>,
+    model: ModelId,
+    name: String,
+    ticks: Interval,
+}
+
+impl hyper::body::Body for LoadingBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let body = self.get_mut();
+        if body.begun.is_none()
+            && let Poll::Ready(begun) = body.answer.poll_unpin(cx)
+        {
+            body.begun = Some(begun);
+        }
+        if let Some(begun) = &mut body.begun {
+            return Pin::new(begun).poll_frame(cx);
+        }
+        ready!(body.ticks.poll_tick(cx));
+        let shown = body.gate.shown(body.model);
+        let detail = shown.detail.map(|detail| format!(", {detail}")).unwrap_or_default();
+        // A comment ends at the end of its line.
+        let line = format!("model {} is {}{detail}", body.name, shown.word).replace(['\r', '\n'], " ");
+        Poll::Ready(Some(Ok(Frame::data(format!(": {line}\n\n").into()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.begun.as_ref().is_some_and(hyper::body::Body::is_end_stream)
+    }
+}

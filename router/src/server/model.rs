@@ -1,0 +1,199 @@
+//! Starts what serves one model: its scheduler, and a link and a health poll for each of its shards.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt;
+use futures::future::join_all;
+use tokio::sync::{mpsc, watch};
+use trunkline_object::Remote;
+use trunkline_scheduler::{LaneId, SchedulerConfig, Speculation};
+use trunkline_settings::Speculate;
+
+use trunkline_base::limits::ServerLimits;
+use trunkline_base::metrics::ModelMetrics;
+use trunkline_base::shutdown::Phase;
+use trunkline_base::tenants::permits::TenantPermits;
+use trunkline_base::trace::TelemetrySlot;
+use trunkline_engine::driver::Driver;
+use trunkline_engine::object::{MAX_OFFERED_BLOCKS, ObjectTier};
+use trunkline_engine::shard::{HangWatch, Health, LinkEnd, ShardStatus, run_link, watch_health};
+use trunkline_engine::step_thread::StepThread;
+use trunkline_generation::adapters::Adapters;
+use trunkline_generation::admission::Admission;
+use trunkline_generation::grammars::Grammars;
+use trunkline_generation::model::Model;
+use trunkline_generation::models::{Entry, Event, Gate, ModelId};
+use trunkline_generation::served::ServedModel;
+use trunkline_http::serve::AbortOnDrop;
+
+/// What a model needs to be served.
+pub struct ModelParts {
+    pub model: Model,
+    pub limits: ServerLimits,
+    /// The sockets of its shards, by lane.
+    pub shard_sockets: Vec<PathBuf>,
+    /// The object tier below the stores of its shards.
+    pub remote: Option<Remote>,
+}
+
+/// A model that is opened when it is first asked for.
+pub struct LaterModel {
+    pub name: String,
+    pub aliases: Vec<String>,
+    /// Reads the model's tokenizer and templates, which takes a while. The error is a line for operators.
+    pub load: Box<dyn Fn() -> Result<ModelParts, String> + Send + Sync>,
+}
+
+/// A model that has just been opened.
+pub struct Opened {
+    pub served: Arc<ServedModel>,
+    pub shard_sockets: Vec<PathBuf>,
+}
+
+/// Starts models, and owns what they run.
+pub struct Runner {
+    pub admission: Arc<Admission>,
+    pub phase: watch::Receiver<Phase>,
+    pub telemetry: TelemetrySlot,
+    pub working: Arc<TenantPermits>,
+    /// Decides which models are in memory, where there are several.
+    pub gate: Option<Arc<Gate>>,
+    /// Receives each model that is opened.
+    pub opened: mpsc::UnboundedSender<Opened>,
+    /// Receives a message when the step loop of a model has ended, which is a defect.
+    pub ended: mpsc::Sender<()>,
+    /// What runs until the server ends.
+    pub tasks: Mutex<Vec<AbortOnDrop>>,
+}
+
+impl Runner {
+    /// Starts what serves a model. It must be called inside a tokio runtime, and fails if the thread of the step loop
+    /// cannot be started.
+    pub fn start(&self, id: ModelId, parts: ModelParts) -> io::Result<Arc<ServedModel>> {
+        let ModelParts { model, limits, shard_sockets, remote } = parts;
+        let metrics = Arc::new(ModelMetrics::default());
+        let (driver, ends) = Driver::new(
+            self.config(&limits, shard_sockets.len(), remote.is_some()),
+            self.admission.limits.max_concurrent_requests,
+            self.phase.clone(),
+            metrics.clone(),
+            self.telemetry.clone(),
+        );
+        let (health_in, health) = watch::channel(vec![Health::default(); shard_sockets.len()]);
+        let hangs = HangWatch::new(&limits);
+        let objects =
+            remote.map(|remote| Arc::new(ObjectTier::new(remote, ends.handle.clone(), shard_sockets.len())));
+        let upload = objects.clone().map(|objects| AbortOnDrop::spawn(objects.upload(ends.stats.clone())));
+        let mut registry = metrics.registry();
+        ends.register(&mut registry, objects.as_ref().map(|objects| objects.counts()));
+        let patience = limits.shard_restart_timeout;
+        let adapters =
+            Arc::new(Adapters::new(&limits.adapters, shard_sockets.clone(), ends.shards.clone(), patience));
+        let (model, limits) = (Arc::new(model), Arc::new(limits));
+        let served = Arc::new(ServedModel {
+            grammars: Arc::new(Grammars::new(model.clone(), limits.grammar(), metrics)),
+            model,
+            adapters: adapters.clone(),
+            driver: ends.handle,
+            shards: ends.shards.clone(),
+            health: health.clone(),
+            stats: ends.stats,
+            lanes: ends.lanes.clone(),
+            objects: objects.clone(),
+            limits,
+            phase: self.phase.clone(),
+            working: self.working.clone(),
+            kv_events: ends.kv_events.shared(),
+            usage: ends.usage,
+            registry,
+        });
+        let lanes = || (0..).map(LaneId).zip(shard_sockets.iter().cloned());
+        let links: Vec<_> = lanes()
+            .map(|(lane, socket)| {
+                let (events, shards) = (ends.links.clone(), ends.shards.clone());
+                let (health, lanes) = (health.clone(), ends.lanes.clone());
+                let end = LinkEnd { lane, events, shards, health, lanes };
+                let gate = objects.as_ref().map(|objects| objects.store_gate(lane));
+                run_link(socket, end, gate)
+            })
+            .collect();
+        drop(ends.links);
+        let mut steps = StepThread::start(driver.run(), join_all(links).map(drop))?;
+        tokio::spawn(ends.kv_events.run());
+        tokio::spawn(adapters.open_registered());
+        let health_in = Arc::new(health_in);
+        let polls = lanes().map(|(lane, socket)| {
+            let (shards, stats) = (ends.shards.clone(), ends.lanes.clone());
+            watch_health(lane, socket, hangs.clone(), shards, stats, health_in.clone())
+        });
+        let polls = AbortOnDrop::spawn(join_all(polls.collect::<Vec<_>>()).map(drop));
+        let ended = self.ended.clone();
+        let steps = AbortOnDrop::spawn(async move {
+            steps.ended().await;
+            // This fails while the server stops.
+            let _ = ended.send(()).await;
+        });
+        let gate = self.gate.clone();
+        let loaded = gate.map(|gate| AbortOnDrop::spawn(report_loaded(gate, id, served.clone())));
+        let tasks = [Some(polls), Some(steps), upload, loaded];
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().flatten());
+        // Nobody listens in tests.
+        let _ = self.opened.send(Opened { served: served.clone(), shard_sockets });
+        Ok(served)
+    }
+
+    fn config(&self, limits: &ServerLimits, num_lanes: usize, has_objects: bool) -> SchedulerConfig {
+        let access = &self.admission.access;
+        SchedulerConfig {
+            num_lanes: num_lanes as u32,
+            num_prefill_lanes: limits.prefill_replicas,
+            max_queued_requests: u32::try_from(limits.max_queued()).unwrap_or(u32::MAX),
+            eviction: limits.eviction_policy,
+            max_offered_blocks: if has_objects { MAX_OFFERED_BLOCKS } else { 0 },
+            shares: access.shares(),
+            weights: access.weights(),
+            max_pinned_percent: limits.max_pinned_percent,
+            target_step_us: limits.target_itl_ms * 1_000,
+            target_ttft_ms: limits.target_ttft_ms,
+            speculation: match limits.speculate {
+                Speculate::Off => Speculation::Off,
+                Speculate::Auto => Speculation::Auto,
+                Speculate::Always(most) => Speculation::Always(most),
+            },
+            shard_patience_ms: u64::try_from(limits.shard_restart_timeout.as_millis()).unwrap_or(u64::MAX),
+            ..SchedulerConfig::default()
+        }
+    }
+
+    /// Returns the entry of a model that is opened when it is first asked for.
+    pub fn later(self: &Arc<Self>, id: ModelId, later: LaterModel) -> Entry {
+        let (runner, load, aliases) = (self.clone(), Arc::new(later.load), later.aliases.clone());
+        let open = move || {
+            let (runner, load, aliases) = (runner.clone(), load.clone(), aliases.clone());
+            async move {
+                let loaded = tokio::task::spawn_blocking(move || load()).await;
+                let mut parts = loaded.map_err(|error| error.to_string())??;
+                parts.model.aliases = aliases;
+                runner.start(id, parts).map_err(|error| format!("cannot start its step loop: {error}"))
+            }
+            .boxed()
+        };
+        Entry::new(later.name, later.aliases, Box::new(open))
+    }
+}
+
+/// Tells the gate each time that the shards of a model begin to compute.
+async fn report_loaded(gate: Arc<Gate>, model: ModelId, served: Arc<ServedModel>) {
+    let mut shards = served.shards.clone();
+    let is_ready = |status: &ShardStatus| matches!(status, ShardStatus::Ready(_));
+    loop {
+        served.wait_ready().await;
+        gate.tell(Event::Loaded { model, bytes: None });
+        // An error means that the driver has ended.
+        if shards.wait_for(|shards| !shards.iter().any(is_ready)).await.is_err() {
+            return;
+        }
+    }
+}

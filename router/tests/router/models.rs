@@ -1,0 +1,360 @@
+//! Several models behind one router, loaded and unloaded by a launcher that the tests play.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use trunkline_base::limits::ServerLimits;
+use trunkline_base::tenants::Access;
+use trunkline_generation::model::{Choice, Model};
+use trunkline_generation::models::{
+    Action, Event, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
+};
+use trunkline_router::server::{LaterModel, ModelParts};
+
+use crate::mock::{MockShard, ShardPlan, write_model};
+use crate::support::{DEADLINE, Router, sse_data};
+
+const CHAT: &str = "/v1/chat/completions";
+const FIRST: ModelId = ModelId(0);
+const SECOND: ModelId = ModelId(1);
+
+/// A router of three models of which two fit into memory. Each answers with its number.
+struct Several {
+    router: Router,
+    gate: Arc<Gate>,
+    launcher: Launcher,
+    sockets: [PathBuf; 3],
+}
+
+/// Starts and stops mock shards as the router asks for it.
+#[derive(Clone, Default)]
+struct Launcher {
+    shards: Arc<Mutex<BTreeMap<u32, MockShard>>>,
+    /// What the router has asked for.
+    asked: Arc<Mutex<Vec<String>>>,
+    /// Loads that end only when a test says so.
+    held: Arc<Mutex<Vec<u32>>>,
+}
+
+impl Several {
+    async fn start() -> Self {
+        Self::start_with(Access::open()).await
+    }
+
+    async fn start_with(access: Access) -> Self {
+        let mut residency = Residency::new(Settings {
+            limit_bytes: 20,
+            min_stay_ms: 50,
+            min_idle_ms: 1,
+            backoff_ms: 60_000,
+            max_backoff_ms: 60_000,
+        });
+        for number in 0..3 {
+            let settings =
+                ModelSettings { bytes: 10, is_pinned: false, priority: 0, keep_alive: KeepAlive::Forever };
+            residency.handle(Event::Added { model: ModelId(number), settings }, 0);
+        }
+        let (gate, mut actions) = Gate::new(residency);
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        write_model(folder.path());
+        let socket = |number: u32| folder.path().join(format!("model{number}.sock"));
+        let later = |number: u32, name: &'static str| {
+            let (folder, socket) = (folder.clone(), socket(number));
+            let load = move || {
+                let model = Model::load_with(folder.path(), name.into(), None, Choice::Auto, Choice::Auto);
+                let (model, limits) = (model.map_err(|error| error.to_string())?, ServerLimits::default());
+                Ok(ModelParts { model, limits, shard_sockets: vec![socket.clone()], remote: None })
+            };
+            LaterModel { name: name.into(), aliases: vec![format!("{name}-alias")], load: Box::new(load) }
+        };
+        let others = vec![later(1, "test/second"), later(2, "test/third")];
+        let router = Router::start_several(access, gate.clone(), others).await;
+        let sockets = [router.socket.clone(), socket(1), socket(2)];
+        let launcher = Launcher::default();
+        let (own, own_gate, own_sockets) = (launcher.clone(), gate.clone(), sockets.clone());
+        let models = router.app.models.clone();
+        tokio::spawn(async move {
+            while let Some(action) = actions.recv().await {
+                if let Action::Load(model) = action {
+                    let models = models.clone();
+                    tokio::spawn(async move { models.served(model).await.map(drop) });
+                }
+                own.obey(action, &own_gate, &own_sockets);
+            }
+        });
+        Self { router, gate, launcher, sockets }
+    }
+
+    async fn chat(&self, model: Option<&str>) -> Value {
+        self.router.post(CHAT, &chat(model)).await.ok()
+    }
+
+    /// Waits until the state of a model has this word.
+    async fn wait(&self, model: ModelId, word: &str) {
+        let mut changes = self.gate.changes();
+        let look = async {
+            while self.gate.shown(model).word != word {
+                changes.changed().await.unwrap();
+            }
+        };
+        let done = tokio::time::timeout(DEADLINE, look).await;
+        assert!(done.is_ok(), "{:?} is not {word}", self.gate.shown(model));
+    }
+}
+
+impl Launcher {
+    fn obey(&self, action: Action, gate: &Gate, sockets: &[PathBuf; 3]) {
+        let (line, model) = match action {
+            Action::Load(model) => (format!("load {}", model.0), model),
+            Action::Unload(model) => (format!("unload {}", model.0), model),
+        };
+        self.asked.lock().unwrap().push(line);
+        match action {
+            Action::Load(_) if self.held.lock().unwrap().contains(&model.0) => {}
+            Action::Load(_) => self.load(model, sockets),
+            Action::Unload(_) => {
+                self.shards.lock().unwrap().remove(&model.0);
+                gate.tell(Event::Unloaded { model });
+            }
+        }
+    }
+
+    fn load(&self, model: ModelId, sockets: &[PathBuf; 3]) {
+        let socket = &sockets[model.0 as usize];
+        // A killed shard leaves its socket behind.
+        let _ = std::fs::remove_file(socket);
+        let shard = MockShard::start(socket, ShardPlan::saying(&model.0.to_string()));
+        self.shards.lock().unwrap().insert(model.0, shard);
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn chat(model: Option<&str>) -> Value {
+    let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 8});
+    if let Some(model) = model {
+        body["model"] = model.into();
+    }
+    body
+}
+
+fn has(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+fn content(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn a_request_loads_the_model_that_it_names_and_the_least_recently_used_one_leaves() {
+    let several = Several::start().await;
+    for (name, text) in [
+        (None, "0"),
+        (Some("test/model"), "0"),
+        (Some("test/second"), "1"),
+        (Some("test/second:latest"), "1"),
+        (Some("test/second-alias"), "1"),
+        (None, "0"),
+        (Some("test/third"), "2"),
+        (Some("test/second"), "1"),
+    ] {
+        assert_eq!(content(&several.chat(name).await), text, "{name:?}");
+    }
+    let expected = ["load 0", "load 1", "unload 1", "load 2", "unload 0", "load 1"];
+    assert_eq!(several.launcher.asked(), expected);
+}
+
+#[tokio::test]
+async fn every_dialect_chooses_by_its_model() {
+    let several = Several::start().await;
+    let message = json!([{"role": "user", "content": "hi"}]);
+    let second = "test/second";
+    for (path, body, at) in [
+        ("/v1/completions", json!({"model": second, "prompt": "x", "max_tokens": 4}), "/choices/0/text"),
+        ("/v1/messages", json!({"model": second, "messages": message, "max_tokens": 4}), "/content/0/text"),
+        ("/v1/responses", json!({"model": second, "input": "x"}), "/output/0/content/0/text"),
+        ("/invocations", json!({"model": second, "messages": message}), "/choices/0/message/content"),
+    ] {
+        let answer = several.router.post(path, &body).await.ok();
+        assert_eq!(answer.pointer(at).and_then(Value::as_str), Some("1"), "{path}: {answer}");
+    }
+    // These need the tokenizer only, so nothing is loaded for them.
+    let third = "test/third";
+    for (path, body) in [
+        ("/tokenize", json!({"model": third, "prompt": "x"})),
+        ("/v1/messages/count_tokens", json!({"model": third, "messages": message})),
+    ] {
+        several.router.post(path, &body).await.ok();
+    }
+    assert!(!several.launcher.asked().contains(&"load 2".to_owned()));
+}
+
+#[tokio::test]
+async fn a_stream_tells_the_progress_of_the_load_before_its_answer() {
+    let several = Several::start().await;
+    several.chat(None).await;
+    several.launcher.held.lock().unwrap().push(SECOND.0);
+    let mut body = chat(Some("test/second"));
+    body["stream"] = true.into();
+    let mut stream = several.router.begin(CHAT, &body).await;
+    assert!(stream.read_until(|bytes| has(bytes, "model test/second is loading")).await);
+    several.gate.tell(Event::Failed { model: SECOND, why: "no such file".into() });
+    let text = stream.answer().await.text();
+    let events = sse_data(&text);
+    assert!(events[0]["error"]["message"].as_str().unwrap().contains("no such file"), "{text}");
+    several.gate.tell(Event::LoadAsked { model: SECOND });
+    let mut stream = several.router.begin(CHAT, &body).await;
+    assert!(stream.read_until(|bytes| has(bytes, "model test/second is loading")).await);
+    several.launcher.load(SECOND, &several.sockets);
+    let text = stream.answer().await.text();
+    assert!(text.contains("\"content\":\"1\"") && text.ends_with("data: [DONE]\n\n"), "{text}");
+}
+
+#[tokio::test]
+async fn models_are_listed_with_their_states_and_an_unknown_one_is_named_with_those_that_exist() {
+    let several = Several::start().await;
+    several.chat(Some("test/second")).await;
+    let list = several.router.get("/v1/models").await.ok();
+    let shown =
+        |index: usize| (list["data"][index]["id"].clone(), list["data"][index]["status"]["value"].clone());
+    assert_eq!(
+        [shown(0), shown(1), shown(2)],
+        [
+            ("test/model".into(), "unloaded".into()),
+            ("test/second".into(), "loaded".into()),
+            ("test/third".into(), "unloaded".into()),
+        ]
+    );
+    assert_eq!(list["data"][1]["status"]["memory_bytes"], 10);
+    assert!(list["data"][1]["max_model_len"].is_u64() && list["data"][2]["max_model_len"].is_null());
+    assert_eq!(several.router.get("/v1/models/test/second").await.ok(), list["data"][1]);
+    let missing = several.router.post(CHAT, &chat(Some("test/fourth"))).await;
+    let message = missing.fails(404, "model_not_found");
+    assert!(
+        ["test/model", "test/second", "test/third"].iter().all(|name| message.contains(name)),
+        "{message}"
+    );
+    several.router.get("/v1/models/test/fourth").await.fails(404, "model_not_found");
+    // What is no valid body names no model. The route says what is wrong, as on a server of one model.
+    several.router.post_bytes(CHAT, b"{\"model\": 3").await.fails(400, "invalid_json");
+    let body = json!({"model": 3, "messages": []});
+    several.router.post(CHAT, &body).await.fails(400, "invalid_type");
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_loaded_hurts_no_other_and_is_not_tried_at_once() {
+    let several = Several::start().await;
+    several.launcher.held.lock().unwrap().push(SECOND.0);
+    let body = chat(Some("test/second")).to_string();
+    let mut failing = several.router.connect().await;
+    failing.send("POST", CHAT, body.as_bytes()).await;
+    several.wait(SECOND, "loading").await;
+    several.gate.tell(Event::Failed { model: SECOND, why: "no such file".into() });
+    let answer = failing.answer().await;
+    assert!(answer.fails(503, "model_failed").contains("no such file"));
+    assert!(answer.header("retry-after").is_some());
+    several.router.post(CHAT, &chat(Some("test/second"))).await.fails(503, "model_failed");
+    assert_eq!(content(&several.chat(Some("test/third")).await), "2");
+    assert_eq!(several.launcher.asked(), ["load 1", "load 2"]);
+    let list = several.router.get("/v1/models").await.ok();
+    assert_eq!(list["data"][1]["status"]["value"], "failed");
+    assert_eq!(list["data"][1]["status"]["detail"], "no such file");
+}
+
+#[tokio::test]
+async fn a_key_sees_and_uses_only_its_models() {
+    let keys = "[tenants.a]\nkeys = [\"key-of-tenant-a-0123456789\"]\nmodels = [\"test/second\"]\n\
+                [tenants.b]\nkeys = [\"key-of-tenant-b-0123456789\"]\nadmin = true\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), keys).unwrap();
+    let several = Several::start_with(Access::new(Some(file.path().to_owned()), None).unwrap()).await;
+    let (a, b) = ("key-of-tenant-a-0123456789", "key-of-tenant-b-0123456789");
+    let list = several.router.ask(a, "GET", "/v1/models", &Value::Null).await.ok();
+    assert_eq!(list["data"].as_array().unwrap().len(), 1, "{list}");
+    // Its first model is the one that it may use.
+    assert_eq!(content(&several.router.ask(a, "POST", CHAT, &chat(None)).await.ok()), "1");
+    let refused = several.router.ask(a, "POST", CHAT, &chat(Some("test/third"))).await;
+    let message = refused.fails(404, "model_not_found");
+    assert!(message.contains("test/second") && !message.contains("test/model"), "{message}");
+    several.router.ask(a, "POST", "/v1/models/test/third/load", &Value::Null).await.fails(403, "admins_only");
+    several.router.ask(b, "POST", "/v1/models/test/third/load", &Value::Null).await.ok();
+    assert_eq!(several.launcher.asked(), ["load 1", "load 2"]);
+}
+
+#[tokio::test]
+async fn an_administrator_loads_pins_and_unloads_models() {
+    let several = Several::start().await;
+    let manage = async |model: &str, action: &str| {
+        several.router.post(&format!("/v1/models/{model}/{action}"), &Value::Null).await
+    };
+    assert_eq!(manage("test/third", "load").await.ok()["status"]["value"], "loaded");
+    assert_eq!(manage("test/third", "pin").await.ok()["status"]["pinned"], true);
+    manage("test/third", "unload").await.fails(409, "model_pinned");
+    // The pinned model stays, although others were used since.
+    for name in [None, Some("test/second")] {
+        several.chat(name).await;
+    }
+    assert_eq!(several.launcher.asked(), ["load 2", "load 0", "unload 0", "load 1"]);
+    manage("test/third", "unpin").await.ok();
+    assert_eq!(manage("test/third", "unload").await.ok()["status"]["value"], "unloaded");
+    manage("test/third", "burn").await.fails(404, "route_not_found");
+    manage("test/fourth", "load").await.fails(404, "model_not_found");
+    let one = Router::default().await;
+    one.post("/v1/models/test/model/load", &Value::Null).await.fails(400, "not_on_demand");
+}
+
+#[tokio::test]
+async fn an_unload_waits_for_open_streams_and_new_requests_wait_for_the_next_load() {
+    let several = Several::start().await;
+    several.chat(None).await;
+    let using = several.gate.enter(FIRST, "test/model").await.unwrap();
+    let mut unload = several.router.connect().await;
+    unload.send("POST", "/v1/models/test/model/unload", b"").await;
+    several.wait(FIRST, "unloading").await;
+    let mut next = several.router.begin(CHAT, &chat(None)).await;
+    several.router.wait("the request", |app| app.admission.open.available_permits() < 128).await;
+    assert_eq!(several.launcher.asked(), ["load 0"]);
+    drop(using);
+    assert_eq!(content(&next.answer().await.ok()), "0");
+    unload.answer().await.ok();
+    assert_eq!(several.launcher.asked(), ["load 0", "unload 0", "load 0"]);
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_any_more_loads_nothing() {
+    let several = Several::start().await;
+    several.launcher.held.lock().unwrap().push(SECOND.0);
+    let waiting = several.router.begin(CHAT, &chat(Some("test/second"))).await;
+    several.wait(SECOND, "loading").await;
+    let third = several.router.begin(CHAT, &chat(Some("test/third"))).await;
+    several.wait(ModelId(2), "queued").await;
+    drop(third);
+    several.wait(ModelId(2), "unloaded").await;
+    drop(waiting);
+    several.router.wait_places().await;
+    several.launcher.load(SECOND, &several.sockets);
+    several.wait(SECOND, "loaded").await;
+    assert_eq!(several.launcher.asked(), ["load 1"]);
+}
+
+#[tokio::test]
+async fn the_metrics_of_each_model_have_its_name() {
+    let several = Several::start().await;
+    several.chat(Some("test/second")).await;
+    let text = several.router.get("/metrics").await.text();
+    let line = |model: &str| {
+        let wanted = format!("trunkline_sequences_ended_total{{model=\"{model}\",reason=\"end_token\"}} 1");
+        text.lines().any(|line| line == wanted)
+    };
+    assert!(line("test/second") && !line("test/model"), "{text}");
+    let descriptions: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    let different: std::collections::BTreeSet<&str> = descriptions.iter().copied().collect();
+    assert_eq!(descriptions.len(), different.len(), "each metric is described once");
+    let one = Router::default().await.get("/metrics").await.text();
+    assert!(!one.contains("model="), "{one}");
+}
