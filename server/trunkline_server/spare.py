@@ -7,21 +7,18 @@ with the arguments of `serve`. From then on it is that shard.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
-
-import grpc
 
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.lifeline import EXIT_CODE_LIFELINE_CUT
 
-# What a shard on the cpu backend imports for any model. Only some models need numpy.
+# What a shard on the cpu backend imports for any model. Few models need numpy, which would double a spare's cost.
 _MODULES = (
-    "numpy",
     "trunkline_server.adapters.base",
     "trunkline_server.backends.cpu.build",
     "trunkline_server.backends.registry",
@@ -45,7 +42,7 @@ def wait_for_arguments(file_descriptor: int) -> list[str]:
     """Returns the arguments of `serve`. Ends the process if the lifeline is cut before. Raises InvalidArgument."""
     # As in a shard with a lifeline, the launcher forwards an interrupt as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _import_all()
+    import_all()
     line = b""
     while not line.endswith(b"\n"):
         if not (read := os.read(file_descriptor, _READ_BYTES)):
@@ -62,10 +59,13 @@ def wait_for_arguments(file_descriptor: int) -> list[str]:
     return arguments
 
 
-def _import_all() -> None:
+def import_all() -> None:
+    """Imports what a shard needs. Starts no thread: a shard takes its part of the cores first (`cores.py`)."""
     for name in _MODULES:
         importlib.import_module(name)
-    # gRPC imports its server and starts its threads when the first one is made.
-    grpc.server(ThreadPoolExecutor(1), handlers=[grpc.method_handlers_generic_handler("", {})])
+    # gRPC imports these when it makes its first handler and its first server, which would start threads.
+    for name in ("grpc._utilities", "grpc._server"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     # Nothing so far is garbage.
     gc.freeze()

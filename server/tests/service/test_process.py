@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -163,6 +164,13 @@ def test_a_spare_has_imported_all_that_a_shard_needs(
     imported = [line.split("|")[-1].strip() for line in process.log if line.startswith("import time:")]
     assert "trunkline_server._proto.shard_pb2" in imported
     assert [line for line in process.log[begin:] if line.startswith("import time:")] == []
+
+
+def test_a_spare_has_no_threads_that_would_keep_all_cores() -> None:
+    program = "import os; from trunkline_server import spare; spare.import_all(); print(os.listdir('/proc/self/task'))"
+    environment = {**os.environ, "PYTHONPATH": str(SERVER)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert len(ast.literal_eval(done.stdout)) == 1
 
 
 def test_a_spare_ends_with_its_lifeline(start: Start) -> None:
