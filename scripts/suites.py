@@ -47,7 +47,7 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/"),
-        *(f"router/{part}/" for part in ("src", "tests", "benches", "scheduler", "kv", "otlp", "zmq")),
+        *(f"router/{part}/" for part in ("src", "tests", "benches", "residency", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),
@@ -57,12 +57,12 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
-        *(f"router/{crate}/tests/" for crate in ("scheduler", "kv", "text", "reply")),
+        *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "reply")),
         *("fuzz/", "deploy/", "integration-tests/clients/"),
     ),
     "test-clients": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
-        *(f"router/{crate}/tests/" for crate in ("scheduler", "kv", "text", "grammar", "reply")),
+        *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
         *("fuzz/", "benchmark/", "docs/", "deploy/", "integration-tests/snapshots/", "integration-tests/test_"),
     ),
 }

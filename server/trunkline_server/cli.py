@@ -1,4 +1,4 @@
-"""Command line of a shard: `serve`, `resolve`, `quantize` and others, described in docs/parts/launcher.md.
+"""Command line of a shard: `serve`, `spare`, `resolve`, `quantize` and others, described in docs/parts/launcher.md.
 
 A user's mistake prints one line `error: ...` on stderr and exits with code 2. Each command imports only the modules
 that it needs, which keeps its start short.
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _quantize(options)
         if options.command == "watermark":
             return _watermark(options)
+        if options.command == "spare":
+            return _spare()
         return _serve(options)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)  # noqa: T201
@@ -59,6 +61,12 @@ def _serve(options: argparse.Namespace) -> int:
     log_format = logging.log_format or logs.FORMATS[0]
     logs.configure(logging.log_level, log_format=log_format, lane=options.lane).report_periods()
     return serve(settings, options)
+
+
+def _spare() -> int:
+    from trunkline_server import lifeline, spare
+
+    return _serve(_parser().parse_args(["serve", *spare.wait_for_arguments(lifeline.STANDARD_INPUT)]))
 
 
 def _resolve(options: argparse.Namespace) -> int:
@@ -128,6 +136,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
+    commands.add_parser(
+        "spare",
+        help="import what a shard needs, then read a JSON array with the arguments of `serve` from standard input",
+        allow_abbrev=False,
+    )
     _add_resolve(commands)
     _add_library(commands)
     _add_quantize(commands)

@@ -30,7 +30,9 @@ _MAX_QUOTED = 80
 
 def quoted(text: str) -> str:
     """Formats untrusted text for a message: in backticks, on one line, cut to 80 characters."""
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: _MAX_QUOTED + 1])
+    shown = text[: _MAX_QUOTED + 1]
+    if not shown.isprintable():
+        shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in shown)
     return f"`{shown}`" if len(shown) <= _MAX_QUOTED else f"`{shown[:_MAX_QUOTED]}...`"
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 # Exit code of a child whose launcher is gone. No process is left to read it.
 EXIT_CODE_LIFELINE_CUT = 1
+STANDARD_INPUT = 0
 _READ_BYTES = 4096
 
 

@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 EXIT_CODE_BUG = 70
 # Time for an open stream to send its last result after SIGTERM and the end of the running step.
 STOP_GRACE_S = 2.0
-STANDARD_INPUT = 0
 
 
 def serve(settings: Settings, options: argparse.Namespace) -> int:
@@ -45,7 +44,7 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     _take_cores(settings, options)
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
-        lifeline.watch(STANDARD_INPUT, Path(options.socket))
+        lifeline.watch(lifeline.STANDARD_INPUT, Path(options.socket))
     # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
     model, base, backend = _load(settings, options)

@@ -69,6 +69,29 @@ pub(super) fn quantize_rows<'py>(
     Ok(PyBytes::new(py, &blocks))
 }
 
+/// Skips strings, each a length in 8 bytes and its bytes. Returns the offset behind the last one and the number of
+/// skipped ones, which is smaller if the next one is longer than `limit` or not complete.
+#[pyfunction]
+pub(super) fn skip_strings(
+    data: &Bound<'_, PyAny>,
+    offset: usize,
+    count: usize,
+    limit: usize,
+) -> PyResult<(usize, usize)> {
+    let buffer = buffer_of(data)?;
+    let mut rest = bytes_of(&buffer).get(offset..).unwrap_or_default();
+    let mut num_skipped = 0;
+    while num_skipped < count
+        && let Some((len, after)) = rest.split_first_chunk()
+        && let Some(len) = usize::try_from(u64::from_le_bytes(*len)).ok().filter(|len| *len <= limit)
+        && let Some(after) = after.get(len..)
+    {
+        rest = after;
+        num_skipped += 1;
+    }
+    Ok((buffer.len_bytes() - rest.len(), num_skipped))
+}
+
 /// Returns the bytes of a packed matrix.
 #[pyfunction]
 pub(super) fn packed_bytes(format: &str, out_features: usize, in_features: usize) -> PyResult<usize> {

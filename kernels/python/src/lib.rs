@@ -26,7 +26,7 @@ use pyo3::types::PyBytes;
 use trunkline_contract::proto;
 
 use crate::adapter::{PyAdapter, hash_tensors};
-use crate::buffers::{packed_bytes, page_sums, quantize_rows, unpack_groups};
+use crate::buffers::{packed_bytes, page_sums, quantize_rows, skip_strings, unpack_groups};
 use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
@@ -271,6 +271,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(packed_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(unpack_groups, module)?)?;
     module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(skip_strings, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(read_settings, module)?)?;
     module.add_function(wrap_pyfunction!(hash_tensors, module)?)?;

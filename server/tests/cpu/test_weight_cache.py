@@ -19,7 +19,7 @@ from tests.weights.quantized_files import write_quantized
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.weight_cache import default_folder
 from trunkline_server.errors import UnsupportedFormat
-from trunkline_server.weights import safetensors_checkpoint
+from trunkline_server.weights import affine
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.tensor import Tensor
 
@@ -80,11 +80,11 @@ def test_a_start_from_the_cache_decodes_nothing(
         raise UnsupportedFormat(f"decoded {name}")
 
     with monkeypatch.context() as context:
-        context.setattr(safetensors_checkpoint, "decoded", broken)
+        context.setattr(affine, "decoded", broken)
         with pytest.raises(UnsupportedFormat, match=r"decoded model\.layers\.0\.self_attn\.q_proj\.weight"):
             start(quantized, folder)
     first = start(quantized, folder)
-    monkeypatch.setattr(safetensors_checkpoint, "decoded", broken)
+    monkeypatch.setattr(affine, "decoded", broken)
     second = start(quantized, folder)
     assert messages(caplog)[-1] == "weights mapped"
     assert same_bits(first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,7 +26,10 @@ TEXT_LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (DEBUG| INFO| WA
 
 
 class Process:
-    """Runs `python -m trunkline_server serve` with the fake backend in place of the real ones."""
+    """Runs `python -m trunkline_server serve` with the fake backend in place of the real ones.
+
+    is_spare: it runs `spare` instead, and `become_shard` hands over the arguments of `serve`.
+    """
 
     def __init__(
         self,
@@ -33,6 +37,7 @@ class Process:
         *flags: str,
         gate: bool = False,
         program: str = "tests.fakes.main",
+        is_spare: bool = False,
         **settings: object,
     ) -> None:
         self.socket_path = folder / "shard.sock"
@@ -41,8 +46,9 @@ class Process:
             os.mkfifo(self.gate)
         environment = {**os.environ, "PYTHONPATH": str(SERVER), "FAKE_GATE": str(self.gate) if gate else ""}
         path = write_settings(folder, folder / "model.gguf", **settings)
+        self._arguments = [f"--settings={path}", f"--socket={self.socket_path}", *flags]
         self.child = subprocess.Popen(
-            [sys.executable, "-m", program, "serve", f"--settings={path}", f"--socket={self.socket_path}", *flags],
+            [sys.executable, "-m", program, *(["spare"] if is_spare else ["serve", *self._arguments])],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -54,6 +60,14 @@ class Process:
         self._has_ended = False
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
+
+    def become_shard(self) -> None:
+        self.write(json.dumps(self._arguments))
+
+    def write(self, line: str) -> None:
+        assert self.child.stdin is not None
+        self.child.stdin.write(line + "\n")
+        self.child.stdin.flush()
 
     def wait_ready(self) -> None:
         self.wait_for_line("ready")
@@ -123,6 +137,63 @@ def test_end_of_the_lifeline_ends_the_process_at_once(start: Start) -> None:
         stream.send(first_plan())
         process.cut_lifeline()
         assert process.wait() == 1
+
+
+def test_a_spare_is_a_shard_from_the_line_on(start: Start) -> None:
+    process = start("--lifeline", is_spare=True)
+    process.become_shard()
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        assert client.open().step(first_plan()).step_id == 1
+    process.cut_lifeline()
+    assert process.wait() == 1
+
+
+def test_a_spare_has_imported_all_that_a_shard_needs(
+    start: Start, socket_folder: Path, embedded_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (socket_folder / "model.gguf").symlink_to(embedded_gguf)
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    own = {"max_batch_total_tokens": 1024, "weights_cache": {"folder": str(socket_folder)}, "log_level": "debug"}
+    process = start(program="trunkline_server", is_spare=True, **own)
+    process.become_shard()
+    process.wait_ready()
+    with Client(process.socket_path) as client:
+        assert client.open().step(first_plan()).step_id == 1
+    (begin,) = (number for number, line in enumerate(process.log) if "loading model" in line)
+    imported = [line.split("|")[-1].strip() for line in process.log if line.startswith("import time:")]
+    assert "trunkline_server._proto.shard_pb2" in imported
+    assert [line for line in process.log[begin:] if line.startswith("import time:")] == []
+
+
+def test_a_spare_has_no_threads_that_would_keep_all_cores() -> None:
+    program = "import os; from trunkline_server import spare; spare.import_all(); print(os.listdir('/proc/self/task'))"
+    environment = {**os.environ, "PYTHONPATH": str(SERVER)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert len(ast.literal_eval(done.stdout)) == 1
+
+
+def test_a_spare_ends_with_its_lifeline(start: Start) -> None:
+    process = start(is_spare=True)
+    process.cut_lifeline()
+    assert process.wait() == 1
+    assert process.log == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--settings=s", "is not JSON"),
+        ('{"settings": "s"}', "is not an array of strings"),
+        ('["--settings=/nowhere/s", "--socket=s"]', "cannot read the settings `/nowhere/s`"),
+    ],
+)
+def test_a_wrong_line_is_a_mistake(line: str, expected: str, start: Start) -> None:
+    process = start(is_spare=True)
+    process.write(line)
+    assert process.wait() == 2
+    assert process.log[0].startswith("error: ")
+    assert expected in process.log[0]
 
 
 def test_without_the_flag_the_end_of_standard_input_is_ignored(start: Start) -> None:

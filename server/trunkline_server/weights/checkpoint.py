@@ -9,11 +9,9 @@ from typing import Protocol
 from trunkline_server.errors import ModelNotFound, UnsupportedFormat
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.weights.fingerprint import PageSums
-from trunkline_server.weights.gguf_checkpoint import GgufCheckpoint
 from trunkline_server.weights.identity import SourceIdentity
 from trunkline_server.weights.quantization import Quantization
 from trunkline_server.weights.quantized_parts import Part
-from trunkline_server.weights.safetensors_checkpoint import SafetensorsCheckpoint
 from trunkline_server.weights.tensor import Tensor, Weight
 
 
@@ -76,10 +74,14 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path)
     if path.is_dir():
+        from trunkline_server.weights.safetensors_checkpoint import SafetensorsCheckpoint
+
         return SafetensorsCheckpoint(path)
     if not path.is_file():
         what = "is neither a file nor a folder" if path.exists() else "does not exist"
         raise ModelNotFound(f"`{path}` {what}", hint="give a `.gguf` file or a folder with `config.json`")
     if path.suffix == ".safetensors":
         raise UnsupportedFormat(f"`{path}` holds weights without a config", hint="give its folder, with `config.json`")
+    from trunkline_server.weights.gguf_checkpoint import GgufCheckpoint
+
     return GgufCheckpoint(path)

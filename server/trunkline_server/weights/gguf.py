@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trunkline_server import _kernels
 from trunkline_server.errors import DamagedFile, UnsupportedFormat, quoted
 from trunkline_server.weights.mapping import MappedFile
 from trunkline_server.weights.tensor import FORMATS, MAX_DIMENSIONS, Tensor, stored_bytes
@@ -270,20 +271,12 @@ class _Cursor:
         return array
 
     def _skip_strings(self, length: int, what: str) -> None:
-        """Skips strings in a tight loop, since a vocabulary can hold hundreds of thousands."""
         self.need(length * 8, what)
-        buffer, unpack, offset, last = self._buffer, _U64.unpack_from, self.offset, self._end - 8
-        for _ in range(length):
-            if offset > last:
-                raise self.damaged(f"{what} ends in the middle of its strings")
-            num_bytes: int = unpack(buffer, offset)[0]
-            if num_bytes > MAX_STRING_BYTES:
-                self.offset = offset
+        self.offset, num_skipped = _kernels.skip_strings(self._buffer, self.offset, length, MAX_STRING_BYTES)
+        if num_skipped < length:
+            if self._end - self.offset >= 8 and (num_bytes := self.u64(what)) > MAX_STRING_BYTES:
                 raise self.damaged(f"a string in {what} claims {num_bytes} bytes, but the limit is {MAX_STRING_BYTES}")
-            offset += 8 + num_bytes
-        if offset > self._end:
             raise self.damaged(f"{what} ends in the middle of its strings")
-        self.offset = offset
 
 
 def _read_counts(cursor: _Cursor) -> tuple[int, int]:

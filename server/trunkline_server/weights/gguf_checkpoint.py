@@ -9,15 +9,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from trunkline_server.errors import DamagedFile
 from trunkline_server.models.config import ModelConfig
 from trunkline_server.models.config_gguf import RopeFactors, config_from_gguf
 from trunkline_server.models.places import Place
 from trunkline_server.models.shapes import weight_shapes
 from trunkline_server.weights.completeness import check_complete, check_layers, resolve
-from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.gguf import GgufArray, GgufFile
 from trunkline_server.weights.gguf_splits import open_splits
@@ -90,6 +87,10 @@ class GgufCheckpoint:
 
     def _logarithm(self, tensor: Tensor) -> Tensor:
         """Returns the logarithm of the negated elements as F32. Raises DamagedFile."""
+        import numpy as np
+
+        from trunkline_server.weights.dequantize import dequantize
+
         values = -dequantize(tensor)
         if not ((values > 0) & np.isfinite(values)).all():
             raise DamagedFile(self.path, f"tensor `{tensor.name}` has elements that are not negative numbers")

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-
 from trunkline_server.errors import DamagedFile, quoted
 from trunkline_server.models.places import Place
 from trunkline_server.weights.quantized_parts import MXFP4_GROUP, Part
@@ -59,6 +57,8 @@ class Mxfp4Stack:
 
 def _rows(stack: Part, place: Place) -> Part:
     assert place.index is not None, "experts are stacked"
+    import numpy as np
+
     begin, end = place.rows[0] if place.rows else (0, stack.shape[1])
     values = np.frombuffer(stack.data, dtype=np.uint8).reshape(stack.shape)[place.index, begin : end : place.step]
     return Part(name=stack.name, dtype=stack.dtype, shape=values.shape, data=values)

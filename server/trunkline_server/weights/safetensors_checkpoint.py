@@ -8,14 +8,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from trunkline_server.errors import ModelNotFound, UnsupportedArchitecture, UnsupportedFormat, quoted
 from trunkline_server.models.config_json import config_from_json
 from trunkline_server.models.shapes import weight_shapes
-from trunkline_server.weights.affine import decoded, decoded_format
 from trunkline_server.weights.completeness import HEAD, check_complete, check_layers, resolve
-from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.fingerprint import PageSums, fingerprint_bytes
 from trunkline_server.weights.identity import SourceIdentity, identify
 from trunkline_server.weights.mapping import MappedFile
@@ -25,7 +21,6 @@ from trunkline_server.weights.pooling import open_modules, stated_pooling
 from trunkline_server.weights.quantization import Mxfp4, parse_quantization
 from trunkline_server.weights.quantized_parts import Part, check_finite, part_suffixes, quantized_shape
 from trunkline_server.weights.safetensors import SafetensorsFile, open_shards, read_json_object
-from trunkline_server.weights.selected_parts import selected
 from trunkline_server.weights.tensor import EncodedTensor, Tensor, Weight
 from trunkline_server.weights.tensor_parts import floats, part_at, transposed, transposed_format
 
@@ -120,6 +115,8 @@ class SafetensorsCheckpoint:
             return self.tensor(name)
         heads = None
         if parts:
+            from trunkline_server.weights.affine import decoded_format
+
             assert self.quantization is not None, "parts are only found under a scheme"
             num_inputs = shape[0] if place.transposes_rows else shape[1]
             stored_as = decoded_format(self.quantization, parts, num_inputs=num_inputs)
@@ -142,6 +139,10 @@ class SafetensorsCheckpoint:
         if not parts or isinstance(self.quantization, Mxfp4):
             return parts
         assert self.quantization is not None, "parts are only found under a scheme"
+        import numpy as np
+
+        from trunkline_server.weights.selected_parts import selected
+
         place = self._places[name]
         num_rows = self._shapes[place.tensor][0]
         rows = np.concatenate([np.arange(begin, end) for begin, end in place.rows or [(0, num_rows)]])
@@ -155,6 +156,8 @@ class SafetensorsCheckpoint:
         name = resolve(self.config, name)
         if name in self._parts:
             assert self.quantization is not None, "parts are only found under a scheme"
+            from trunkline_server.weights.affine import decoded
+
             tensor = decoded(self.quantization, name, self.parts(name))
             return transposed(tensor) if self._places[name].transposes_rows else tensor
         place = self._places[name]
@@ -178,4 +181,8 @@ class SafetensorsCheckpoint:
 
 def _plus_one(tensor: Tensor) -> Tensor:
     """Adds 1 to a norm's weight and returns it as F32; see `places.py`."""
+    import numpy as np
+
+    from trunkline_server.weights.dequantize import dequantize
+
     return floats(tensor.name, dequantize(tensor) + np.float32(1.0))

@@ -1,23 +1,27 @@
-"""Weights cut out of the tensors that hold them: rows, matrices of a stack, transposes."""
+"""Weights cut out of the tensors that hold them: rows, matrices of a stack, transposes.
+
+Numpy takes longer to import than all else that a shard needs, so only what computes with elements imports it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from trunkline_server.models.places import Place
-from trunkline_server.weights.dequantize import dequantize
 from trunkline_server.weights.tensor import Tensor
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 # Integers as wide as the elements of these formats.
-_ELEMENTS = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}
+_ELEMENTS = {"F32": "u4", "F16": "u2", "BF16": "u2"}
 
 
 def floats(name: str, values: NDArray[np.float32]) -> Tensor:
-    return Tensor(name=name, format="F32", shape=values.shape, data=values.view(np.uint8).reshape(-1))
+    return Tensor(name=name, format="F32", shape=values.shape, data=values.view("u1").reshape(-1))
 
 
 def part_at(tensor: Tensor, place: Place) -> Tensor:
@@ -32,12 +36,16 @@ def part_at(tensor: Tensor, place: Place) -> Tensor:
         return tensor
     runs = [tensor.rows(begin, end) for begin, end in place.rows]
     if place.subtracts_rows:
+        from trunkline_server.weights.dequantize import dequantize
+
         first, second = (dequantize(run) for run in runs)
         return floats(tensor.name, first - second)
     if place.transposes_rows:
         return transposed(*runs)
     if len(runs) == 1:
         return runs[0]
+    import numpy as np
+
     data = np.concatenate([np.frombuffer(run.data, np.uint8) for run in runs])
     shape = (sum(run.shape[0] for run in runs), *tensor.shape[1:])
     return replace(tensor, shape=shape, data=data, is_mapped=False)
@@ -49,6 +57,10 @@ def transposed_format(format_name: str) -> str:
 
 
 def transposed(tensor: Tensor) -> Tensor:
+    import numpy as np
+
+    from trunkline_server.weights.dequantize import dequantize
+
     if (stored_as := transposed_format(tensor.format)) != tensor.format:
         data = dequantize(tensor).astype(np.float16).view(np.uint8).reshape(-1)
         tensor = replace(tensor, format=stored_as, data=data)
@@ -59,6 +71,8 @@ def transposed(tensor: Tensor) -> Tensor:
 
 def _strided(tensor: Tensor, place: Place) -> Tensor:
     """Copies rows that lie apart, or across the tensor's rows. Its format is one of floats."""
+    import numpy as np
+
     elements = np.frombuffer(tensor.data, np.uint8).reshape(*tensor.shape, -1)
     if place.is_transposed:
         elements = elements.swapaxes(0, 1)
