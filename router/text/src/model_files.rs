@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::chat_template::ChatTemplates;
 use crate::error::TextError;
 use crate::framing::Framing;
+use crate::infill::InfillTokens;
 use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub struct ModelText {
     pub prefix_ids: Vec<u32>,
     /// The ids around texts whose vectors are asked for.
     pub framing: Framing,
+    /// The tokens of prompts for a text between two others. `None` if the tokenizer lacks them.
+    pub infill: Option<InfillTokens>,
 }
 
 impl ModelText {

@@ -61,6 +61,8 @@ pub struct Prompt {
     pub grammar: Option<CompiledGrammar>,
     /// Control tokens whose names are text of the output.
     pub shown_token_ids: Vec<u32>,
+    /// Tokens that end the output behind this prompt, in addition to the model's.
+    pub end_token_ids: Vec<u32>,
     /// Tells reasoning from content, if the reply may hold reasoning.
     pub sections: Option<Sections>,
     /// The mark up to which the client wants the prompt kept.

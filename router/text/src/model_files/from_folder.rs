@@ -10,6 +10,7 @@ use super::read::{MAX_CONFIG_BYTES, read, read_text};
 use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
 use crate::error::TextError;
 use crate::framing::Framing;
+use crate::infill::InfillTokens;
 use crate::tokenizer::Tokenizer;
 
 /// Most files read from `additional_chat_templates/`.
@@ -60,6 +61,7 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
         super::compile_templates(sources, &special_tokens, special_texts);
     Ok(ModelText {
         end_token_ids: end_token_ids(&generation_config, &config, &special_tokens),
+        infill: InfillTokens::find(&built.tokenizer, |_| None),
         tokenizer: Arc::new(built.tokenizer),
         chat_templates,
         chat_template_problem,

@@ -53,6 +53,9 @@ pub enum TextStart {
     Continuation,
 }
 
+/// A character that no vocabulary joins with others. The authors of CodeLlama use the same one.
+const APART: char = '☺';
+
 /// A token and the part of the text that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedToken {
@@ -120,10 +123,37 @@ impl Tokenizer {
         text: &str,
         special: EncodeSpecial,
     ) -> Result<Vec<EncodedToken>, TextError> {
+        self.tokens(text, special.into())
+    }
+
+    /// Encodes a text, without BOS, such that it has neither control tokens nor tokens among `others`. The text follows
+    /// a control token, so unless it is a beginning, it has no extra space.
+    pub(crate) fn encode_apart(
+        &self,
+        text: &str,
+        others: &[u32],
+        start: TextStart,
+    ) -> Result<Vec<u32>, TextError> {
+        let matching = Matching::NotSpecial { others };
+        let ids = if self.leading_space && start == TextStart::Continuation {
+            // The extra space precedes this character, whose tokens are then removed.
+            let tokens = self.tokens(&format!("{APART}{text}"), matching)?;
+            let of_text = tokens.into_iter().filter(|token| token.range.start >= APART.len_utf8());
+            of_text.map(|token| token.id).collect()
+        } else {
+            self.ids(text, matching)?
+        };
+        match ids.iter().find(|id| others.contains(id)) {
+            None => Ok(ids),
+            Some(id) => Err(TextError::Encode { detail: format!("it contains the control token {id}") }),
+        }
+    }
+
+    fn tokens(&self, text: &str, matching: Matching<'_>) -> Result<Vec<EncodedToken>, TextError> {
         let mut tokens = Vec::new();
         let mut begin = 0;
         while begin < text.len() {
-            let (part, mut pieces) = self.first_part(&text[begin..], special.into())?;
+            let (part, mut pieces) = self.first_part(&text[begin..], matching.after(begin))?;
             pieces.tokenize(|piece| self.pipeline.get_model().tokenize(piece.get())).map_err(encode)?;
             let encoding = pieces.into_encoding(None, 0, OffsetType::Byte).map_err(encode)?;
             let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
@@ -284,7 +314,7 @@ impl From<EncodeSpecial> for Matching<'_> {
     fn from(special: EncodeSpecial) -> Self {
         match special {
             EncodeSpecial::Allow => Self::Outside { data: &[], begin: 0 },
-            EncodeSpecial::Plain => Self::NotSpecial,
+            EncodeSpecial::Plain => Self::NotSpecial { others: &[] },
         }
     }
 }
