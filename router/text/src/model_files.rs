@@ -2,9 +2,12 @@
 
 mod from_folder;
 mod from_gguf;
+mod infill_tokens;
 mod load;
 mod read;
 mod tokenizer_files;
+
+pub use infill_tokens::InfillTokens;
 
 use std::sync::Arc;
 
@@ -13,7 +16,6 @@ use serde_json::{Map, Value};
 use crate::chat_template::ChatTemplates;
 use crate::error::TextError;
 use crate::framing::Framing;
-use crate::infill::InfillTokens;
 use crate::tokenizer::{EncodeSpecial, Tokenizer};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use trunkline_text::{Infill, InfillFile};
 
-use super::types::{Answer, Body, End, ExtraFile};
+use super::types::{Answer, Body, ExtraFile};
 use crate::app::App;
 use crate::openai::{ErrorResponse, foreign};
 use crate::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
@@ -169,15 +169,17 @@ impl InfillAnswer {
                 ("word", self.shown.stops.get(index).map_or("", String::as_str))
             }
         };
-        let end = End {
-            model: &self.model,
-            tokens_cached: usage.cached_tokens,
-            truncated: false,
-            has_new_line,
-            stop_type,
-            stopping_word,
-        };
-        Answer { stop: true, end: Some(end), timings: Some(usage.into()), ..piece }
+        Answer {
+            stop: true,
+            model: Some(&self.model),
+            tokens_cached: Some(usage.cached_tokens),
+            truncated: Some(false),
+            has_new_line: Some(has_new_line),
+            stop_type: Some(stop_type),
+            stopping_word: Some(stopping_word),
+            timings: Some(usage.into()),
+            ..piece
+        }
     }
 }
 

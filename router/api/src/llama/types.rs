@@ -64,28 +64,25 @@ pub struct Answer<'a> {
     pub tokens_predicted: u32,
     /// The number of prompt tokens.
     pub tokens_evaluated: u32,
-    /// The end of the output, in a complete response and in the last piece.
-    #[serde(flatten)]
-    pub end: Option<End<'a>>,
+    /// The name of the served model. Like the next five members, only in the last piece.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<&'a str>,
+    /// The number of prompt tokens that were found in the KV cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens_cached: Option<u32>,
+    /// Always false: a text that does not fit is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated: Option<bool>,
+    /// True if the output has a line break.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_new_line: Option<bool>,
+    /// `eos`, `limit` or `word`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_type: Option<&'static str>,
+    /// The stop string that ended the output, or an empty text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopping_word: Option<&'a str>,
     /// The counts and times so far, in the last piece or if the request has `timings_per_token`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timings: Option<Timings>,
-}
-
-/// The members that only the last piece of a response has.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = InfillEnd)]
-pub struct End<'a> {
-    /// The name of the served model.
-    pub model: &'a str,
-    /// The number of prompt tokens that were found in the KV cache.
-    pub tokens_cached: u32,
-    /// Always false: a text that does not fit is refused.
-    pub truncated: bool,
-    /// True if the output has a line break.
-    pub has_new_line: bool,
-    /// `eos`, `limit` or `word`.
-    pub stop_type: &'static str,
-    /// The stop string that ended the output, or an empty text.
-    pub stopping_word: &'a str,
 }

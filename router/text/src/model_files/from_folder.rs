@@ -7,10 +7,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::read::{MAX_CONFIG_BYTES, read, read_text};
-use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
+use super::{GenerationDefaults, InfillTokens, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
 use crate::error::TextError;
 use crate::framing::Framing;
-use crate::infill::InfillTokens;
 use crate::tokenizer::Tokenizer;
 
 /// Most files read from `additional_chat_templates/`.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
-use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+use super::infill_tokens::Role;
+use super::{GenerationDefaults, InfillTokens, ModelText, SpecialToken, SpecialTokens};
 use crate::error::TextError;
 use crate::framing::Framing;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
-use crate::infill::{InfillTokens, Role};
 use crate::tokenizer::from_gguf::tokenizer_from_gguf;
 
 /// Control tokens that end a turn or a text in every model that has them.
