@@ -114,15 +114,13 @@ impl InfillTokens {
         };
         let found = FAMILIES.iter().find(is_known);
         let family = found.unwrap_or(&PLAIN);
-        let required = |role, name| stated(role).or_else(|| found.and_then(|_| id(name)));
         let first = |role, names: &[&str]| stated(role).or_else(|| names.iter().find_map(|name| id(name)));
-        let prefix = required(Role::Prefix, family.prefix)?;
-        let suffix = required(Role::Suffix, family.suffix)?;
-        let middle = stated(Role::Middle).or_else(|| family.middle.and_then(id));
-        // A middle is missing in a prompt only if the family has none.
-        if middle.is_none() && found.is_none() {
-            return None;
-        }
+        let prefix = first(Role::Prefix, &[family.prefix])?;
+        let suffix = first(Role::Suffix, &[family.suffix])?;
+        let middle = match (found, family.middle) {
+            (Some(_), None) => None,
+            (_, name) => Some(first(Role::Middle, name.as_slice())?),
+        };
         let repository = first(Role::Repository, family.repository);
         let file = first(Role::File, family.file);
         let ends = family.ends.iter().filter_map(|name| id(name));
