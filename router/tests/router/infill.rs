@@ -82,6 +82,8 @@ async fn a_suffix_excludes_what_would_break_its_prompt() {
     ] {
         router.post(COMPLETIONS, &with(body.clone(), fields)).await.refuses(400, words);
     }
+    let long = json!({"prompt": vec!["a"; 64], "suffix": "z".repeat(9000)});
+    router.post(COMPLETIONS, &with(body.clone(), long)).await.fails(400, "context_length_exceeded");
     router.post(COMPLETIONS, &with(body, json!({"suffix": 5}))).await.fails(400, "invalid_type");
 }
 

@@ -43,8 +43,8 @@ const REFUSED: &[Refused] = &[
     Refused { field: "continue_final_message", neutral: &["false"], hint: "use /v1/chat/completions" },
     Refused { field: "reasoning_budget_tokens", neutral: &["-1"], hint: "use /v1/chat/completions" },
 ];
-/// Fields that llama.vim always sends. They make an output shorter or less usual, and refusing them would refuse the
-/// editor, so the answer only names them as ignored.
+/// Fields that llama.vim always sends, so that refusing them would refuse the editor. They are treated as unknown: the
+/// answer names them as ignored.
 const NOTED: [&str; 3] = ["samplers", "n_indent", "t_max_predict_ms"];
 const HARMLESS: [&str; 2] = ["response_fields", "stream_options"];
 

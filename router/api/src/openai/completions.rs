@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{Infill, ModelText, TextError, Tokenizer};
+use trunkline_text::{Infill, ModelText, Tokenizer};
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
@@ -121,19 +121,23 @@ impl Prompts for Completion {
         let texts = prompts.iter().filter(|prompt| matches!(prompt, Prompt::Text(_)));
         let num_suffix_bytes = suffix.as_ref().map_or(0, String::len);
         let num_bytes = texts.map(|prompt| prompt.num_bytes() + num_suffix_bytes).sum();
+        let limits = params.clone();
         let encode = move |model: &ModelText| {
             let whole = |token_ids| ready::Prompt { token_ids, ..ready::Prompt::default() };
             let encode = |prompt| match (prompt, &suffix) {
                 (Prompt::Text(prefix), Some(suffix)) => {
                     let infill = Infill { prefix, suffix: suffix.clone(), ..Infill::default() };
-                    Ok((ready::Prompt::infill(model, &infill, "suffix")?, None))
+                    let prompt = ready::Prompt::infill(model, &infill, "suffix")?;
+                    // Many prompts with a long suffix would take much memory before any is refused.
+                    limits.check_length(prompt.token_ids.len())?;
+                    Ok((prompt, None))
                 }
                 (Prompt::Text(text), None) => {
                     Ok((whole(model.encode_prompt(&text)?), Some(text).filter(|_| echo)))
                 }
                 (Prompt::TokenIds(ids), _) => Ok((whole(ids), None)),
             };
-            prompts.into_iter().map(encode).collect::<Result<Vec<_>, TextError>>()
+            prompts.into_iter().map(encode).collect::<Result<Vec<_>, ApiError>>()
         };
         let encoded = served.tokenize(caller, num_bytes, encode).await?;
         let (mut requests, mut texts) = (Vec::new(), Vec::new());

@@ -53,8 +53,8 @@ pub enum TextStart {
     Continuation,
 }
 
-/// A character that no vocabulary joins with others. The authors of CodeLlama use the same one.
-const APART: char = '☺';
+/// A character that vocabularies do not join with others. The authors of CodeLlama use the same one.
+const APART: &str = "☺";
 
 /// A token and the part of the text that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,7 +123,20 @@ impl Tokenizer {
         text: &str,
         special: EncodeSpecial,
     ) -> Result<Vec<EncodedToken>, TextError> {
-        self.tokens(text, special.into())
+        let mut tokens = Vec::new();
+        let mut begin = 0;
+        while begin < text.len() {
+            let (part, mut pieces) = self.first_part(&text[begin..], special.into())?;
+            pieces.tokenize(|piece| self.pipeline.get_model().tokenize(piece.get())).map_err(encode)?;
+            let encoding = pieces.into_encoding(None, 0, OffsetType::Byte).map_err(encode)?;
+            let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
+            let of_part = ids.filter(|(_, (_, end))| part.cut.is_none_or(|cut| *end <= cut));
+            tokens.extend(
+                of_part.map(|(&id, &(start, end))| EncodedToken { id, range: begin + start..begin + end }),
+            );
+            begin = part.cut.map_or(text.len(), |end| begin + end);
+        }
+        Ok(tokens)
     }
 
     /// Encodes a text, without BOS, such that it has neither control tokens nor tokens among `others`. The text follows
@@ -135,35 +148,19 @@ impl Tokenizer {
         start: TextStart,
     ) -> Result<Vec<u32>, TextError> {
         let matching = Matching::NotSpecial { others };
-        let ids = if self.leading_space && start == TextStart::Continuation {
+        let without_space = if self.leading_space && start == TextStart::Continuation {
             // The extra space precedes this character, whose tokens are then removed.
-            let tokens = self.tokens(&format!("{APART}{text}"), matching)?;
-            let of_text = tokens.into_iter().filter(|token| token.range.start >= APART.len_utf8());
-            of_text.map(|token| token.id).collect()
+            let (before, whole) =
+                (self.ids(APART, matching)?, self.ids(&format!("{APART}{text}"), matching)?);
+            whole.strip_prefix(&before[..]).map(<[u32]>::to_vec)
         } else {
-            self.ids(text, matching)?
+            None
         };
+        let ids = without_space.map_or_else(|| self.ids(text, matching), Ok)?;
         match ids.iter().find(|id| others.contains(id)) {
             None => Ok(ids),
             Some(id) => Err(TextError::Encode { detail: format!("it contains the control token {id}") }),
         }
-    }
-
-    fn tokens(&self, text: &str, matching: Matching<'_>) -> Result<Vec<EncodedToken>, TextError> {
-        let mut tokens = Vec::new();
-        let mut begin = 0;
-        while begin < text.len() {
-            let (part, mut pieces) = self.first_part(&text[begin..], matching.after(begin))?;
-            pieces.tokenize(|piece| self.pipeline.get_model().tokenize(piece.get())).map_err(encode)?;
-            let encoding = pieces.into_encoding(None, 0, OffsetType::Byte).map_err(encode)?;
-            let ids = encoding.get_ids().iter().zip(encoding.get_offsets());
-            let of_part = ids.filter(|(_, (_, end))| part.cut.is_none_or(|cut| *end <= cut));
-            tokens.extend(
-                of_part.map(|(&id, &(start, end))| EncodedToken { id, range: begin + start..begin + end }),
-            );
-            begin = part.cut.map_or(text.len(), |end| begin + end);
-        }
-        Ok(tokens)
     }
 
     /// Decodes all ids at once. Invalid UTF-8 is replaced as by `String::from_utf8_lossy`, and ids outside the
