@@ -168,8 +168,18 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "prompt": [PROMPT, [5, 6], [[5], [6]]],
         "best_of": [2],
         "echo": [True],
+        "suffix": ["", " blue."],
         "logprobs": [2],
         "timings_per_token": [True, False],
+    },
+    "infill": SHARED
+    | {
+        "input_prefix": ["", PROMPT],
+        "input_suffix": ["", " blue."],
+        "prompt": [" v"],
+        "input_extra": [[], [{"filename": "a.txt", "text": PROMPT}, {"text": PROMPT}]],
+        "return_tokens": [True],
+        "timings_per_token": [True],
     },
     "response": {name: SHARED[name] for name in ("model", "top_k", "stream", "timeout", "service_tier")}
     | {name: SHARED[name] for name in ("prompt_cache_key", "prompt_cache_retention", "seed", "cache_salt")}

@@ -14,6 +14,7 @@ TABLES = {
     "chat": ("## `POST /v1/chat/completions`", "field"),
     "message": ("## `POST /v1/chat/completions`", "field of `messages[]`"),
     "completion": ("## `POST /v1/completions`", "field"),
+    "infill": ("## `POST /infill`", "field"),
     "response": ("## `POST /v1/responses`, `GET` and `DELETE /v1/responses/{id}`", "field"),
     "input_tokens": ("## `POST /v1/responses`, `GET` and `DELETE /v1/responses/{id}`", "field of `input_tokens`"),
     "messages": ("## `POST /v1/messages`, `POST /v1/messages/count_tokens`", "field"),

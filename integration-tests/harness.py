@@ -31,6 +31,12 @@ DEFAULTS: dict[str, str] = {"TRUNKLINE_WEIGHTS_CACHE": "off"}
 EMBEDDED = ""
 # The layers of the shallow model, of 30 that the embedded one has.
 NUM_SHALLOW_LAYERS = 2
+# The tokens of `write_infilling`, by the roles that GGUF names.
+INFILL_IDS = {"pre": 7, "suf": 8, "mid": 9}
+# Types of values in a GGUF file, and the alignment of its tensors.
+UINT32 = 4
+STRING = 8
+GGUF_ALIGNMENT = 32
 
 
 def embedded_gguf() -> Path:
@@ -47,6 +53,27 @@ def write_shallow(path: Path) -> None:
     """
     before, field, after = embedded_gguf().read_bytes().partition(b"llama.block_count\4\0\0\0")
     path.write_bytes(before + field + NUM_SHALLOW_LAYERS.to_bytes(4, "little") + after[4:])
+
+
+def write_infilling(path: Path) -> None:
+    """Writes the embedded model with three of its control tokens as fill-in-the-middle tokens, which it was not trained
+    for.
+    """
+
+    def text(content: bytes) -> bytes:
+        return len(content).to_bytes(8, "little") + content
+
+    content = embedded_gguf().read_bytes()
+    keys = b""
+    for role, token_id in INFILL_IDS.items():
+        key = text(f"tokenizer.ggml.fim_{role}_token_id".encode())
+        keys += key + UINT32.to_bytes(4, "little") + token_id.to_bytes(4, "little")
+    # A comment keeps the tensors behind the metadata aligned.
+    comment = text(b"comment") + STRING.to_bytes(4, "little")
+    keys += comment + text(b" " * (-(len(keys) + len(comment) + 8) % GGUF_ALIGNMENT))
+    # The file begins with its magic number, a version, and the numbers of tensors and keys.
+    num_keys = int.from_bytes(content[16:24], "little") + len(INFILL_IDS) + 1
+    path.write_bytes(content[:16] + num_keys.to_bytes(8, "little") + keys + content[24:])
 
 
 def _ports() -> Iterator[int]:

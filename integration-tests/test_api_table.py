@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
 from api_table import Row, api_pages, neutral_values, parse_rows, read_rows
-from harness import ROOT, Trunkline, http, serving
+from harness import ROOT, Trunkline, http, serving, write_infilling
 from vector_models import write_bert
 
 ROWS = read_rows(api_pages(ROOT))
 CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
 COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
 PAIRS = {"query": PROMPT, "documents": [PROMPT, "A rose is"]}
+INFILL = {"input_prefix": PROMPT, "input_suffix": ".", "n_predict": 2, "temperature": 0}
 GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 # Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
@@ -94,6 +95,7 @@ PLACES = [
     Place("completion", "/v1/completions", json.dumps(COMPLETION), text=("choices", 0, "text")),
     Place("completion", "/invocations", json.dumps(COMPLETION), text=("choices", 0, "text")),
     Place("completion", "/v1/completions/render", json.dumps(COMPLETION), text=(0, "token_ids")),
+    Place("infill", "/infill", json.dumps(INFILL), text=("content",)),
     Place(
         "response",
         "/v1/responses",
@@ -129,6 +131,7 @@ SCHEMAS = {
     "chat": "ChatCompletionRequest",
     "message": "ChatMessage",
     "completion": "CompletionRequest",
+    "infill": "InfillRequest",
     "response": "ResponsesRequest",
     "input_tokens": "ResponsesCountRequest",
     "messages": "MessagesRequest",
@@ -293,8 +296,10 @@ class Walk:
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
     classes = write_bert(tmp_path_factory.mktemp("classes"), "BertForSequenceClassification", num_labels=2)
+    infilling = tmp_path_factory.mktemp("infilling") / "infilling.gguf"
+    write_infilling(infilling)
     # Separate servers, because pinned blocks would stay in the cache of other tests.
-    with serving("--pooling", "mean") as server, serving(model=classes) as classifier:
+    with serving("--pooling", "mean", model=str(infilling)) as server, serving(model=classes) as classifier:
         yield Walk(server, classifier)
 
 

@@ -186,6 +186,7 @@ EFFECTS: dict[str, Effect] = {
 OTHERS = {
     *(
         "prompt",
+        "suffix",
         "model",
         "adapter_id",
         "lora",

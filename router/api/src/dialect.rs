@@ -11,7 +11,7 @@ use trunkline_base::tenants::RateHeaders;
 pub enum Dialect {
     /// Paths at and below `/v1/messages`.
     Anthropic,
-    /// All other paths below `/v1`.
+    /// All other paths below `/v1`, and `/infill`, since llama.cpp has OpenAI's form of errors.
     OpenAi,
     /// All paths outside `/v1`.
     Tgi,
@@ -22,7 +22,8 @@ impl Dialect {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             return Self::Anthropic;
         }
-        if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
+        let is_openai = path == "/v1" || path.starts_with("/v1/") || path == "/infill";
+        if is_openai { Self::OpenAi } else { Self::Tgi }
     }
 
     /// Returns the names of the rate headers that its clients read.

@@ -10,7 +10,7 @@ use axum::routing::{MethodFilter, on};
 
 use super::app::App;
 use super::dialect::Dialect;
-use super::{adapters, anthropic, kv, models, openai, operate, responses, tgi, usage, vectors};
+use super::{adapters, anthropic, kv, llama, models, openai, operate, responses, tgi, usage, vectors};
 
 /// A row of the table.
 #[derive(Debug)]
@@ -113,6 +113,7 @@ routes! {
         POST "/v1/completions" OpenAi Named (Completes(Of("CompletionResponse"))) openai::completions::completions;
         POST "/v1/chat/completions/render" OpenAi Named (Renders) openai::render::render_chat;
         POST "/v1/completions/render" OpenAi Named (Renders) openai::render::render_completion;
+        POST "/infill" OpenAi Named (Completes(Of("InfillResponse"))) llama::infill::infill;
         GET "/v1/models" OpenAi Unnamed (Answers) models::list_models;
         GET "/v1/models/{*id}" OpenAi Unnamed (Answers) models::get_model;
         POST "/v1/models/{*id}" OpenAi Unnamed (Answers) models::manage::manage;

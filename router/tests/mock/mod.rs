@@ -9,5 +9,5 @@ mod shard;
 mod store;
 
 pub use masks::KnownMasks;
-pub use model::{END, PAD, START, VOCAB_SIZE, bytes, prompt_of, write_model};
+pub use model::{END, INFILL, PAD, START, VOCAB_SIZE, bytes, prompt_of, write_infill_model, write_model};
 pub use shard::{MockAdapters, MockShard, MockVectors, ShardPlan, Watch};

@@ -1,4 +1,5 @@
-//! A model whose tokens are bytes. Token `n` below 256 is byte `n`; three control tokens follow.
+//! A model whose tokens are bytes. Token `n` below 256 is byte `n`; three control tokens follow. A second model has
+//! fill-in-the-middle tokens in place of the last three bytes, which occur in no UTF-8.
 
 use std::path::Path;
 
@@ -9,11 +10,14 @@ pub const START: u32 = 256;
 /// The token `<|end|>`, which ends an output.
 pub const END: u32 = 257;
 pub const PAD: u32 = 258;
+/// The tokens `<|fim_prefix|>`, `<|fim_suffix|>`, `<|fim_middle|>` and `<|file_sep|>` of the second model.
+pub const INFILL: [u32; 4] = [253, 254, 255, 252];
 /// The number of tokens in the vocabulary.
 pub const VOCAB_SIZE: u32 = 259;
 /// The most tokens of prompt and output.
 pub const CONTEXT: u32 = 8192;
 
+const INFILL_NAMES: [&str; 4] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"];
 const CONTROL: [(&str, u32); 3] = [("<|start|>", START), ("<|end|>", END), ("<|pad|>", PAD)];
 
 /// Renders `<|start|>role\ncontent<|end|>` for each message, then `<|start|>assistant\n`. The variables for reasoning
@@ -83,4 +87,21 @@ pub fn write_model(folder: &Path) {
         json!({"chat_template": TEMPLATE, "eos_token": "<|end|>", "pad_token": "<|pad|>"}),
     );
     write("generation_config.json", json!({"eos_token_id": END}));
+}
+
+/// Writes the text files of the model with fill-in-the-middle tokens. Like Qwen's, they are no control tokens.
+pub fn write_infill_model(folder: &Path) {
+    write_model(folder);
+    let path = folder.join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let names = byte_names();
+    for (id, name) in INFILL.iter().zip(INFILL_NAMES) {
+        let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+        vocab.remove(&names[*id as usize]).unwrap();
+        vocab.insert(name.to_owned(), json!(id));
+        let mut token = tokenizer["added_tokens"][0].clone();
+        (token["id"], token["content"], token["special"]) = (json!(id), json!(name), json!(false));
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+    std::fs::write(path, tokenizer.to_string()).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Router, user, with};
+use crate::support::{Router, ShardPlan, user, with};
 
 /// The fields of `ChatCompletionRequest` in vLLM's `entrypoints/openai/chat_completion/protocol.py`.
 const VLLM: &str = "messages model frequency_penalty logit_bias logprobs top_logprobs max_tokens max_completion_tokens n
@@ -83,6 +83,20 @@ async fn no_field_of_another_server_is_ignored_silently() {
             body[name] = if is_set { body[name].take() } else { Value::Null };
             assert_eq!(ignored(&router, route, &body).await, (200, None), "{route} with {name}");
         }
+    }
+}
+
+/// Fields of llama.cpp that `/infill` names as ignored.
+const NOTED_BY_INFILL: [&str; 3] = ["samplers", "n_indent", "t_max_predict_ms"];
+
+#[tokio::test]
+async fn no_field_of_llama_cpp_is_ignored_silently_by_infill() {
+    let router = Router::start_infilling(ShardPlan::saying("Twenty tokens of text")).await;
+    for name in LLAMA_CPP.split_whitespace() {
+        let mut body = json!({"input_prefix": "a", "input_suffix": "z", "n_predict": 1});
+        body[name] = body.get(name).cloned().unwrap_or(Value::Null);
+        let noted = NOTED_BY_INFILL.contains(&name).then(|| name.to_owned());
+        assert_eq!(ignored(&router, "/infill", &body).await, (200, noted), "{name}");
     }
 }
 

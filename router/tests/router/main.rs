@@ -26,6 +26,7 @@ mod flags;
 mod foreign_fields;
 mod front;
 mod grammar;
+mod infill;
 mod inspector;
 mod kv;
 mod kv_events;

@@ -36,7 +36,7 @@ fn number(sampling: &proto::SamplingParams, field: &str) -> f64 {
 
 #[tokio::test]
 async fn the_numbers_of_every_dialect_reach_the_shard() {
-    let router = Router::default().await;
+    let router = Router::start_infilling(ShardPlan::default()).await;
     let document = router.get("/openapi.json").await.ok();
     let sent = json!({"temperature": 0.5, "top_p": 0.75, "min_p": 0.25, "typical_p": 0.375, "top_n_sigma": 1.5,
         "xtc_probability": 0.5, "xtc_threshold": 0.25, "presence_penalty": 1.5, "frequency_penalty": -1.5,
@@ -45,6 +45,7 @@ async fn the_numbers_of_every_dialect_reach_the_shard() {
     for (route, body, schema, num_fields) in [
         (CHAT, json!({"messages": user("x")}), "ChatCompletionRequest", 14),
         (COMPLETIONS, json!({"prompt": "x"}), "CompletionRequest", 14),
+        ("/infill", json!({"input_prefix": "x", "input_suffix": ""}), "InfillRequest", 14),
         ("/v1/responses", json!({"input": "x"}), "ResponsesRequest", 5),
         ("/v1/messages", json!({"messages": user("x"), "max_tokens": 9}), "MessagesRequest", 5),
         ("/generate", json!({"inputs": "x", "parameters": {}}), "GenerateParameters", 10),

@@ -55,6 +55,13 @@ pub enum TextError {
          `document`"
     )]
     NoPairTemplate,
+    #[error(
+        "`{field}` needs fill-in-the-middle tokens, which this model's tokenizer lacks; hint: use a model for code"
+    )]
+    NoInfillTokens {
+        /// The client's name of the suffix.
+        field: &'static str,
+    },
     /// The template called `raise_exception`.
     #[error("the chat template refuses the messages: {message}")]
     TemplateRefused { message: String },
@@ -81,6 +88,7 @@ impl TextError {
             Self::Encode { .. }
             | Self::NoChatTemplate
             | Self::NoPairTemplate
+            | Self::NoInfillTokens { .. }
             | Self::TemplateRefused { .. }
             | Self::TemplateFailed { .. }
             | Self::TemplateLimit { .. }
@@ -109,6 +117,7 @@ impl TextError {
             Self::Encode { .. } => "text_not_encodable",
             Self::InvalidTemplate { .. } => "chat_template_invalid",
             Self::NoChatTemplate | Self::NoPairTemplate => "chat_template_missing",
+            Self::NoInfillTokens { .. } => "infill_tokens_missing",
             Self::TemplateRefused { .. } => "chat_template_refused",
             Self::TemplateFailed { .. } => "chat_template_failed",
             Self::TemplateLimit { .. } => "chat_template_limit",

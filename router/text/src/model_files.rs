@@ -2,9 +2,12 @@
 
 mod from_folder;
 mod from_gguf;
+mod infill_tokens;
 mod load;
 mod read;
 mod tokenizer_files;
+
+pub use infill_tokens::InfillTokens;
 
 use std::sync::Arc;
 
@@ -68,6 +71,8 @@ pub struct ModelText {
     pub prefix_ids: Vec<u32>,
     /// The ids around texts whose vectors are asked for.
     pub framing: Framing,
+    /// The tokens of prompts for a text between two others. `None` if the tokenizer lacks them.
+    pub infill: Option<InfillTokens>,
 }
 
 impl ModelText {

@@ -77,7 +77,7 @@ impl Conversation {
             sections: reasoning.map(|_| reply.sections()),
             prediction_token_ids,
             breakpoint: mark.map(|mark| Breakpoint { ttl_s: mark.ttl_s, num_tokens }),
-            pooling: None,
+            ..Prompt::default()
         })?;
         Ok((request, reply, added))
     }

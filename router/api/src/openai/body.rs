@@ -1,7 +1,41 @@
-//! The fields that the bodies of `/v1/chat/completions` and `/v1/completions` have in common.
+//! The fields that the bodies of `/v1/chat/completions`, `/v1/completions` and `/infill` have in common.
 
-/// Defines the body of a request: the route's own fields, followed by the common fields.
+/// Defines the body of a request of OpenAI's API: the route's own fields, followed by the common fields.
 macro_rules! body {
+    ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
+        crate::openai::generation_body! { $(#[$about])* pub struct $name {
+            $($own)*
+            /// Options for streams; ignored if `stream` is not true.
+            pub stream_options: Option<StreamOptions>,
+            /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit. Part of vLLM's API.
+            #[schema(minimum = -1)]
+            pub truncate_prompt_tokens: Option<i64>,
+            /// The end at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`. Part of
+            /// vLLM's API.
+            pub truncation_side: Option<TruncationSide>,
+            /// If true, the answer has the token ids of the prompt and of the output, end tokens included. Part of
+            /// vLLM's API.
+            pub return_token_ids: Option<bool>,
+            /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
+            /// in streams. Part of vLLM's API.
+            #[schema(minimum = 0, maximum = 20)]
+            pub prompt_logprobs: Option<PromptLogprobsCount>,
+        } }
+
+        impl $name {
+            /// Takes the common generation parameters out of the body, except for those of the grammar.
+            pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
+                let mut params = self.generation_params()?;
+                params.tokens.truncate_prompt_tokens = self.truncate_prompt_tokens;
+                params.tokens.truncation_side = self.truncation_side.unwrap_or_default();
+                Ok(params)
+            }
+        }
+    };
+}
+
+/// Defines the body of a request: the route's own fields, followed by those of every route that generates.
+macro_rules! generation_body {
     ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
         crate::sampling_body::sampling_body! { openai: $(#[$about])* pub struct $name {
             $($own)*
@@ -24,8 +58,6 @@ macro_rules! body {
             /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
             #[schema(exclusive_minimum = 0, maximum = 86400)]
             pub timeout: Option<f64>,
-            /// Options for streams; ignored if `stream` is not true.
-            pub stream_options: Option<StreamOptions>,
             /// llama.cpp's name of `repetition_penalty`, which counts if both are sent.
             pub repeat_penalty: Option<f64>,
             /// llama.cpp's name of `max_tokens`, which counts if both are sent; -1 generates as many tokens as fit into
@@ -62,19 +94,6 @@ macro_rules! body {
             pub stop_token_ids: Option<Vec<i64>>,
             /// If false, the output includes the text of control tokens; the default is true. Part of vLLM's API.
             pub skip_special_tokens: Option<bool>,
-            /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit. Part of vLLM's API.
-            #[schema(minimum = -1)]
-            pub truncate_prompt_tokens: Option<i64>,
-            /// The end at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`. Part of
-            /// vLLM's API.
-            pub truncation_side: Option<TruncationSide>,
-            /// If true, the answer has the token ids of the prompt and of the output, end tokens included. Part of
-            /// vLLM's API.
-            pub return_token_ids: Option<bool>,
-            /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
-            /// in streams. Part of vLLM's API.
-            #[schema(minimum = 0, maximum = 20)]
-            pub prompt_logprobs: Option<PromptLogprobsCount>,
             /// The format of the output: `{"type": "text"}`, `{"type": "json_object"}`,
             /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}` or
             /// `{"type": "structural_tag", "format": ...}`.
@@ -125,8 +144,8 @@ macro_rules! body {
                 }
             }
 
-            /// Takes the common generation parameters out of the body, except for those of the grammar.
-            pub fn shared_params(&mut self) -> Result<RawParams, ApiError> {
+            /// Takes the generation parameters out of the body, except for those of the grammar.
+            pub fn generation_params(&mut self) -> Result<RawParams, ApiError> {
                 let repeat_penalty = self.repeat_penalty.map(|penalty| {
                     bounded("repeat_penalty", penalty, range::REQUEST_REPETITION_PENALTY)
                 });
@@ -153,10 +172,8 @@ macro_rules! body {
                         stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                         logit_bias: self.logit_bias.take().unwrap_or_default(),
                         allowed_token_ids: self.allowed_token_ids.take(),
-                        prompt_logprobs: None,
                         skip_special_tokens: self.skip_special_tokens,
-                        truncate_prompt_tokens: self.truncate_prompt_tokens,
-                        truncation_side: self.truncation_side.unwrap_or_default(),
+                        ..TokenFields::default()
                     },
                     avoid: AvoidFields {
                         bad_words: self.bad_words.take().unwrap_or_default(),
@@ -196,3 +213,4 @@ macro_rules! body {
 }
 
 pub(super) use body;
+pub(crate) use generation_body;

@@ -36,6 +36,8 @@ body! {
         /// returned. Not available in streams.
         #[schema(minimum = 1)]
         pub best_of: Option<i64>,
+        /// The text that follows the output, for models with fill-in-the-middle tokens. Not with `echo`.
+        pub suffix: Option<String>,
         /// If true, the text begins with the prompt. With `logprobs`, the lists then begin with the prompt's tokens.
         pub echo: Option<bool>,
         /// The most tokens to generate; the default is 16. 0 is allowed only with `echo`.

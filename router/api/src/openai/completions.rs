@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use trunkline_text::{ModelText, TextError, Tokenizer};
+use trunkline_text::{Infill, ModelText, Tokenizer};
 
 use super::completion_stream::{CompletionStream, Head, Shown, completion_logprobs};
 use super::completion_types::{Answer, Body, Choice};
@@ -36,7 +36,6 @@ const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
-    Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused { field: "prompt_embeds", neutral: &[], hint: "send text or token ids" },
     Refused { field: "add_special_tokens", neutral: &["true"], hint: "send token ids for full control" },
     Refused { field: "thinking_token_budget", neutral: &["-1"], hint: "use /v1/chat/completions" },
@@ -72,7 +71,11 @@ impl Call for Body {
         let mut params = raw_params(&mut self)?;
         let grammar = self.structured().grammar()?;
         let num_choices = scope.validator.num_choices(self.n, self.best_of, self.prompt.0.len())?;
+        let suffix = self.suffix.take().filter(|suffix| !suffix.is_empty());
         check_together(&self, num_choices)?;
+        if suffix.is_some() {
+            check_infill(&self)?;
+        }
         let count = |asked: Option<i64>| asked.and_then(|count| usize::try_from(count).ok());
         let shown = Shown {
             echo: self.echo == Some(true),
@@ -90,13 +93,15 @@ impl Call for Body {
             grammar,
             num_choices,
             is_stream: self.stream == Some(true),
-            prompts: Completion { prompts: self.prompt.0, shown },
+            prompts: Completion { prompts: self.prompt.0, suffix, shown },
         })
     }
 }
 
 pub(crate) struct Completion {
     prompts: Vec<Prompt>,
+    /// The text that follows each output.
+    suffix: Option<String>,
     shown: Shown,
 }
 
@@ -110,25 +115,35 @@ impl Prompts for Completion {
         grammar: Option<CompiledGrammar>,
         num_choices: NumChoices,
     ) -> Result<Completed<CompletionAnswer>, ApiError> {
-        let Self { prompts, shown } = self;
+        let Self { prompts, suffix, shown } = self;
         let (served, caller) = (&scope.app.served, &scope.arrival.caller);
         let echo = shown.echo;
         let texts = prompts.iter().filter(|prompt| matches!(prompt, Prompt::Text(_)));
-        let num_bytes = texts.map(Prompt::num_bytes).sum();
+        let num_suffix_bytes = suffix.as_ref().map_or(0, String::len);
+        let num_bytes = texts.map(|prompt| prompt.num_bytes() + num_suffix_bytes).sum();
+        let limits = params.clone();
         let encode = move |model: &ModelText| {
-            let encode = |prompt| match prompt {
-                Prompt::Text(text) => Ok((model.encode_prompt(&text)?, Some(text).filter(|_| echo))),
-                Prompt::TokenIds(ids) => Ok((ids, None)),
+            let whole = |token_ids| ready::Prompt { token_ids, ..ready::Prompt::default() };
+            let encode = |prompt| match (prompt, &suffix) {
+                (Prompt::Text(prefix), Some(suffix)) => {
+                    let infill = Infill { prefix, suffix: suffix.clone(), ..Infill::default() };
+                    let prompt = ready::Prompt::infill(model, &infill, "suffix")?;
+                    // Many prompts with a long suffix would take much memory before any is refused.
+                    limits.check_length(prompt.token_ids.len())?;
+                    Ok((prompt, None))
+                }
+                (Prompt::Text(text), None) => {
+                    Ok((whole(model.encode_prompt(&text)?), Some(text).filter(|_| echo)))
+                }
+                (Prompt::TokenIds(ids), _) => Ok((whole(ids), None)),
             };
-            prompts.into_iter().map(encode).collect::<Result<Vec<_>, TextError>>()
+            prompts.into_iter().map(encode).collect::<Result<Vec<_>, ApiError>>()
         };
         let encoded = served.tokenize(caller, num_bytes, encode).await?;
         let (mut requests, mut texts) = (Vec::new(), Vec::new());
-        for (token_ids, text) in encoded {
-            let num_sent = token_ids.len();
-            let grammar = grammar.clone();
-            let request =
-                params.with_prompt(ready::Prompt { token_ids, grammar, ..ready::Prompt::default() })?;
+        for (prompt, text) in encoded {
+            let num_sent = prompt.token_ids.len();
+            let request = params.with_prompt(ready::Prompt { grammar: grammar.clone(), ..prompt })?;
             // The text of a prompt that was cut is that of the remaining tokens.
             texts.push(text.filter(|_| request.sequence.token_ids.len() == num_sent));
             requests.push(request);
@@ -284,6 +299,20 @@ fn check_together(body: &Body, num_choices: NumChoices) -> Result<(), ApiError> 
         return Err(ApiError::value("prompt_logprobs", problem));
     }
     Ok(())
+}
+
+/// Refuses what cannot be combined with a `suffix`.
+fn check_infill(body: &Body) -> Result<(), ApiError> {
+    let problem = if body.prompt.0.iter().any(|prompt| matches!(prompt, Prompt::TokenIds(_))) {
+        "needs a `prompt` that is text; hint: send text, or a whole prompt of token ids without it"
+    } else if body.echo == Some(true) {
+        "cannot be combined with `echo`; hint: put your prompt before the output"
+    } else if body.truncate_prompt_tokens.is_some() {
+        "cannot be combined with `truncate_prompt_tokens`; hint: send shorter texts"
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::value("suffix", problem))
 }
 
 fn raw_params(body: &mut Body) -> Result<RawParams, ApiError> {

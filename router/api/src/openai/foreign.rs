@@ -1,4 +1,4 @@
-//! Generation fields of other servers that the two generating routes of OpenAI's API do not have.
+//! Generation fields of other servers that the generating routes of OpenAI's API and `/infill` do not have.
 //!
 //! The names come from these schemas:
 //!
@@ -24,7 +24,7 @@ const LEAVE_OUT: &str = "leave it out";
 const TEXT_ONLY: &str = "this server reads only text";
 
 /// Fields that are refused, because ignoring them would change the answer.
-pub(super) const REFUSED: &[Refused] = &[
+pub(crate) const REFUSED: &[Refused] = &[
     // Sampling.
     refused("use_beam_search", OFF, LEAVE_OUT),
     refused("length_penalty", &["1", "1.0"], LEAVE_OUT),
@@ -93,7 +93,7 @@ pub(super) const REFUSED: &[Refused] = &[
 ];
 
 /// Fields that are accepted, because they do not change the answer.
-pub(super) const HARMLESS: &[&str] = &[
+pub(crate) const HARMLESS: &[&str] = &[
     // Records of the caller.
     "user",
     "metadata",

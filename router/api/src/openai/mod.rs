@@ -9,7 +9,7 @@ mod completion_types;
 pub mod completions;
 mod error;
 mod fields;
-mod foreign;
+pub(crate) mod foreign;
 mod logprobs;
 mod messages;
 mod prediction;
@@ -23,6 +23,7 @@ mod tools;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub(crate) use body::generation_body;
 pub use chat_types::{Body as ChatBody, Chunk};
 pub use error::ErrorResponse;
 pub use fields::{OneOrMany, Seed, StreamOptions, StreamUsage};

@@ -181,6 +181,7 @@ impl Validator {
             // The mask has them.
             tokens: TokenFields { allowed_token_ids: None, ..raw.tokens },
             avoid,
+            takes_end_tokens: !raw.ignore_eos,
             takes_breakpoints: !is_decided,
             speculates: raw.speculation != Some(false),
             prediction: raw.prediction,
@@ -282,6 +283,8 @@ pub struct CheckedParams {
     default_max_new_tokens: Option<u32>,
     tokens: TokenFields,
     avoid: Option<CheckedAvoid>,
+    /// False if the request ignores end tokens that it does not name.
+    takes_end_tokens: bool,
     /// False if fields of the request decide how long its prompt is kept.
     takes_breakpoints: bool,
     speculates: bool,
@@ -361,9 +364,16 @@ impl CheckedParams {
             (sequence.retention.pinned_ms, sequence.retention.num_tokens) = (Some(to_ms(ttl_s)), num_tokens);
         }
         let Prompt { grammar, shown_token_ids, sections, .. } = prompt;
+        let mut delivery = Delivery { shown_token_ids, sections, ..self.delivery.clone() };
+        for id in prompt.end_token_ids.into_iter().filter(|_| self.takes_end_tokens) {
+            if !delivery.end_token_ids.contains(&id) {
+                delivery.end_token_ids.push(id);
+                sequence.sampling.end_token_ids.push(id);
+            }
+        }
         Ok(GenerationRequest {
             sequence,
-            delivery: Delivery { shown_token_ids, sections, ..self.delivery.clone() },
+            delivery,
             grammar,
             prediction_token_ids: is_drafted.then_some(prediction_token_ids),
         })

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 use trunkline_reply::Sections;
 use trunkline_scheduler::{PooledPrompt, SequenceRequest};
-use trunkline_text::{DecodeSpecial, StopText};
+use trunkline_text::{DecodeSpecial, Infill, ModelText, StopText, TextError};
 
 use super::deadline::Deadline;
 use super::raw::FieldNames;
@@ -61,6 +61,8 @@ pub struct Prompt {
     pub grammar: Option<CompiledGrammar>,
     /// Control tokens whose names are text of the output.
     pub shown_token_ids: Vec<u32>,
+    /// Tokens that end the output behind this prompt, in addition to the model's.
+    pub end_token_ids: Vec<u32>,
     /// Tells reasoning from content, if the reply may hold reasoning.
     pub sections: Option<Sections>,
     /// The mark up to which the client wants the prompt kept.
@@ -69,6 +71,16 @@ pub struct Prompt {
     pub prediction_token_ids: Vec<u32>,
     /// Set if a vector is asked for instead of tokens.
     pub pooling: Option<PooledPrompt>,
+}
+
+impl Prompt {
+    /// Returns the prompt for a text to fill in, whose output also ends at a fill-in-the-middle token. `field` is the
+    /// client's name of the suffix, for the error if the model lacks such tokens.
+    pub fn infill(model: &ModelText, infill: &Infill, field: &'static str) -> Result<Self, TextError> {
+        let token_ids = model.encode_infill(infill, field)?;
+        let ends = model.infill.as_ref().map(|tokens| tokens.end_token_ids().to_vec());
+        Ok(Self { token_ids, end_token_ids: ends.unwrap_or_default(), ..Self::default() })
+    }
 }
 
 impl GenerationRequest {

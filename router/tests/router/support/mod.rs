@@ -27,7 +27,9 @@ use trunkline_reply::ReasoningMarks;
 use trunkline_router::server::{DriverEnded, Front, LaterModel, ModelParts, Server};
 use trunkline_scheduler::SequenceRequest;
 
-pub use crate::mock::{END, MockShard, PAD, START, ShardPlan, bytes, prompt_of, write_model};
+pub use crate::mock::{
+    END, INFILL, MockShard, PAD, START, ShardPlan, bytes, prompt_of, write_infill_model, write_model,
+};
 pub use client::{Answer, Connection, sse_data};
 
 const KEY_FILE: &str = "keys.toml";
@@ -88,6 +90,8 @@ struct Setup {
     /// A chat template in place of the mock's.
     template: Option<&'static str>,
     accepts_when_ready: bool,
+    /// Writes the model's files.
+    write: fn(&Path),
     num_lanes: usize,
     /// Models that are loaded when they are asked for.
     others: Option<(Arc<Gate>, Vec<LaterModel>)>,
@@ -104,6 +108,7 @@ impl Setup {
             replies: None,
             template: None,
             accepts_when_ready: false,
+            write: write_model,
             num_lanes: 1,
             others: None,
         }
@@ -116,8 +121,8 @@ impl Setup {
     }
 
     fn start_without_shard(self) -> Router {
-        let Self { folder, limits, access, remote, front, replies, template, .. } = self;
-        write_model(folder.path());
+        let Self { folder, limits, access, remote, front, replies, template, write, .. } = self;
+        write(folder.path());
         let sockets = (0..self.num_lanes).map(|lane| lane_socket(folder.path(), lane)).collect();
         let path = folder.path().join("template.jinja");
         template.iter().for_each(|template| std::fs::write(&path, template).unwrap());
@@ -287,6 +292,11 @@ impl Router {
     /// Starts a router with a model whose replies are parsed in this style.
     pub async fn start_with_replies(plan: ShardPlan, replies: ReplyStyle) -> Self {
         Setup { replies: Some(replies), ..Setup::new(ServerLimits::default()) }.start(plan).await
+    }
+
+    /// Starts a router with a model that has fill-in-the-middle tokens.
+    pub async fn start_infilling(plan: ShardPlan) -> Self {
+        Setup { write: write_infill_model, ..Setup::new(ServerLimits::default()) }.start(plan).await
     }
 
     /// Starts a router with a model whose chat template is `template`.

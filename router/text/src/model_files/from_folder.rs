@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::read::{MAX_CONFIG_BYTES, read, read_text};
-use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
+use super::{GenerationDefaults, InfillTokens, ModelText, SpecialToken, SpecialTokens, tokenizer_files};
 use crate::error::TextError;
 use crate::framing::Framing;
 use crate::tokenizer::Tokenizer;
@@ -60,6 +60,7 @@ pub fn load(folder: &Path, chat_template: Option<String>) -> Result<ModelText, T
         super::compile_templates(sources, &special_tokens, special_texts);
     Ok(ModelText {
         end_token_ids: end_token_ids(&generation_config, &config, &special_tokens),
+        infill: InfillTokens::find(&built.tokenizer, |_| None),
         tokenizer: Arc::new(built.tokenizer),
         chat_templates,
         chat_template_problem,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
-use super::{GenerationDefaults, ModelText, SpecialToken, SpecialTokens};
+use super::infill_tokens::Role;
+use super::{GenerationDefaults, InfillTokens, ModelText, SpecialToken, SpecialTokens};
 use crate::error::TextError;
 use crate::framing::Framing;
 use crate::gguf::{GgufArray, GgufMetadata, GgufValue};
@@ -76,6 +77,7 @@ pub fn load(path: &Path, chat_template: Option<String>) -> Result<ModelText, Tex
     let (chat_templates, chat_template_problem) =
         super::compile_templates(sources, &special_tokens, Map::new());
     Ok(ModelText {
+        infill: InfillTokens::find(&built.tokenizer, |role| infill_id(&metadata, role)),
         tokenizer: Arc::new(built.tokenizer),
         chat_templates,
         chat_template_problem,
@@ -107,6 +109,20 @@ fn as_u32(value: &GgufValue) -> Option<u32> {
 
 fn id(metadata: &GgufMetadata, key: &str) -> Option<u32> {
     metadata.get(key).and_then(as_u32)
+}
+
+/// Returns the id that a file states for a fill-in-the-middle token. Older files have other names for three of them.
+fn infill_id(metadata: &GgufMetadata, role: Role) -> Option<u32> {
+    let (key, old_key) = match role {
+        Role::Prefix => ("fim_pre", Some("prefix")),
+        Role::Suffix => ("fim_suf", Some("suffix")),
+        Role::Middle => ("fim_mid", Some("middle")),
+        Role::Pad => ("fim_pad", None),
+        Role::Repository => ("fim_rep", None),
+        Role::File => ("fim_sep", None),
+    };
+    let keys = [Some(key), old_key].into_iter().flatten();
+    keys.map(|key| format!("tokenizer.ggml.{key}_token_id")).find_map(|key| id(metadata, &key))
 }
 
 /// Returns `tokenizer.chat_template`, and the templates that `tokenizer.chat_templates` lists by name.

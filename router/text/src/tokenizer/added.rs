@@ -18,8 +18,8 @@ pub enum Matching<'a> {
     /// All tokens that touch none of the `data` ranges, which are ascending and disjoint. They are in bytes of the
     /// original text, of which the text to split begins at `begin`.
     Outside { data: &'a [Range<usize>], begin: usize },
-    /// Only tokens that are not special.
-    NotSpecial,
+    /// Only tokens that are neither special nor among `others`.
+    NotSpecial { others: &'a [u32] },
 }
 
 impl Matching<'_> {
@@ -27,7 +27,7 @@ impl Matching<'_> {
     pub fn after(self, num_bytes: usize) -> Self {
         match self {
             Self::Outside { data, begin } => Self::Outside { data, begin: begin + num_bytes },
-            Self::NotSpecial => self,
+            Self::NotSpecial { .. } => self,
         }
     }
 }
@@ -189,7 +189,7 @@ impl Finder {
             let mut range = hit.range();
             let is_data = match matching {
                 Matching::Outside { data, begin } => touches(part, &range, data, begin),
-                Matching::NotSpecial => false,
+                Matching::NotSpecial { .. } => false,
             };
             if is_data {
                 // A token that begins inside this match may still belong to the template.
@@ -197,7 +197,10 @@ impl Finder {
                 continue;
             }
             from = range.end;
-            let is_skipped = matches!(matching, Matching::NotSpecial) && token.special;
+            let is_skipped = match matching {
+                Matching::NotSpecial { others } => token.special || others.contains(id),
+                Matching::Outside { .. } => false,
+            };
             if is_skipped || (token.single_word && !is_single_word(text, &range)) {
                 continue;
             }

@@ -53,6 +53,9 @@ pub enum TextStart {
     Continuation,
 }
 
+/// A character that vocabularies do not join with others. The authors of CodeLlama use the same one.
+const APART: &str = "☺";
+
 /// A token and the part of the text that it stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EncodedToken {
@@ -134,6 +137,30 @@ impl Tokenizer {
             begin = part.cut.map_or(text.len(), |end| begin + end);
         }
         Ok(tokens)
+    }
+
+    /// Encodes a text, without BOS, such that it has neither control tokens nor tokens among `others`. The text follows
+    /// a control token, so unless it is a beginning, it has no extra space.
+    pub(crate) fn encode_apart(
+        &self,
+        text: &str,
+        others: &[u32],
+        start: TextStart,
+    ) -> Result<Vec<u32>, TextError> {
+        let matching = Matching::NotSpecial { others };
+        let without_space = if self.leading_space && start == TextStart::Continuation {
+            // The extra space precedes this character, whose tokens are then removed.
+            let (before, whole) =
+                (self.ids(APART, matching)?, self.ids(&format!("{APART}{text}"), matching)?);
+            whole.strip_prefix(&before[..]).map(<[u32]>::to_vec)
+        } else {
+            None
+        };
+        let ids = without_space.map_or_else(|| self.ids(text, matching), Ok)?;
+        match ids.iter().find(|id| others.contains(id)) {
+            None => Ok(ids),
+            Some(id) => Err(TextError::Encode { detail: format!("it contains the control token {id}") }),
+        }
     }
 
     /// Decodes all ids at once. Invalid UTF-8 is replaced as by `String::from_utf8_lossy`, and ids outside the
@@ -284,7 +311,7 @@ impl From<EncodeSpecial> for Matching<'_> {
     fn from(special: EncodeSpecial) -> Self {
         match special {
             EncodeSpecial::Allow => Self::Outside { data: &[], begin: 0 },
-            EncodeSpecial::Plain => Self::NotSpecial,
+            EncodeSpecial::Plain => Self::NotSpecial { others: &[] },
         }
     }
 }

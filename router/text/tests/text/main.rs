@@ -10,6 +10,7 @@ mod detokenize;
 mod draw;
 mod framing;
 mod gguf;
+mod infill;
 mod message;
 mod model_files;
 mod prompt;
