@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 
-use super::{anthropic, openai, respond, tgi};
+use super::{anthropic, ollama, openai, respond, tgi};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::RateHeaders;
 
@@ -13,7 +13,9 @@ pub enum Dialect {
     Anthropic,
     /// All other paths below `/v1`.
     OpenAi,
-    /// All paths outside `/v1`.
+    /// Paths below `/api`.
+    Ollama,
+    /// All paths outside `/v1` and `/api`.
     Tgi,
 }
 
@@ -22,6 +24,9 @@ impl Dialect {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             return Self::Anthropic;
         }
+        if path.starts_with("/api/") {
+            return Self::Ollama;
+        }
         if path == "/v1" || path.starts_with("/v1/") { Self::OpenAi } else { Self::Tgi }
     }
 
@@ -29,7 +34,7 @@ impl Dialect {
     pub fn rate_headers(self) -> RateHeaders {
         match self {
             Self::Anthropic => RateHeaders::Anthropic,
-            Self::OpenAi | Self::Tgi => RateHeaders::OpenAi,
+            Self::OpenAi | Self::Ollama | Self::Tgi => RateHeaders::OpenAi,
         }
     }
 
@@ -37,6 +42,7 @@ impl Dialect {
         match self {
             Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),
             Self::OpenAi => respond::error::<openai::ErrorResponse>(error),
+            Self::Ollama => respond::error::<ollama::ErrorResponse>(error),
             Self::Tgi => respond::error::<tgi::ErrorResponse>(error),
         }
     }

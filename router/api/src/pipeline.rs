@@ -62,6 +62,12 @@ pub(crate) trait Call: Send + 'static {
 
     /// Converts the body to the form that all dialects share. Nothing is tokenized yet.
     fn asked(self, scope: &Scope) -> Result<Asked<Self::Prompts>, ApiError>;
+
+    /// Returns the answer of a call that asks for no output. It is sent if the call passes all checks that need no
+    /// tokens.
+    fn without_output(&self, _scope: &Scope) -> Option<Response> {
+        None
+    }
 }
 
 /// The content of a call in the form that all dialects share.
@@ -137,10 +143,14 @@ pub(crate) async fn answer<C: Call>(
     let read = move |scope: &Scope, body: &[u8]| {
         let mut ignored = IgnoredFields::default();
         let call = parse(body, &mut ignored)?;
-        Ok((check(scope, call)?, ignored))
+        let answer = call.without_output(scope);
+        Ok((check(scope, call)?, answer, ignored))
     };
-    let (scope, (checked, ignored)) = read_body(Scope::new(app, arrival, shard), body, read).await?;
-    let mut response = generate(&scope, checked, permit).await?;
+    let (scope, (checked, answer, ignored)) = read_body(Scope::new(app, arrival, shard), body, read).await?;
+    let mut response = match answer {
+        Some(answer) => answer,
+        None => generate(&scope, checked, permit).await?,
+    };
     ignored.report(&path, &mut response);
     scope.report_relaxed(&path, &mut response);
     Ok(response)

@@ -78,7 +78,7 @@ fn card(app: &App) -> Result<ModelCard, ApiError> {
 }
 
 /// Describes the served model and its adapters.
-async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
+pub(crate) async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
     let model = card(app)?;
     let adapters = app.served.adapters.listed(caller).await;
     let adapters: Vec<ModelCard> = adapters.iter().map(|adapter| model.of_adapter(adapter, caller)).collect();
@@ -86,7 +86,7 @@ async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
 }
 
 /// Describes the model or adapter with this name.
-fn named(app: &App, caller: &Caller, id: &str) -> Result<ModelCard, ApiError> {
+pub(crate) fn named(app: &App, caller: &Caller, id: &str) -> Result<ModelCard, ApiError> {
     let chosen = app.served.choose(caller, Named::model(Some(id)))?;
     let model = card(app)?;
     Ok(chosen.map_or_else(|| model.clone(), |chosen| model.of_adapter(chosen.adapter(), caller)))

@@ -5,6 +5,7 @@
 
 pub mod classify;
 pub mod embeddings;
+pub mod ollama;
 pub mod rerank;
 mod scoring;
 

@@ -13,7 +13,7 @@ use trunkline_text::GenerationDefaults;
 use super::arrival::Arrival;
 use super::avoid::CheckedAvoid;
 use super::number::{RequestNumber, count, too_small};
-use super::raw::{FieldNames, RawParams};
+use super::raw::{ContextField, FieldNames, RawParams};
 use super::ready::{Delivery, GenerationRequest, Prompt};
 use super::retention::{Breakpoint, to_ms};
 use super::tokens::{PromptLogprobsField, TokenFields};
@@ -50,10 +50,30 @@ pub struct PromptLimits {
     /// The most tokens of prompt and output.
     pub max_total_tokens: u32,
     pub max_input_tokens: u32,
-    /// The flag that limits prompts; `None` if the model's context does.
+    /// The flag or the request's field that limits prompts; `None` if the model's context does.
     pub prompt_flag: Option<&'static str>,
     /// The size of the vocabulary; token ids are below it.
     pub vocab_size: u32,
+}
+
+impl PromptLimits {
+    /// Returns the limits of a request that sets one itself.
+    fn within(self, own: ContextField) -> Result<Self, ApiError> {
+        let ContextField { field, num_tokens } = own;
+        let most = self.max_total_tokens;
+        if !(1..=i64::from(most)).contains(&num_tokens) {
+            let problem = format!("is {num_tokens}, this server's context has 1 to {most} tokens");
+            return Err(ApiError::value(field, problem));
+        }
+        let room = num_tokens as u32 - 1;
+        let is_shorter = room < self.max_input_tokens;
+        Ok(Self {
+            max_total_tokens: num_tokens as u32,
+            max_input_tokens: self.max_input_tokens.min(room),
+            prompt_flag: if is_shorter { Some(field) } else { self.prompt_flag },
+            ..self
+        })
+    }
 }
 
 /// Checks requests against the limits that flags, model and shard set.
@@ -153,7 +173,7 @@ impl Validator {
         end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
         sampling.end_token_ids = end_token_ids;
         Ok(CheckedParams {
-            limits: self.prompt,
+            limits: raw.context.map_or(Ok(self.prompt), |own| self.prompt.within(own))?,
             delivery: Delivery {
                 id: arrival.id.clone(),
                 arrived: arrival.at,
