@@ -33,6 +33,7 @@ mod lanes;
 mod lifecycle;
 mod metrics_port;
 mod objects;
+mod ollama;
 mod openai;
 mod operate;
 mod panics;

@@ -123,18 +123,15 @@ pub(crate) fn parse<T: DeserializeOwned>(
         #[serde(borrow)]
         options: Option<&'a RawValue>,
     }
-    let parsed = parse_noting(body, OtherFields { refused, harmless: &[] }, "", ignored)?;
-    // The body was parsed above, so this cannot fail.
-    let raw: Raw<'_> =
-        serde_json::from_slice(body).map_err(|error| ApiError::InvalidJson { detail: error.to_string() })?;
-    if let Some(options) = raw.options {
+    // The error of a body that is no object comes from the second parser.
+    if let Ok(Raw { options: Some(options) }) = serde_json::from_slice(body) {
         let mut unknown = IgnoredFields::default();
         let others = OtherFields { refused: REFUSED, harmless: HARMLESS };
         parse_noting::<Options>(options.get().as_bytes(), others, "options.", &mut unknown)?;
         if let Some(field) = unknown.names().first() {
-            let hint = "leave it out, or see docs/api/ollama.md for the options of this server";
+            let hint = "leave it out; `docs/api/ollama.md` lists the options of this server";
             return Err(ApiError::UnsupportedField { field: field.clone(), hint });
         }
     }
-    Ok(parsed)
+    parse_noting(body, OtherFields { refused, harmless: &[] }, "", ignored)
 }
