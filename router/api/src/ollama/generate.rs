@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::Value;
 use trunkline_text::{ChatMessage, ChatRequest, ModelText};
 use utoipa::ToSchema;
@@ -13,7 +12,7 @@ use utoipa::ToSchema;
 use super::answer::{Answer, Form, GenerateAnswer};
 use super::chat::conversation;
 use super::keep_alive::KeepAlive;
-use super::messages::refuse_images;
+use super::messages::READS_TEXT;
 use super::options::{Options, parse, raw_params};
 use super::think::Think;
 use super::writer::ReplyWriter;
@@ -34,6 +33,7 @@ use trunkline_http::Refused;
 
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
+    Refused { field: "images", neutral: &["[]"], hint: READS_TEXT },
     Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused {
         field: "template",
@@ -58,9 +58,6 @@ pub struct GenerateBody {
     pub system: Option<String>,
     /// If true, the prompt is continued as it is, without the chat template.
     pub raw: Option<bool>,
-    /// Images, which are refused.
-    #[schema(value_type = Option<Vec<String>>)]
-    pub images: Option<Vec<IgnoredAny>>,
     /// The format of the output: `json`, or a JSON schema.
     #[schema(value_type = Option<Object>)]
     pub format: Option<Value>,
@@ -103,7 +100,6 @@ impl Call for GenerateBody {
     }
 
     fn asked(self, scope: &Scope) -> Result<Asked<Prompt>, ApiError> {
-        refuse_images("images".to_owned(), self.images.as_ref())?;
         let params = raw_params(self.options, "prompt", self.logprobs, self.top_logprobs)?;
         let grammar = json_format("format", self.format)?;
         let system = self.system.filter(|text| !text.is_empty());

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use trunkline_text::ChatMessage;
 use utoipa::ToSchema;
@@ -13,6 +12,9 @@ use crate::lists::Listed;
 use crate::openai::CallField;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::MAX_MESSAGES;
+
+/// The hint for images.
+pub(super) const READS_TEXT: &str = "this server reads only text";
 
 /// A message of the conversation.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -25,8 +27,8 @@ pub struct Message {
     /// The reasoning of an assistant's message. The chat template decides whether the prompt includes it.
     pub thinking: Option<String>,
     /// Images, which are refused.
-    #[schema(value_type = Option<Vec<String>>)]
-    pub images: Option<Vec<IgnoredAny>>,
+    #[schema(ignore)]
+    pub images: Option<Value>,
     /// The tool calls of an assistant's message, as returned in the response.
     pub tool_calls: Option<Vec<CallField>>,
     /// The tool whose result a message of role `tool` is.
@@ -45,16 +47,6 @@ impl Listed for Message {
 pub(super) fn to_chat(messages: Vec<Message>) -> Result<Vec<ChatMessage>, ApiError> {
     let mut calls = Calls::default();
     messages.into_iter().enumerate().map(|(idx, message)| calls.to_chat_message(idx, message)).collect()
-}
-
-/// Refuses images. `field` names them.
-pub(super) fn refuse_images(field: String, images: Option<&Vec<IgnoredAny>>) -> Result<(), ApiError> {
-    match images {
-        Some(images) if !images.is_empty() => {
-            Err(ApiError::UnsupportedField { field, hint: "this server reads only text" })
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The calls of a conversation.
@@ -82,7 +74,9 @@ impl Calls {
                 ));
             }
         };
-        refuse_images(field("images"), message.images.as_ref())?;
+        if message.images.is_some_and(|images| images.as_array().is_none_or(|list| !list.is_empty())) {
+            return Err(ApiError::UnsupportedField { field: field("images"), hint: READS_TEXT });
+        }
         let calls = message.tool_calls.unwrap_or_default();
         if !calls.is_empty() && role != "assistant" {
             return Err(ApiError::value(field("tool_calls"), "are only allowed with role `assistant`"));

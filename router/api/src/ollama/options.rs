@@ -42,6 +42,10 @@ const HARMLESS: &[&str] = &[
     "numa",
     "use_mlock",
     "use_mmap",
+    // Older names that Ollama ignores, too.
+    "embedding_only",
+    "logits_all",
+    "vocab_only",
     // These belong to an option that is refused.
     "mirostat_eta",
     "mirostat_tau",
