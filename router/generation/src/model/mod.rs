@@ -47,8 +47,9 @@ impl Model {
         Ok(Self { text, served_name, reply, created_unix_s: unix_s() })
     }
 
-    /// Returns true if clients call the model by this name.
+    /// Returns true if clients call the model by this name. The tag `:latest` may be left out, as in Ollama's API.
     pub fn is_named(&self, name: &str) -> bool {
-        name == self.served_name || MODEL_ALIASES.contains(&name)
+        let own = &self.served_name;
+        name == own || own.strip_suffix(":latest") == Some(name) || MODEL_ALIASES.contains(&name)
     }
 }
