@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
@@ -21,8 +22,10 @@ def headers(key: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def client(server: Trunkline) -> ollama.Client:
-    return ollama.Client(host=server.base_url, headers=headers(KEY))
+def client(server: Trunkline) -> Iterator[ollama.Client]:
+    opened = ollama.Client(host=server.base_url, headers=headers(KEY))
+    yield opened
+    opened.close()
 
 
 def test_chats(client: ollama.Client, model: str, plain: Plain) -> None:
