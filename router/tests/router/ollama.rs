@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, END, Router, ShardPlan, bytes, prompt_of, user, with};
+use crate::support::{Answer, END, Router, ShardPlan, bytes, prompt_of, user, with, write_model};
 use crate::vectors::vectors;
 use trunkline_base::limits::Limits;
-use trunkline_generation::model::ReplyStyle;
+use trunkline_generation::model::{Model, ReplyStyle};
 
 const CHAT: &str = "/api/chat";
 const GENERATE: &str = "/api/generate";
@@ -291,6 +291,10 @@ async fn a_request_without_a_prompt_loads_the_model() {
 
 #[tokio::test]
 async fn names_may_have_the_usual_tag() {
+    let folder = tempfile::tempdir().unwrap();
+    write_model(folder.path());
+    let model = Model::load(folder.path(), "small:latest".to_owned()).unwrap();
+    assert!(model.is_named("small:latest") && model.is_named("small") && !model.is_named("small:8b"));
     let router = Router::default().await;
     for model in ["test/model", "test/model:latest"] {
         assert_eq!(router.post(CHAT, &chat(json!({"model": model}))).await.ok()["model"], "test/model");

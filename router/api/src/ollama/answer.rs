@@ -60,7 +60,7 @@ pub struct Common {
     pub done_reason: Option<&'static str>,
     #[serde(flatten)]
     #[schema(inline)]
-    pub counts: Option<Counts>,
+    pub counts: Counts,
 }
 
 /// A reply, or a part of it.
@@ -111,34 +111,40 @@ impl ToolCall {
     }
 }
 
-/// The counts of a complete answer, and its times in nanoseconds.
-#[derive(Debug, Serialize, ToSchema)]
+/// The counts of a complete answer, and its times in nanoseconds. Other pieces have none.
+#[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = OllamaCounts)]
 pub struct Counts {
     /// The time from the request's arrival to its last token.
-    pub total_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_duration: Option<u64>,
     /// The time from the request's arrival to its first step, in which it may have waited for a place.
-    pub load_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_duration: Option<u64>,
     /// The number of prompt tokens, cached ones included.
-    pub prompt_eval_count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_eval_count: Option<u32>,
     /// The time from the first step to the first token.
-    pub prompt_eval_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_eval_duration: Option<u64>,
     /// The number of generated tokens.
-    pub eval_count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_count: Option<u32>,
     /// The time from the first token to the last.
-    pub eval_duration: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eval_duration: Option<u64>,
 }
 
 impl Counts {
     /// Returns the counts of an answer that ends now.
     pub(super) fn new(usage: Usage, arrived: Instant, started: Option<Instant>) -> Self {
         Self {
-            total_duration: nanos(arrived.elapsed()),
-            load_duration: nanos(started.unwrap_or(arrived).duration_since(arrived)),
-            prompt_eval_count: usage.prompt_tokens,
-            prompt_eval_duration: nanos(usage.prompt_time),
-            eval_count: usage.output_tokens,
-            eval_duration: nanos(usage.output_time),
+            total_duration: Some(nanos(arrived.elapsed())),
+            load_duration: Some(nanos(started.unwrap_or(arrived).duration_since(arrived))),
+            prompt_eval_count: Some(usage.prompt_tokens),
+            prompt_eval_duration: Some(nanos(usage.prompt_time)),
+            eval_count: Some(usage.output_tokens),
+            eval_duration: Some(nanos(usage.output_time)),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Listed for Message {
 /// Converts the messages to the form that templates render.
 pub(super) fn to_chat(messages: Vec<Message>) -> Result<Vec<ChatMessage>, ApiError> {
     let mut calls = Calls::default();
-    messages.into_iter().enumerate().map(|(idx, message)| calls.to_chat_message(idx, message)).collect()
+    messages.into_iter().enumerate().map(|(idx, message)| calls.convert(idx, message)).collect()
 }
 
 /// The calls of a conversation.
@@ -60,7 +60,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn to_chat_message(&mut self, idx: usize, message: Message) -> Result<ChatMessage, ApiError> {
+    fn convert(&mut self, idx: usize, message: Message) -> Result<ChatMessage, ApiError> {
         let field = |name: &str| format!("messages[{idx}].{name}");
         let role = match message.role.to_ascii_lowercase().as_str() {
             "system" => "system",

@@ -68,7 +68,7 @@ impl ReplyWriter {
             logprobs: self.logprobs(tokens),
             done: true,
             done_reason: Some(done_reason(reason)),
-            counts: Some(Counts::new(usage, self.arrived, started)),
+            counts: Counts::new(usage, self.arrived, started),
         }
     }
 }
