@@ -233,7 +233,19 @@ async fn bad_fields_are_named_in_ollamas_form() {
     let empty = json!({"suffix": "", "template": "", "context": [], "images": [], "system": "", "truncate": false,
                        "format": "", "options": null, "think": null, "keep_alive": "5m"});
     router.post(GENERATE, &prompt(empty)).await.ok();
-    router.post_bytes(CHAT, b"{").await.fails(400, "invalid_json");
+    let fields = |value: &str| {
+        format!("{{\"messages\": {value}, \"prompt\": {value}, \"name\": {value}, \"input\": {value}}}")
+    };
+    let deep = fields(&("[".repeat(100_000) + &"]".repeat(100_000)));
+    let surrogate = fields("\"\\ud800\"");
+    for body in
+        [&b""[..], b"hello", b"[]", b"{\"options\": {", b"{} x", surrogate.as_bytes(), deep.as_bytes()]
+    {
+        for route in [CHAT, GENERATE, "/api/show", "/api/embed"] {
+            let answer = router.post_bytes(route, body).await;
+            assert!(answer.status == 400 && answer.json()["error"].is_string(), "{}", answer.text());
+        }
+    }
     let unknown = router.post(CHAT, &chat(json!({"nobody_knows": 1}))).await;
     assert_eq!(unknown.header("x-ignored-fields"), Some("nobody_knows"));
 }
