@@ -115,6 +115,16 @@ RESPONSE: dict[str, list[Any]] = {
     ],
     "reasoning": [{"effort": "low", "summary": "auto"}],
 }
+OLLAMA: dict[str, list[Any]] = {
+    "model": [*SHARED["model"], "tgi:latest"],
+    "format": ["", "json", SCHEMA],
+    "options": [{}, {"temperature": 0.5, "num_gpu": 1}],
+    "think": [False],
+    "stream": [False, True],
+    "logprobs": [True, False],
+    "top_logprobs": [2],
+    "keep_alive": [300, 1.5, 0, -1, "5m", "1h30m", "-1s", "0"],
+}
 # Table → field → values to send, one request for each.
 VECTORS: dict[str, list[Any]] = {
     "input": [PROMPT, [5, 6], [PROMPT, PROMPT], [[5], [6]]],
@@ -255,6 +265,40 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "truncate": [True],
         "raw_scores": [True],
     },
+    "ollama_chat": OLLAMA
+    | {
+        "messages": [[], USER, [*USER, {"role": "assistant", "content": "It is"}]],
+        "tools": [[CHAT_TOOL]],
+    },
+    "ollama_message": {
+        "role": ["system", "user", "assistant", "tool", "User"],
+        "content": [PROMPT],
+        "thinking": ["Let me think."],
+        "tool_calls": [[CALL], [{"function": {"name": "look", "arguments": {"a": 1}}}]],
+        "tool_name": ["look"],
+        "tool_call_id": ["c1"],
+    },
+    "ollama_generate": OLLAMA | {"prompt": ["", PROMPT], "system": ["", "Be brief."], "raw": [True, False]},
+    "ollama_options": {
+        "num_predict": [2, -1, -2],
+        "num_ctx": [64],
+        "top_k": [0, 5],
+        "seed": [7, -1],
+        "stop": SHARED["stop"],
+    },
+    "ollama_embed": {
+        "input": VECTORS["input"],
+        "truncate": [True],
+        "dimensions": [2],
+        **{name: OLLAMA[name] for name in ("model", "options", "keep_alive")},
+    },
+    "ollama_embeddings": {"prompt": [PROMPT], **{name: OLLAMA[name] for name in ("model", "options", "keep_alive")}},
+    "ollama_show": {
+        "model": OLLAMA["model"],
+        "name": OLLAMA["model"],
+        "verbose": [True, False],
+        "options": OLLAMA["options"],
+    },
     "vertex": {
         "instances": [[{"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}]],
         "instances[].inputs": [PROMPT],
@@ -270,6 +314,9 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("chat", "tool_choice"): {"tools": [CHAT_TOOL]},
     ("response", "tool_choice"): {"tools": [RESPONSE_TOOL]},
     ("input_tokens", "tool_choice"): {"tools": [RESPONSE_TOOL]},
+    ("ollama_chat", "top_logprobs"): {"logprobs": True},
+    ("ollama_generate", "top_logprobs"): {"logprobs": True},
+    ("ollama_message", "tool_calls"): {"role": "assistant", "content": None},
     ("messages", "tool_choice"): {"tools": [MESSAGES_TOOL]},
     ("count_tokens", "tool_choice"): {"tools": [MESSAGES_TOOL]},
     ("chat", "top_logprobs"): {"logprobs": True},

@@ -9,6 +9,7 @@ from pathlib import Path
 
 STATUSES = ("supported", "refused", "ignored")
 VECTORS = "## Embeddings, scores and classes"
+OLLAMA = "## `POST /api/chat`, `POST /api/generate`"
 # Name of a table → its section in docs/api and the first cell of its header.
 TABLES = {
     "chat": ("## `POST /v1/chat/completions`", "field"),
@@ -30,9 +31,16 @@ TABLES = {
     "classify": (VECTORS, "field of `/v1/classify`"),
     "predict": (VECTORS, "field of `/predict`"),
     "vertex": ("## `POST /vertex`", "field"),
+    "ollama_chat": (OLLAMA, "field of `/api/chat`"),
+    "ollama_message": (OLLAMA, "field of a chat's `messages[]`"),
+    "ollama_generate": (OLLAMA, "field of `/api/generate`"),
+    "ollama_options": (OLLAMA, "field of Ollama's `options`"),
+    "ollama_embed": ("## `POST /api/embed`, `POST /api/embeddings`", "field of `/api/embed`"),
+    "ollama_embeddings": ("## `POST /api/embed`, `POST /api/embeddings`", "field of `/api/embeddings`"),
+    "ollama_show": ("## `POST /api/show`", "field of `/api/show`"),
     "pin": ("## `POST /v1/kv/tree/{id}/pin`", "field"),
 }
-FIELD = re.compile(r"`([a-z][a-z0-9_]*(?:\[\])?(?:\.[a-z][a-z0-9_]*(?:\[\])?)*)`")
+FIELD = re.compile(r"`([a-z_][a-z0-9_]*(?:\[\])?(?:\.[a-z][a-z0-9_]*(?:\[\])?)*)`")
 RANGE = re.compile(
     r"(?P<open>above )?(?P<low>-?[\d.]*\d)(?:,? or (?:from )?(?P<other>-?\d+))?(?:,? to (?P<high>-?[\d.]*\d))?\b"
 )

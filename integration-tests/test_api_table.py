@@ -24,6 +24,9 @@ CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
 COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
 PAIRS = {"query": PROMPT, "documents": [PROMPT, "A rose is"]}
 INFILL = {"input_prefix": PROMPT, "input_suffix": ".", "n_predict": 2, "temperature": 0}
+OLLAMA_OPTIONS = {"num_predict": 2, "temperature": 0}
+OLLAMA_CHAT = {"messages": USER, "stream": False, "options": OLLAMA_OPTIONS}
+OLLAMA_GENERATE = {"prompt": PROMPT, "stream": False, "options": OLLAMA_OPTIONS}
 GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 # Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
@@ -33,8 +36,8 @@ WRONG: list[Any] = [[[]]]
 OF_EACH_TYPE: list[Any] = [True, 2, "x", ["x"], {"x": 1}]
 # Fields whose largest values would generate too many outputs for a test. Values just beyond the range are still sent.
 COSTLY = {"n", "best_of"}
-# Rows whose range counts elements.
-LISTS = {"messages", "instances"}
+# Rows whose range counts elements, or the tokens of a prompt.
+LISTS = {"messages", "instances", "num_ctx"}
 # Rows whose range is wider in the OpenAPI document, because another field allows more.
 WIDER = {("completion", "max_tokens")}
 # Fields that a route refuses although other routes of its table accept them: route → field → accepted values.
@@ -121,6 +124,14 @@ PLACES = [
     Place("score", "/v1/score", json.dumps({"text_1": PROMPT, "text_2": PROMPT}), text=("data", 0, "score")),
     Place("classify", "/v1/classify", json.dumps({"input": PROMPT}), text=("data", 0, "probs"), classifies=True),
     Place("predict", "/predict", json.dumps({"inputs": PROMPT}), status=422, classifies=True),
+    Place("ollama_chat", "/api/chat", json.dumps(OLLAMA_CHAT), text=("message", "content")),
+    Place("ollama_message", "/api/chat", json.dumps(OLLAMA_CHAT), "messages[]", text=("message", "content")),
+    Place("ollama_generate", "/api/generate", json.dumps(OLLAMA_GENERATE), text=("response",)),
+    Place("ollama_options", "/api/generate", json.dumps(OLLAMA_GENERATE), "options", text=("response",)),
+    Place("ollama_options", "/api/chat", json.dumps(OLLAMA_CHAT), "options", text=("message", "content")),
+    Place("ollama_embed", "/api/embed", json.dumps({"input": PROMPT}), text=("embeddings",)),
+    Place("ollama_embeddings", "/api/embeddings", json.dumps({"prompt": PROMPT}), text=("embedding",)),
+    Place("ollama_show", "/api/show", "{}", text=("template",)),
     Place("vertex", "/vertex", in_instance(GENERATE), status=422),
     Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
 ]
@@ -146,6 +157,13 @@ SCHEMAS = {
     "score": "ScoreRequest",
     "classify": "ClassifyRequest",
     "predict": "PredictRequest",
+    "ollama_chat": "OllamaChatRequest",
+    "ollama_message": "OllamaMessage",
+    "ollama_generate": "OllamaGenerateRequest",
+    "ollama_options": "OllamaOptions",
+    "ollama_embed": "OllamaEmbedRequest",
+    "ollama_embeddings": "OllamaEmbeddingRequest",
+    "ollama_show": "OllamaShowRequest",
     "vertex": "VertexRequest",
     "pin": "PinRequest",
 }
@@ -222,7 +240,8 @@ def supported_probes(place: Place, row: Row) -> Iterator[Probe]:
 def probes() -> Iterator[Probe]:
     """Yields every value for the first place of a table, and for the others one value of each kind."""
     for place in PLACES:
-        yield Probe(place, Row(place.table, "no_table_names_it", "ignored", "", ()), '"x"', "answered")
+        unknown = Row(place.table, "no_table_names_it", "ignored", "", ())
+        yield Probe(place, unknown, '"x"', "unsupported" if place.table == "ollama_options" else "answered")
         for row in (row for row in ROWS if row.table == place.table):
             if row.status == "supported":
                 yield from supported_probes(place, row)

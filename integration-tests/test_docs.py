@@ -12,7 +12,7 @@ from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
 # Routes that describe the others and are not in the OpenAPI document, with their statuses.
-UNLISTED_ROUTES = {("GET", "/"): 307, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
+UNLISTED_ROUTES = {("GET", "/"): 200, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
 # Metrics that appear with their first sample, which may never come on a healthy server.
 LATE_METRICS = {"trunkline_rejections_total"} | {
     f"trunkline_tenant_{name}"
@@ -49,6 +49,10 @@ REFUSED = {
     "tgi/generate.rs": ["## `POST /generate`"],
     "responses/route.rs": ["## `POST /v1/responses`"],
     "anthropic/messages.rs": ["## `POST /v1/messages`"],
+    "ollama/chat.rs": ["## `POST /api/chat`"],
+    "ollama/generate.rs": ["## `POST /api/chat`"],
+    "ollama/options.rs": ["## `POST /api/chat`"],
+    "ollama/models.rs": ["## `POST /api/show`"],
 }
 
 

@@ -21,28 +21,29 @@ macro_rules! with_sampling_params {
             /// The sampling temperature. 0 is greedy; the default is the model's own, or 1.
             temperature: f32 = 0.0 in 0.0..=100.0,
                 sent as f64 = 1.0 in 0.0..=100.0, model temperature,
-                by [openai[] responses[] anthropic[]];
+                by [openai[] responses[] anthropic[] ollama[]];
             /// Samples from the smallest set of tokens whose total probability reaches this value.
             // OpenAI's range begins with 0, which keeps only the likeliest token, as the smallest number does.
             top_p: f32 = 1.0 in f32::MIN_POSITIVE..=1.0,
                 sent as f64 = 1.0 in 0.0..=1.0, model top_p,
-                by [openai[] responses[] anthropic[] tgi[]];
+                by [openai[] responses[] anthropic[] tgi[] ollama[]];
             /// Samples from the `top_k` likeliest tokens. 0 and -1 mean all tokens.
             top_k: u32 = 0 in 0.0..=f32::MAX,
                 sent as i64 = 0 in -1.0..=f32::MAX, model top_k,
-                by [openai[] responses[" Not part of OpenAI's API."] anthropic[] tgi[]];
+                by [openai[] responses[" Not part of OpenAI's API."] anthropic[] tgi[] ollama[]];
             /// Excludes tokens less likely than this fraction of the likeliest token's probability.
             min_p: f32 = 0.0 in 0.0..=1.0,
                 sent as f64 = 0.0 in 0.0..=1.0, model min_p,
-                by [openai[] responses[" Not part of OpenAI's API."] anthropic[" Not part of Anthropic's API."] tgi[]];
+                by [openai[] responses[" Not part of OpenAI's API."] anthropic[" Not part of Anthropic's API."] tgi[]
+                    ollama[]];
             /// Subtracted from the logits of tokens that occur in the output.
             presence_penalty: f32 = 0.0 in -2.0..=2.0,
                 sent as f64 = 0.0 in -2.0..=2.0,
-                by [openai[] tgi[]];
+                by [openai[] tgi[] ollama[]];
             /// Subtracted from a token's logit once per occurrence in the output.
             frequency_penalty: f32 = 0.0 in -2.0..=2.0,
                 sent as f64 = 0.0 in -2.0..=2.0,
-                by [openai[] tgi[]];
+                by [openai[] tgi[] ollama[]];
             /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or
             /// the output.
             repetition_penalty: f32 = 1.0 in f32::MIN_POSITIVE..=f32::MAX,
@@ -52,7 +53,7 @@ macro_rules! with_sampling_params {
             /// probability.
             typical_p: f32 = 1.0 in f32::MIN_POSITIVE..=1.0,
                 sent as f64 = 1.0 in f32::MIN_POSITIVE..=1.0,
-                by [openai[] tgi[]];
+                by [openai[] tgi[] ollama[]];
             /// Keeps the tokens whose logit is at most this many standard deviations below the largest; 0 and -1 keep
             /// all. Part of llama.cpp's API, like the next two fields.
             // llama.cpp's default is -1.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 # Clients must not fetch price lists, send traces, or use keys and addresses from the user's shell.
 for name in list(os.environ):
-    if name.startswith(("OPENAI_", "ANTHROPIC_", "LITELLM_", "LANGCHAIN_", "LANGSMITH_", "HF_")):
+    if name.startswith(("OPENAI_", "ANTHROPIC_", "LITELLM_", "LANGCHAIN_", "LANGSMITH_", "HF_", "OLLAMA_")):
         del os.environ[name]
 os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 

@@ -1,4 +1,4 @@
-"""The unmodified Vercel AI SDK, tested by `ai-sdk/*.test.mjs` in node."""
+"""The unmodified Vercel AI SDK and `ollama`, tested by `ai-sdk/*.test.mjs` in node."""
 
 from __future__ import annotations
 
@@ -46,4 +46,4 @@ def test_every_test_of_the_ai_sdk_passes(server: Trunkline, model: str) -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "\n# pass 8\n" in ran.stdout, ran.stdout
+    assert "\n# pass 10\n" in ran.stdout, ran.stdout

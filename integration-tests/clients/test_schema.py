@@ -5,6 +5,7 @@ The requests are the same in every run. The server has a short context, so that 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 EVENTS = "text/event-stream"
+LINES = "application/x-ndjson"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 # Generated requests per operation, in addition to the document's own examples.
 EXAMPLES = 30 if os.environ.get("TRUNKLINE_TEST_ALL") == "1" else 4
@@ -43,13 +45,15 @@ def small() -> Iterator[Trunkline]:
 
 def conforms(context: Any, response: Any, case: Any) -> None:
     """Checks the answer, or the data of each event of a stream, against the document's schema."""
-    if not response.headers.get("content-type", [""])[0].startswith(EVENTS):
+    content_type = response.headers.get("content-type", [""])[0].split(";")[0]
+    if content_type not in (EVENTS, LINES):
         response_schema_conformance(context, response, case)
         return
     document = case.operation.schema.raw_schema
     post = document["paths"][case.operation.path]["post"]
-    described = post["responses"]["200"]["content"][EVENTS].get("schema")
-    for event in sse_events(iter(response.text.splitlines())):
+    described = post["responses"]["200"]["content"][content_type].get("schema")
+    lines = response.text.splitlines()
+    for event in sse_events(iter(lines)) if content_type == EVENTS else map(json.loads, lines):
         if described and isinstance(event, dict) and "error" not in event:
             jsonschema.validate(event, described | {"components": document["components"]})
 

@@ -15,7 +15,7 @@ use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Caller;
 use trunkline_base::trace::TelemetrySlot;
 use trunkline_generation::admission::{Admission, Admitted, Received};
-use trunkline_generation::models::{ModelId, Models};
+use trunkline_generation::models::{Event, KeepAlive, ModelId, Models};
 use trunkline_generation::place::Place;
 use trunkline_generation::served::ServedModel;
 
@@ -79,6 +79,13 @@ impl App {
     pub async fn admit(self: &Arc<Self>, request: Request) -> Result<(Arc<Self>, Admitted, Bytes), ApiError> {
         let received = self.admission.receive(&self.models, &self.served, request).await?;
         self.enter(received).await
+    }
+
+    /// Sets the time for which a model stays in memory after a request, if the request says so.
+    pub fn keep(&self, model: ModelId, keep_alive: Option<KeepAlive>) {
+        if let (Some(gate), Some(keep_alive)) = (self.models.gate(), keep_alive) {
+            gate.tell(Event::KeepAlive { model, keep_alive });
+        }
     }
 
     /// Waits until the model of a request is in memory.

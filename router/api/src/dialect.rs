@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 
-use super::{anthropic, openai, respond, tgi};
+use super::{anthropic, ollama, openai, respond, tgi};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::RateHeaders;
 
@@ -13,7 +13,9 @@ pub enum Dialect {
     Anthropic,
     /// All other paths below `/v1`, and `/infill`, since llama.cpp has OpenAI's form of errors.
     OpenAi,
-    /// All paths outside `/v1`.
+    /// Paths below `/api`.
+    Ollama,
+    /// All paths outside `/v1` and `/api`.
     Tgi,
 }
 
@@ -21,6 +23,9 @@ impl Dialect {
     pub fn of_path(path: &str) -> Self {
         if path == "/v1/messages" || path.starts_with("/v1/messages/") {
             return Self::Anthropic;
+        }
+        if path.starts_with("/api/") {
+            return Self::Ollama;
         }
         let is_openai = path == "/v1" || path.starts_with("/v1/") || path == "/infill";
         if is_openai { Self::OpenAi } else { Self::Tgi }
@@ -30,7 +35,7 @@ impl Dialect {
     pub fn rate_headers(self) -> RateHeaders {
         match self {
             Self::Anthropic => RateHeaders::Anthropic,
-            Self::OpenAi | Self::Tgi => RateHeaders::OpenAi,
+            Self::OpenAi | Self::Ollama | Self::Tgi => RateHeaders::OpenAi,
         }
     }
 
@@ -38,6 +43,7 @@ impl Dialect {
         match self {
             Self::Anthropic => respond::error::<anthropic::ErrorResponse>(error),
             Self::OpenAi => respond::error::<openai::ErrorResponse>(error),
+            Self::Ollama => respond::error::<ollama::ErrorResponse>(error),
             Self::Tgi => respond::error::<tgi::ErrorResponse>(error),
         }
     }

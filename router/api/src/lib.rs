@@ -1,9 +1,9 @@
 //! The APIs that clients speak. Each parses into the same `GenerationRequest` and renders the same event stream.
 //!
 //! [`route`] is the table of routes. A dialect is a folder (`openai`, `anthropic`, `responses`, `tgi`, `llama`,
-//! `vectors`) with the types of its requests and answers; the path that all share is `pipeline.rs`. [`openapi`] makes
-//! the document from handlers and table. This crate may use all others of the router except the one that starts the
-//! server. Begin with [`route`], then `openai/chat.rs` and `pipeline.rs`.
+//! `ollama`, `vectors`) with the types of its requests and answers; the path that all share is `pipeline.rs`.
+//! [`openapi`] makes the document from handlers and table. This crate may use all others of the router except the one
+//! that starts the server. Begin with [`route`], then `openai/chat.rs` and `pipeline.rs`.
 
 pub mod adapters;
 pub(crate) mod anthropic;
@@ -18,6 +18,7 @@ pub(crate) mod llama;
 mod loading;
 mod message_size;
 pub(crate) mod models;
+pub mod ollama;
 pub(crate) mod openai;
 pub mod openapi;
 pub mod operate;

@@ -72,6 +72,22 @@ pub fn list<'de, T: Listed + Deserialize<'de>, D: Deserializer<'de>>(
     deserializer.deserialize_seq(ListVisitor(PhantomData))
 }
 
+/// Like [`list`], of a list that may be null.
+pub fn optional_list<'de, T: Listed + Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    let list = Option::<Bounded<T>>::deserialize(deserializer)?;
+    Ok(list.map(|Bounded(items)| items).unwrap_or_default())
+}
+
+struct Bounded<T>(Vec<T>);
+
+impl<'de, T: Listed + Deserialize<'de>> Deserialize<'de> for Bounded<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        list(deserializer).map(Self)
+    }
+}
+
 struct TextOrListVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Listed + Deserialize<'de>> Visitor<'de> for TextOrListVisitor<T> {

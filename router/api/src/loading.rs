@@ -19,7 +19,7 @@ use super::respond::ErrorForm;
 use super::stream::event_stream;
 use trunkline_base::error::ApiError;
 use trunkline_generation::models::{Gate, ModelId};
-use trunkline_http::Events;
+use trunkline_http::{Events, StreamForm};
 
 /// The time between two comments.
 const TICK: Duration = Duration::from_secs(1);
@@ -29,6 +29,7 @@ pub(crate) fn stream<E: ErrorForm>(
     app: &Arc<App>,
     gate: Arc<Gate>,
     model: ModelId,
+    form: StreamForm,
     answer: impl Future<Output = Result<Response, ApiError>> + Send + 'static,
 ) -> Response {
     let (name, metrics) = (app.models.name(model).to_owned(), app.metrics.clone());
@@ -36,7 +37,7 @@ pub(crate) fn stream<E: ErrorForm>(
         answer.await.map_or_else(
             |error| {
                 metrics.observe_failure(error.class(), error.code());
-                let mut events = Events::default();
+                let mut events = Events::new(form);
                 match E::EVENT {
                     Some(name) => events.named(name, &E::from_error(&error)),
                     None => events.json(&E::from_error(&error)),
@@ -46,8 +47,9 @@ pub(crate) fn stream<E: ErrorForm>(
             Response::into_body,
         )
     };
-    let body = LoadingBody { answer: answer.boxed(), begun: None, gate, model, name, ticks: interval(TICK) };
-    event_stream(Body::new(body))
+    let ticks = interval(TICK);
+    let body = LoadingBody { answer: answer.boxed(), begun: None, gate, model, name, form, ticks };
+    event_stream(Body::new(body), form)
 }
 
 struct LoadingBody {
@@ -57,6 +59,7 @@ struct LoadingBody {
     gate: Arc<Gate>,
     model: ModelId,
     name: String,
+    form: StreamForm,
     ticks: Interval,
 }
 
@@ -80,9 +83,9 @@ impl hyper::body::Body for LoadingBody {
         ready!(body.ticks.poll_tick(cx));
         let shown = body.gate.shown(body.model);
         let detail = shown.detail.map(|detail| format!(", {detail}")).unwrap_or_default();
-        // A comment ends at the end of its line.
-        let line = format!("model {} is {}{detail}", body.name, shown.word).replace(['\r', '\n'], " ");
-        Poll::Ready(Some(Ok(Frame::data(format!(": {line}\n\n").into()))))
+        let mut events = Events::new(body.form);
+        events.note(&format!("model {} is {}{detail}", body.name, shown.word));
+        Poll::Ready(Some(Ok(Frame::data(events.take()))))
     }
 
     fn is_end_stream(&self) -> bool {

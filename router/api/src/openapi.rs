@@ -2,8 +2,8 @@
 
 use std::sync::LazyLock;
 
-use axum::http::{Method, header};
-use axum::response::{Html, IntoResponse, Redirect};
+use axum::http::{HeaderMap, Method, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
 use bytes::Bytes;
 use trunkline_contract::{RequestNumbers, range};
 use utoipa::openapi::path::Operation;
@@ -14,6 +14,7 @@ use utoipa::{Modify, Number, OpenApi};
 use super::dialect::Dialect;
 use super::route::{Events, Kind, ModelField, Paths, Route};
 use super::{models, openai, tgi};
+use trunkline_http::StreamForm;
 
 /// The errors that any route with a body may return.
 const WITH_BODY: [(&str, &str); 4] = [
@@ -28,7 +29,7 @@ const WITH_BODY: [(&str, &str); 4] = [
 #[openapi(
     info(
         title = "Trunkline",
-        description = "Large language models over the HTTP APIs of OpenAI, Anthropic and TGI.",
+        description = "Large language models over the HTTP APIs of OpenAI, Anthropic, TGI and Ollama.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     components(schemas(
@@ -57,9 +58,14 @@ pub async fn page() -> impl IntoResponse {
     Html(include_str!("docs.html"))
 }
 
-/// Redirects a browser from `/` to the page.
-pub async fn to_page() -> impl IntoResponse {
-    Redirect::temporary("/docs")
+/// Redirects a browser from `/` to the page. Other clients get the text by which Ollama's know that a server runs.
+pub async fn to_page(headers: HeaderMap) -> Response {
+    let accepted =
+        headers.get(header::ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
+    if accepted.contains("text/html") {
+        return Redirect::temporary("/docs").into_response();
+    }
+    "Ollama is running".into_response()
 }
 
 /// Adds what the handlers of the table of routes say.
@@ -160,7 +166,8 @@ fn complete(route: &Route, operation: &mut Operation) {
     };
     if let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200") {
         let content = Content::new(schema.map(Ref::from_schema_name));
-        answer.content.insert("text/event-stream".to_owned(), content);
+        let form = if dialect == Dialect::Ollama { StreamForm::Lines } else { StreamForm::Events };
+        answer.content.insert(form.content_type().to_owned(), content);
     }
 }
 
@@ -169,6 +176,7 @@ fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &
     let schema = match dialect {
         Dialect::Anthropic => "AnthropicError",
         Dialect::OpenAi => "OpenAiError",
+        Dialect::Ollama => "OllamaError",
         Dialect::Tgi => "TgiError",
     };
     operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {

@@ -25,13 +25,14 @@ use trunkline_generation::answer_memory::least_bytes;
 use trunkline_generation::fold::{Folded, KeepTokens, fold};
 use trunkline_generation::generate::Usage;
 use trunkline_generation::grammars::{AskedGrammar, CompiledGrammar, KeyedGrammar};
+use trunkline_generation::models::KeepAlive;
 use trunkline_generation::place::Place;
 use trunkline_generation::request::arrival::Arrival;
 use trunkline_generation::request::avoid::CheckedAvoid;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices, Validator};
 use trunkline_generation::request::raw::RawParams;
 use trunkline_generation::request::ready::GenerationRequest;
-use trunkline_http::{IgnoredFields, RelaxedKeywords};
+use trunkline_http::{IgnoredFields, RelaxedKeywords, StreamForm};
 
 /// The context of one request, for every stage of the pipeline.
 pub(crate) struct Scope {
@@ -62,8 +63,19 @@ pub(crate) trait Call: Send + 'static {
     /// Returns the fields that name the model and its adapter.
     fn named(&self) -> Named<'_>;
 
+    /// Returns the time for which the model stays in memory after this request, if the request says so.
+    fn keep_alive(&self) -> Option<KeepAlive> {
+        None
+    }
+
     /// Converts the body to the form that all dialects share. Nothing is tokenized yet.
     fn asked(self, scope: &Scope) -> Result<Asked<Self::Prompts>, ApiError>;
+
+    /// Returns the answer of a call that asks for no output. It is sent if the call passes all checks that need no
+    /// tokens.
+    fn without_output(&self, _scope: &Scope) -> Option<Response> {
+        None
+    }
 }
 
 /// The content of a call in the form that all dialects share.
@@ -134,11 +146,14 @@ pub(crate) async fn answer<C: Call, E: ErrorForm>(
 ) -> Result<Response, ApiError> {
     let path = request.uri().path().to_owned();
     let received = app.admission.receive(&app.models, &app.served, request).await?;
-    let (model, is_stream) = (received.model, received.is_stream);
+    let form = <<C::Prompts as Prompts>::Answer as Answer>::Render::FORM;
+    // Streams of lines are those of Ollama's API, where a request that does not say otherwise wants one.
+    let is_stream = received.is_stream.unwrap_or(form == StreamForm::Lines);
+    let model = received.model;
     let answered = answer_received(app.clone(), received, path, parse);
     match app.models.gate() {
         Some(gate) if is_stream && !gate.may_begin(model) => {
-            Ok(loading::stream::<E>(app, gate.clone(), model, answered))
+            Ok(loading::stream::<E>(app, gate.clone(), model, form, answered))
         }
         _ => answered.await,
     }
@@ -150,17 +165,23 @@ async fn answer_received<C: Call>(
     path: String,
     parse: impl FnOnce(&[u8], &mut IgnoredFields) -> Result<C, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let (app, Admitted { permit, shard, arrival }, body) = app.enter(received).await?;
+    let (app, Admitted { permit, model, shard, arrival }, body) = app.enter(received).await?;
     if !shard.generates {
         return Err(ApiError::NoGeneration);
     }
     let read = move |scope: &Scope, body: &[u8]| {
         let mut ignored = IgnoredFields::default();
         let call = parse(body, &mut ignored)?;
-        Ok((check(scope, call)?, ignored))
+        let (answer, keep_alive) = (call.without_output(scope), call.keep_alive());
+        let checked = check(scope, call)?;
+        scope.app.keep(model, keep_alive);
+        Ok((checked, answer, ignored))
     };
-    let (scope, (checked, ignored)) = read_body(Scope::new(&app, arrival, shard), body, read).await?;
-    let mut response = generate(&scope, checked, permit).await?;
+    let (scope, (checked, answer, ignored)) = read_body(Scope::new(&app, arrival, shard), body, read).await?;
+    let mut response = match answer {
+        Some(answer) => answer,
+        None => generate(&scope, checked, permit).await?,
+    };
     ignored.report(&path, &mut response);
     scope.report_relaxed(&path, &mut response);
     Ok(response)

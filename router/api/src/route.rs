@@ -10,7 +10,9 @@ use axum::routing::{MethodFilter, on};
 
 use super::app::App;
 use super::dialect::Dialect;
-use super::{adapters, anthropic, kv, llama, models, openai, operate, responses, tgi, usage, vectors};
+use super::{
+    adapters, anthropic, kv, llama, models, ollama, openai, operate, responses, tgi, usage, vectors,
+};
 
 /// A row of the table.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ pub enum Key {
     NotRequired,
 }
 
-use Dialect::{Anthropic, OpenAi, Tgi};
+use Dialect::{Anthropic, Ollama, OpenAi, Tgi};
 use Events::{Mixed, Never, Of};
 use Key::{NotRequired, Required};
 use Kind::{Answers, Chats, Completes, Looks, MakesVectors, Probes, Renders};
@@ -137,6 +139,14 @@ routes! {
         POST "/detokenize" Tgi Named (Answers) tgi::detokenize::detokenize;
         POST "/invocations" Tgi Named (Completes(Mixed)) tgi::platforms::invocations;
         POST "/vertex" Tgi Named (Completes(Never)) tgi::platforms::vertex;
+        POST "/api/chat" Ollama Named (Chats(Of("OllamaChatResponse"))) ollama::chat::chat;
+        POST "/api/generate" Ollama Named (Completes(Of("OllamaGenerateResponse"))) ollama::generate::generate;
+        POST "/api/embed" Ollama Named (MakesVectors) vectors::ollama::embed;
+        POST "/api/embeddings" Ollama Named (MakesVectors) vectors::ollama::embeddings;
+        GET "/api/tags" Ollama Unnamed (Answers) ollama::models::tags;
+        GET "/api/ps" Ollama Unnamed (Answers) ollama::models::running;
+        POST "/api/show" Ollama Named (Answers) ollama::models::show;
+        GET "/api/version" Ollama Unnamed (Answers) ollama::models::version;
         POST "/v1/embeddings" OpenAi Named (MakesVectors) vectors::embeddings::embeddings;
         POST "/embed" Tgi Unnamed (MakesVectors) vectors::embeddings::embed;
         POST "/v1/rerank" OpenAi Named (MakesVectors) vectors::rerank::rerank;

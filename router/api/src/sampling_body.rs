@@ -13,19 +13,23 @@ macro_rules! sampling_body {
     };
     // Selects the rows of the dialect.
     (@openai $body:tt $($name:ident $sent:ident $help:tt
-        [$(openai $note:tt)? $(responses $r:tt)? $(anthropic $a:tt)? $(tgi $t:tt)?])*) => {
+        [$(openai $note:tt)? $(responses $r:tt)? $(anthropic $a:tt)? $(tgi $t:tt)? $(ollama $l:tt)?])*) => {
         crate::sampling_body::sampling_body! { @body $body $($($name $sent $help $note)?)* }
     };
     (@responses $body:tt $($name:ident $sent:ident $help:tt
-        [$(openai $o:tt)? $(responses $note:tt)? $(anthropic $a:tt)? $(tgi $t:tt)?])*) => {
+        [$(openai $o:tt)? $(responses $note:tt)? $(anthropic $a:tt)? $(tgi $t:tt)? $(ollama $l:tt)?])*) => {
         crate::sampling_body::sampling_body! { @body $body $($($name $sent $help $note)?)* }
     };
     (@anthropic $body:tt $($name:ident $sent:ident $help:tt
-        [$(openai $o:tt)? $(responses $r:tt)? $(anthropic $note:tt)? $(tgi $t:tt)?])*) => {
+        [$(openai $o:tt)? $(responses $r:tt)? $(anthropic $note:tt)? $(tgi $t:tt)? $(ollama $l:tt)?])*) => {
         crate::sampling_body::sampling_body! { @body $body $($($name $sent $help $note)?)* }
     };
     (@tgi $body:tt $($name:ident $sent:ident $help:tt
-        [$(openai $o:tt)? $(responses $r:tt)? $(anthropic $a:tt)? $(tgi $note:tt)?])*) => {
+        [$(openai $o:tt)? $(responses $r:tt)? $(anthropic $a:tt)? $(tgi $note:tt)? $(ollama $l:tt)?])*) => {
+        crate::sampling_body::sampling_body! { @body $body $($($name $sent $help $note)?)* }
+    };
+    (@ollama $body:tt $($name:ident $sent:ident $help:tt
+        [$(openai $o:tt)? $(responses $r:tt)? $(anthropic $a:tt)? $(tgi $t:tt)? $(ollama $note:tt)?])*) => {
         crate::sampling_body::sampling_body! { @body $body $($($name $sent $help $note)?)* }
     };
     (@body { $(#[$about:meta])* pub struct $body:ident { $($own:tt)* } }

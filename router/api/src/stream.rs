@@ -1,4 +1,4 @@
-//! Sends a generation as a response of server-sent events.
+//! Sends a generation as a response of events.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,10 +18,12 @@ use trunkline_base::limits::MAX_WRITE_BYTES;
 use trunkline_base::metrics::Metrics;
 use trunkline_generation::choices::Choices;
 use trunkline_generation::generate::{GenerationEvent, Output, ScoredPrompt, Usage};
-use trunkline_http::Events;
+use trunkline_http::{Events, StreamForm};
 
 /// Writes a generation as events of one dialect. Each call appends the events to send.
 pub trait Render: Send + Unpin + 'static {
+    const FORM: StreamForm = StreamForm::Events;
+
     /// Called once, before anything else.
     fn begin(&mut self, _events: &mut Events) {}
     /// Called when the first step of a choice is planned. `usage` counts no output yet.
@@ -42,19 +44,24 @@ pub trait Render: Send + Unpin + 'static {
 
 /// Returns the events of a request as a response. Dropping the response's body aborts the choices.
 /// After each `pause` without an event, a comment keeps the connection open.
-pub fn stream(choices: Choices, mut render: impl Render, pause: Duration, metrics: Arc<Metrics>) -> Response {
-    let mut events = Events::default();
+pub fn stream<R: Render>(
+    choices: Choices,
+    mut render: R,
+    pause: Duration,
+    metrics: Arc<Metrics>,
+) -> Response {
+    let mut events = Events::new(R::FORM);
     render.begin(&mut events);
     let quiet_since = Instant::now();
     let keep_alive = Box::pin(tokio::time::sleep_until(quiet_since + pause));
     let body = EventBody { choices, render, events, metrics, ended: false, quiet_since, pause, keep_alive };
-    event_stream(Body::new(body))
+    event_stream(Body::new(body), R::FORM)
 }
 
 /// Returns a response of events.
-pub(crate) fn event_stream(body: Body) -> Response {
+pub(crate) fn event_stream(body: Body, form: StreamForm) -> Response {
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream")),
+        (header::CONTENT_TYPE, HeaderValue::from_static(form.content_type())),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         // Tells proxies not to buffer, because they would delay tokens.
         (header::HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),

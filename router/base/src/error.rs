@@ -112,7 +112,7 @@ pub enum ApiError {
         prompt_tokens: usize,
         max_input_tokens: u32,
         context: u32,
-        /// The flag that sets the limit; `None` if the model does.
+        /// The flag or field that sets the limit; `None` if the model does.
         flag: Option<&'static str>,
     },
     #[error(

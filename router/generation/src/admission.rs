@@ -43,8 +43,8 @@ const MAX_RETRY_S: u64 = 60;
 pub struct Received {
     pub body: Bytes,
     pub arrival: Arrival,
-    /// True if the body asks for a stream of events. Only a server of several models knows it so early.
-    pub is_stream: bool,
+    /// Whether the body asks for a stream, if it says so. Only a server of several models knows it so early.
+    pub is_stream: Option<bool>,
     pub model: ModelId,
     permit: Place,
 }
@@ -53,6 +53,7 @@ pub struct Received {
 pub struct Admitted {
     /// The place that it holds until it is answered.
     pub permit: Place,
+    pub model: ModelId,
     pub shard: Arc<ShardInfo>,
     pub arrival: Arrival,
 }
@@ -122,7 +123,7 @@ impl Admission {
         let named = self.named(models, served, &arrival.caller, &body).await;
         let model = models.find(&arrival.caller, named.name.as_deref())?;
         let permit = self.place_without_shard(served, &arrival.caller)?;
-        Ok(Received { body, arrival, is_stream: false, model, permit })
+        Ok(Received { body, arrival, is_stream: Some(false), model, permit })
     }
 
     /// Waits until the model of a request is in memory, and returns it.
@@ -146,7 +147,7 @@ impl Admission {
             let (served, using) = tokio::try_join!(models.served(model), gate)?;
             permit.uses(using);
             let shard = served.serving()?;
-            Ok((served, Admitted { permit, shard, arrival: arrival.clone() }, body))
+            Ok((served, Admitted { permit, model, shard, arrival: arrival.clone() }, body))
         };
         let deadline = arrival.deadline(None)?;
         let mut phase = self.phase.clone();

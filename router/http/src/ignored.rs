@@ -36,6 +36,10 @@ impl IgnoredFields {
         }
     }
 
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
     /// Names the fields in the answer and, the first time, in the log.
     pub fn report(self, path: &str, response: &mut Response) {
         for field in first_times(&LOGGED_FIELDS, &self.names) {

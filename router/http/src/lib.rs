@@ -22,7 +22,7 @@ mod unread;
 
 pub use body::{check_encoding, read_body};
 pub use event_frame::EventFrame;
-pub use events::Events;
+pub use events::{Events, StreamForm};
 pub use ignored::{IgnoredFields, RelaxedKeywords};
 pub use json::{OtherFields, Refused, num_values, parse, parse_noting};
 pub use poll_time::LongestPoll;

@@ -92,6 +92,11 @@ impl Residency {
         self.models.get(&model).map_or(0, Model::bytes)
     }
 
+    /// Returns when an idle model is unloaded because its keep-alive ends, if it is.
+    pub fn expires_at(&self, model: ModelId) -> Option<u64> {
+        self.models.get(&model)?.expires_at(&self.settings)
+    }
+
     pub fn is_pinned(&self, model: ModelId) -> bool {
         self.models.get(&model).is_some_and(|model| model.settings.is_pinned)
     }

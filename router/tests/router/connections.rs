@@ -124,13 +124,17 @@ async fn silent_streams_are_kept_open_by_comments() {
     events.send("GET", "/v1/kv/events", b"").await;
     let begin = Instant::now();
     let mut chat = router.begin("/v1/chat/completions", &body).await;
+    let mut lines = router.begin("/api/chat", &body).await;
     assert!(chat.read_until(|bytes| num_comments(bytes) == 2).await);
     assert!(begin.elapsed() >= 2 * LIMIT);
     assert!(events.read_until(|bytes| num_comments(bytes) >= 1).await);
+    // In a stream of lines they are spaces, each in a chunk of one byte.
+    assert!(lines.read_until(|bytes| bytes.ends_with(b"\r\n1\r\n \r\n")).await);
     // Comments do not change the events.
     router.add_steps(1000);
     let said = chat.answer().await.events();
     assert_eq!(said.last().unwrap(), "[DONE]");
+    assert_eq!(lines.answer().await.lines().last().unwrap()["done"], true);
 }
 
 #[tokio::test]

@@ -35,6 +35,7 @@ mod lifecycle;
 mod metrics_port;
 mod models;
 mod objects;
+mod ollama;
 mod openai;
 mod operate;
 mod panics;

@@ -14,7 +14,7 @@ use trunkline_generation::models::{
 use trunkline_router::server::{LaterModel, ModelParts};
 
 use crate::mock::{MockShard, ShardPlan, write_model};
-use crate::support::{DEADLINE, Router, sse_data};
+use crate::support::{DEADLINE, Router, sse_data, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const FIRST: ModelId = ModelId(0);
@@ -357,4 +357,42 @@ async fn the_metrics_of_each_model_have_its_name() {
     assert_eq!(descriptions.len(), different.len(), "each metric is described once");
     let one = Router::default().await.get("/metrics").await.text();
     assert!(!one.contains("model="), "{one}");
+}
+
+#[tokio::test]
+async fn ollamas_clients_see_what_is_in_memory_and_say_how_long_it_stays() {
+    let several = Several::start().await;
+    let ask = async |fields: Value| {
+        let message = json!([{"role": "user", "content": "hi"}]);
+        let body = with(json!({"model": "test/second", "stream": false, "messages": message}), fields);
+        several.router.post("/api/chat", &body).await.ok()
+    };
+    let names = async |path: &str| -> Vec<Value> {
+        let list = several.router.get(path).await.ok();
+        list["models"].as_array().unwrap().iter().map(|model| model["name"].clone()).collect()
+    };
+    assert_eq!(ask(json!({})).await["message"]["content"], "1");
+    assert_eq!(names("/api/tags").await, ["test/model:latest", "test/second:latest", "test/third:latest"]);
+    assert_eq!(names("/api/ps").await, ["test/second:latest"]);
+    ask(json!({"keep_alive": "10m"})).await;
+    let list = several.router.get("/api/ps").await.ok();
+    let expires = list["models"][0]["expires_at"].as_str().unwrap();
+    let left =
+        humantime::parse_rfc3339(expires).unwrap().duration_since(std::time::SystemTime::now()).unwrap();
+    assert!((500..=600).contains(&left.as_secs()), "{left:?}");
+    let answer = ask(json!({"messages": [], "keep_alive": 0})).await;
+    assert_eq!((&answer["done_reason"], &answer["done"]), (&"unload".into(), &true.into()));
+    several.wait(SECOND, "unloaded").await;
+    assert_eq!(ask(json!({"messages": []})).await["done_reason"], "load");
+    assert_eq!(several.launcher.asked(), ["load 1", "unload 1", "load 1"]);
+    // A stream is the default. Until the model is there, its lines have nothing but spaces.
+    several.launcher.held.lock().unwrap().push(2);
+    let body = json!({"model": "test/third", "messages": [{"role": "user", "content": "hi"}]});
+    let mut stream = several.router.begin("/api/chat", &body).await;
+    assert!(stream.read_until(|bytes| has(bytes, "application/x-ndjson")).await);
+    several.wait(ModelId(2), "loading").await;
+    several.launcher.load(ModelId(2), &several.sockets);
+    let text = stream.answer().await.text();
+    let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    assert_eq!(first["message"]["content"], "2", "{text}");
 }

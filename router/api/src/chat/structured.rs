@@ -81,6 +81,19 @@ pub fn request_grammar(
     Ok(grammar.map(|grammar| AskedGrammar { field, grammar }))
 }
 
+/// Returns the grammar of a field that is the text `json`, or a JSON schema. Keywords that no grammar can hold are left
+/// out. An empty text is no format.
+pub fn json_format(field: &'static str, value: Option<Value>) -> Result<Option<AskedGrammar>, ApiError> {
+    let grammar = match value {
+        None => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) if text == "json" => Grammar::JsonObject,
+        Some(schema @ Value::Object(_)) => json_schema(field, schema, false)?,
+        Some(_) => return Err(wrong_type(field.to_owned(), "`json` or a JSON schema")),
+    };
+    Ok(Some(AskedGrammar { field, grammar }))
+}
+
 fn optional(
     value: Option<Value>,
     grammar: impl FnOnce(Value) -> Result<Option<Grammar>, ApiError>,

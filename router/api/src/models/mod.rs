@@ -4,6 +4,7 @@ pub(super) mod anthropic;
 pub(super) mod manage;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Extension;
 use axum::extract::rejection::QueryRejection;
@@ -20,7 +21,7 @@ use anthropic::{ModelInfo, ModelPage, ModelsQuery};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_generation::adapters::{Adapter, Named};
-use trunkline_generation::models::{Entry, ModelId, Shown};
+use trunkline_generation::models::{Entry, LOADED, ModelId, Shown};
 
 /// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -68,12 +69,15 @@ pub struct ModelStatus {
     pub memory_bytes: u64,
     /// True if the model stays in memory.
     pub pinned: bool,
+    /// The time after which an idle model leaves the memory, if it does.
+    #[serde(skip)]
+    pub leaves_in: Option<Duration>,
 }
 
 impl From<Shown> for ModelStatus {
     fn from(shown: Shown) -> Self {
-        let Shown { word, detail, bytes, is_pinned } = shown;
-        Self { value: word, detail, memory_bytes: bytes, pinned: is_pinned }
+        let Shown { word, detail, bytes, is_pinned, leaves_in } = shown;
+        Self { value: word, detail, memory_bytes: bytes, pinned: is_pinned, leaves_in }
     }
 }
 
@@ -82,6 +86,11 @@ impl ModelCard {
     fn of_adapter(&self, adapter: &Adapter, caller: &Caller) -> Self {
         let root = adapter.source_for(caller).to_owned();
         Self { id: adapter.name.to_string(), root: Some(root), parent: Some(self.id.clone()), ..self.clone() }
+    }
+
+    /// Returns true if the model is in memory.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.status.as_ref().is_none_or(|status| status.value == LOADED)
     }
 
     /// Returns the card in Anthropic's form.
@@ -114,7 +123,7 @@ fn card(app: &App, id: ModelId, entry: &Entry) -> Result<ModelCard, ApiError> {
 }
 
 /// Describes the models that the caller may use and their adapters.
-async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
+pub(crate) async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
     let mut cards = Vec::new();
     for (id, entry) in app.models.listed(caller) {
         let model = card(app, id, entry)?;
@@ -128,7 +137,7 @@ async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
 }
 
 /// Describes the model or adapter with this name.
-fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard, ApiError> {
+pub(crate) fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard, ApiError> {
     let id = app.models.find(caller, Some(name))?;
     let entry = app.models.entry(id);
     let chosen = match entry.opened() {

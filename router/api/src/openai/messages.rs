@@ -62,7 +62,7 @@ pub struct CalledField {
 
 impl CallField {
     /// Converts the call to the form that templates expect, with arguments as an object if they are one.
-    fn into_json(self, reader: &mut ArgumentsReader) -> Value {
+    pub(crate) fn into_json(self, reader: &mut ArgumentsReader) -> Value {
         let arguments =
             self.function.arguments.map_or_else(|| json!({}), |arguments| reader.to_json(arguments));
         let mut call =

@@ -24,13 +24,16 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub(crate) use body::generation_body;
+pub(crate) use chat_stream::chat_logprobs;
 pub use chat_types::{Body as ChatBody, Chunk};
 pub use error::ErrorResponse;
 pub use fields::{OneOrMany, Seed, StreamOptions, StreamUsage};
-pub use logprobs::{ChatLogprobs, CompletionLogprobs};
+pub use logprobs::{ChatLogprobs, ChatTokenLogprob, CompletionLogprobs};
+pub use messages::CallField;
 pub use prediction::CompletionTokensDetails;
 pub use prompts::{Prompt, Prompts};
 pub use timings::Timings;
+pub use tools::{ToolField, tools};
 
 use trunkline_engine::shard::ShardInfo;
 use trunkline_generation::generate::{self, FinishReason};

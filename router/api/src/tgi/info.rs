@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::ErrorResponse;
 use crate::app::App;
 use crate::respond;
-use trunkline_generation::request::checked::PromptLimits;
+use trunkline_generation::request::prompt_limits::PromptLimits;
 
 /// The served model and the limits of the server, under TGI's names.
 #[derive(Debug, Serialize, ToSchema)]

@@ -124,7 +124,7 @@ pub async fn vertex(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn predict(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let (app, Admitted { permit, shard, arrival }, bytes) = app.admit(request).await?;
+    let (app, Admitted { permit, shard, arrival, .. }, bytes) = app.admit(request).await?;
     let scope = Scope::new(&app, arrival, shard);
     let (scope, instances) = read_body(scope, bytes, read_instances).await?;
     let (mut requests, mut prefixes) = (Vec::new(), Vec::new());

@@ -134,7 +134,7 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
     reply.send(write).await
 }
 
-fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiError> {
+pub(super) fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiError> {
     match asked {
         None => Ok(most),
         Some(asked) if (1..=most as i64).contains(&asked) => Ok(asked as usize),

@@ -5,6 +5,7 @@
 
 pub mod classify;
 pub mod embeddings;
+pub mod ollama;
 pub mod rerank;
 mod scoring;
 
@@ -28,6 +29,7 @@ use trunkline_engine::shard::{ShardInfo, Vectors as VectorInfo};
 use trunkline_generation::adapters::{Chosen, Named};
 use trunkline_generation::admission::Admitted;
 use trunkline_generation::answer_memory::AnswerMemory;
+use trunkline_generation::models::{KeepAlive, ModelId};
 use trunkline_generation::place::Place;
 use trunkline_generation::request::checked::CheckedParams;
 use trunkline_generation::request::raw::{FieldNames, RawParams};
@@ -297,6 +299,7 @@ pub(crate) fn check_count(field: &str, num_inputs: usize) -> Result<(), ApiError
 pub(crate) struct Call {
     scope: Scope,
     permit: Place,
+    id: ModelId,
     info: VectorInfo,
     adapter: Option<Chosen>,
     path: String,
@@ -338,7 +341,7 @@ impl Call {
     /// Admits a request and returns it with its body. Refuses models that make no vectors.
     async fn admit(app: &Arc<App>, request: axum::extract::Request) -> Result<(Self, Bytes), ApiError> {
         let path = request.uri().path().to_owned();
-        let (app, Admitted { permit, shard, arrival }, body) = app.admit(request).await?;
+        let (app, Admitted { permit, model, shard, arrival }, body) = app.admit(request).await?;
         let info = shard.vectors.clone().ok_or(ApiError::NoVectors)?;
         let mut scope = Scope::new(&app, arrival, shard);
         let most = match info.pooling {
@@ -346,7 +349,10 @@ impl Call {
             _ => u32::MAX,
         };
         scope.validator.allow_whole_context(most);
-        Ok((Self { scope, permit, info, adapter: None, path, ignored: IgnoredFields::default() }, body))
+        Ok((
+            Self { scope, permit, id: model, info, adapter: None, path, ignored: IgnoredFields::default() },
+            body,
+        ))
     }
 
     /// Parses the body. `refused` are fields of the route besides those of all routes.
@@ -382,6 +388,11 @@ impl Call {
         Ok(())
     }
 
+    /// Sets the time for which the model stays in memory after this call, if the call says so.
+    fn keep(&self, keep_alive: Option<KeepAlive>) {
+        self.scope.app.keep(self.id, keep_alive);
+    }
+
     /// Returns the name of the model in the answer.
     fn model(&self) -> &str {
         let own = &self.scope.app.served.model.served_name;
@@ -394,7 +405,7 @@ impl Call {
 
     /// Computes the vectors of inputs. `field` names them in errors.
     async fn vectors(self, inputs: Inputs, field: &'static str, cut: Cut) -> Result<Answered, ApiError> {
-        let Self { scope, permit, info, adapter, path, ignored } = self;
+        let Self { scope, permit, info, adapter, path, ignored, .. } = self;
         let (app, caller) = (scope.app.clone(), scope.arrival.caller.clone());
         let num_inputs = inputs.asked.len();
         if num_inputs == 0 {

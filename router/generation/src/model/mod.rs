@@ -55,10 +55,10 @@ impl Model {
         Ok(Self { text, served_name, aliases: Vec::new(), reply, created_unix_s: unix_s() })
     }
 
-    /// Returns true if clients call the model by this name.
+    /// Returns true if clients call the model by this name. The tag `:latest` may be left out, as in Ollama's API.
     pub fn is_named(&self, name: &str) -> bool {
-        let short = name.strip_suffix(LATEST).unwrap_or(name);
-        let is_own = |name| name == self.served_name || self.aliases.iter().any(|alias| alias == name);
-        is_own(name) || is_own(short) || MODEL_ALIASES.contains(&short)
+        let own = [&self.served_name].into_iter().chain(&self.aliases);
+        let untagged = |name: &'_ str| name.strip_suffix(LATEST).unwrap_or(name).to_owned();
+        MODEL_ALIASES.contains(&name) || own.into_iter().any(|own| untagged(own) == untagged(name))
     }
 }

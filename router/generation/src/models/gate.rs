@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_base::error::ApiError;
 use trunkline_residency::{Action, Event, ModelId, Residency, State};
+
+/// The word for a model that requests can use at once.
+pub const LOADED: &str = "loaded";
 
 /// Decides which models are in memory, with the clock that the decisions need.
 #[derive(Debug)]
@@ -78,6 +82,8 @@ pub struct Shown {
     pub detail: Option<String>,
     pub bytes: u64,
     pub is_pinned: bool,
+    /// The time after which an idle model leaves the memory, if it does.
+    pub leaves_in: Option<Duration>,
 }
 
 impl Gate {
@@ -217,12 +223,15 @@ impl Gate {
             State::Loading { since_ms } => {
                 ("loading", Some(format!("for {} s", now.saturating_sub(since_ms) / 1000)))
             }
-            State::Loaded { .. } => ("loaded", None),
+            State::Loaded { .. } => (LOADED, None),
             State::Draining { place, .. } | State::Unloading { place } => ("unloading", place.map(behind)),
             State::Failed { why, .. } => ("failed", Some(why)),
             State::TooLarge(sizes) => ("failed", Some(sizes.to_string())),
         };
-        Shown { word, detail, bytes: residency.bytes(model), is_pinned: residency.is_pinned(model) }
+        let leaves_in =
+            residency.expires_at(model).map(|at_ms| Duration::from_millis(at_ms.saturating_sub(now)));
+        let (bytes, is_pinned) = (residency.bytes(model), residency.is_pinned(model));
+        Shown { word, detail, bytes, is_pinned, leaves_in }
     }
 }
 
@@ -243,7 +252,7 @@ async fn wake(gate: Arc<Gate>) {
         let due = async {
             match next {
                 Some(at_ms) => {
-                    tokio::time::sleep_until(gate.begin + std::time::Duration::from_millis(at_ms)).await;
+                    tokio::time::sleep_until(gate.begin + Duration::from_millis(at_ms)).await;
                 }
                 None => std::future::pending().await,
             }

@@ -14,7 +14,7 @@ use trunkline_base::tenants::Caller;
 use crate::adapters::{MAX_HINTS, Named};
 use crate::model::{LATEST, MAX_SHOWN_CHARS};
 use crate::served::ServedModel;
-pub use gate::{Gate, Shown, Using};
+pub use gate::{Gate, LOADED, Shown, Using};
 pub use named::NamedModel;
 pub use trunkline_residency::{Action, Event, KeepAlive, ModelId, ModelSettings, Residency, Settings, State};
 

@@ -8,10 +8,11 @@ use serde::Deserialize;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NamedModel {
     pub name: Option<String>,
-    pub is_stream: bool,
+    /// Whether the body asks for a stream, if it says so.
+    pub is_stream: Option<bool>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Fields<'a> {
     #[serde(borrow)]
     model: Option<Cow<'a, str>>,
@@ -21,11 +22,8 @@ struct Fields<'a> {
 
 impl NamedModel {
     pub fn of_body(body: &[u8]) -> Self {
-        match serde_json::from_slice::<Fields<'_>>(body) {
-            Ok(fields) => {
-                Self { name: fields.model.map(Cow::into_owned), is_stream: fields.stream == Some(true) }
-            }
-            Err(_) => Self::default(),
-        }
+        // What is no valid body is refused by the route.
+        let fields = serde_json::from_slice::<Fields<'_>>(body).unwrap_or_default();
+        Self { name: fields.model.map(Cow::into_owned), is_stream: fields.stream }
     }
 }

@@ -13,6 +13,7 @@ use trunkline_text::GenerationDefaults;
 use super::arrival::Arrival;
 use super::avoid::CheckedAvoid;
 use super::number::{RequestNumber, count, too_small};
+use super::prompt_limits::PromptLimits;
 use super::raw::{FieldNames, RawParams};
 use super::ready::{Delivery, GenerationRequest, Prompt};
 use super::retention::{Breakpoint, to_ms};
@@ -42,18 +43,6 @@ impl NumChoices {
     pub fn is_ranked(&self) -> bool {
         self.computed > self.shown
     }
-}
-
-/// The limits of a prompt and its output.
-#[derive(Debug, Clone, Copy)]
-pub struct PromptLimits {
-    /// The most tokens of prompt and output.
-    pub max_total_tokens: u32,
-    pub max_input_tokens: u32,
-    /// The flag that limits prompts; `None` if the model's context does.
-    pub prompt_flag: Option<&'static str>,
-    /// The size of the vocabulary; token ids are below it.
-    pub vocab_size: u32,
 }
 
 /// Checks requests against the limits that flags, model and shard set.
@@ -153,7 +142,7 @@ impl Validator {
         end_token_ids.extend(own.into_iter().chain(stop_token_ids.iter().copied()));
         sampling.end_token_ids = end_token_ids;
         Ok(CheckedParams {
-            limits: self.prompt,
+            limits: raw.context.map_or(Ok(self.prompt), |own| self.prompt.within(own))?,
             delivery: Delivery {
                 id: arrival.id.clone(),
                 arrived: arrival.at,

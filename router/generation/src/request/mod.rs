@@ -7,6 +7,7 @@ pub mod avoid;
 pub mod checked;
 pub mod deadline;
 pub mod number;
+pub mod prompt_limits;
 pub mod raw;
 pub mod ready;
 pub mod retention;

@@ -33,6 +33,13 @@ impl Default for FieldNames {
     }
 }
 
+/// A request's own limit of its tokens, as Ollama's `num_ctx`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextField {
+    pub field: &'static str,
+    pub num_tokens: i64,
+}
+
 /// The fields that the client sent. `None` means that a field was not sent.
 #[derive(Debug, Clone, Default)]
 pub struct RawParams {
@@ -42,6 +49,8 @@ pub struct RawParams {
     pub max_new_tokens: Option<i64>,
     /// If `max_new_tokens` is not sent: at most this many, or as many as the context has room for if absent.
     pub default_max_new_tokens: Option<u32>,
+    /// The most tokens of prompt and output, if the request limits them. Nothing is cut to fit.
+    pub context: Option<ContextField>,
     pub numbers: RequestNumbers,
     /// The seed of sampling; random if absent.
     pub seed: Option<u64>,

@@ -79,6 +79,14 @@ impl Answer {
         self.text().split_terminator("\n\n").map(event).collect()
     }
 
+    /// Returns the lines of the answer as JSON.
+    #[track_caller]
+    pub fn lines(&self) -> Vec<Value> {
+        assert_eq!(self.status, 200, "{}", self.text());
+        assert_eq!(self.header("content-type"), Some("application/x-ndjson"));
+        self.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     /// Returns the data of the answer's events as JSON, or as a string for `[DONE]`.
     #[track_caller]
     pub fn events(&self) -> Vec<Value> {

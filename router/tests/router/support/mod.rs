@@ -89,6 +89,7 @@ struct Setup {
     replies: Option<ReplyStyle>,
     /// A chat template in place of the mock's.
     template: Option<&'static str>,
+    has_template: bool,
     accepts_when_ready: bool,
     /// Writes the model's files.
     write: fn(&Path),
@@ -107,6 +108,7 @@ impl Setup {
             front: Front::default(),
             replies: None,
             template: None,
+            has_template: true,
             accepts_when_ready: false,
             write: write_model,
             num_lanes: 1,
@@ -129,6 +131,9 @@ impl Setup {
         let own = template.map(|_| path.as_path());
         let name = "test/model".to_owned();
         let mut model = Model::load_with(folder.path(), name, own, Choice::Auto, Choice::Auto).unwrap();
+        if !self.has_template {
+            model.text.chat_templates = None;
+        }
         model.reply = replies.unwrap_or(model.reply);
         if model.reply.marks == ReasoningMarks::Harmony {
             // `<|end|>` ends only a message.
@@ -302,6 +307,11 @@ impl Router {
     /// Starts a router with a model whose chat template is `template`.
     pub async fn start_with_template(plan: ShardPlan, template: &'static str) -> Self {
         Setup { template: Some(template), ..Setup::new(ServerLimits::default()) }.start(plan).await
+    }
+
+    /// Starts a router with a model that has no chat template.
+    pub async fn start_without_template(plan: ShardPlan) -> Self {
+        Setup { has_template: false, ..Setup::new(ServerLimits::default()) }.start(plan).await
     }
 
     /// Starts a shard on the socket and waits until the router is ready.

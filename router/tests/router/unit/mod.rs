@@ -10,6 +10,7 @@ mod api {
         mod tools;
     }
     mod lists;
+    mod ollama;
     mod openapi;
     mod response_store;
     mod tgi;

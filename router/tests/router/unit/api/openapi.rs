@@ -1,6 +1,7 @@
 use std::collections::HashSet;
 
 use serde_json::Value;
+use trunkline_api::dialect::Dialect;
 use trunkline_api::openapi::ApiDoc;
 use trunkline_api::route::{Events, ModelField, ROUTES, Route};
 use utoipa::OpenApi as _;
@@ -80,7 +81,9 @@ fn streams_are_documented() {
     assert!(streams.peek().is_some());
     for (route, operation) in streams {
         let content = &operation["responses"]["200"]["content"];
-        assert!(content.get("text/event-stream").is_some(), "{}", route.path);
+        let is_ollamas = route.dialect == Dialect::Ollama;
+        let form = if is_ollamas { "application/x-ndjson" } else { "text/event-stream" };
+        assert!(content.get(form).is_some(), "{}", route.path);
         assert!(content.get("application/json").is_some(), "{}", route.path);
     }
 }

@@ -1,5 +1,5 @@
 use serde_json::json;
-use trunkline_http::Events;
+use trunkline_http::{Events, StreamForm};
 
 #[test]
 fn events_are_appended_in_order() {
@@ -12,6 +12,15 @@ fn events_are_appended_in_order() {
     assert_eq!(num_bytes, taken.len());
     assert_eq!(&taken[..], b"data: {\"text\":\"a\\n\\nb\"}\n\n:\n\ndata: [DONE]\n\n");
     assert_eq!(events.num_bytes(), 0);
+}
+
+#[test]
+fn a_stream_of_lines_has_a_value_in_each_line() {
+    let mut events = Events::new(StreamForm::Lines);
+    events.comment();
+    events.json(&json!({"text": "a\n\nb"}));
+    events.json(&json!(1));
+    assert_eq!(&events.take()[..], b" {\"text\":\"a\\n\\nb\"}\n1\n");
 }
 
 #[test]

@@ -1,0 +1,169 @@
+//! The handler of `/api/generate`.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::Value;
+use trunkline_text::{ChatMessage, ChatRequest, ModelText};
+use utoipa::ToSchema;
+
+use super::answer::{Answer, Form, GenerateAnswer};
+use super::chat::conversation;
+use super::keep_alive::KeepAlive;
+use super::messages::READS_TEXT;
+use super::options::{Options, parse, raw_params};
+use super::think::Think;
+use super::writer::ReplyWriter;
+use super::{ErrorResponse, untagged};
+use crate::app::App;
+use crate::chat::conversation::Conversation;
+use crate::chat::reply::ReplyPlan;
+use crate::chat::structured::json_format;
+use crate::chat::tools::Tools;
+use crate::pipeline::{self, Asked, Call, Completed, Prompts, Scope};
+use crate::respond;
+use trunkline_base::error::ApiError;
+use trunkline_generation::adapters::Named;
+use trunkline_generation::grammars::CompiledGrammar;
+use trunkline_generation::models;
+use trunkline_generation::request::checked::{CheckedParams, NumChoices};
+use trunkline_generation::request::ready;
+use trunkline_http::Refused;
+
+/// Fields that are refused, because ignoring them would change the answer.
+const REFUSED: &[Refused] = &[
+    Refused { field: "images", neutral: &["[]"], hint: READS_TEXT },
+    Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
+    Refused {
+        field: "template",
+        neutral: &["\"\""],
+        hint: "the model has its own; send `raw` with a prompt that is already rendered",
+    },
+    Refused { field: "context", neutral: &["[]"], hint: "send the conversation to `/api/chat`" },
+    Refused { field: "truncate", neutral: &["false"], hint: "prompts are never cut; shorten the prompt" },
+    Refused { field: "shift", neutral: &["false"], hint: "the context is never shifted; leave it out" },
+    Refused { field: "_debug_render_only", neutral: &["false"], hint: "use `/v1/chat/completions/render`" },
+];
+
+/// The body of a request to answer a prompt.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = OllamaGenerateRequest)]
+pub struct GenerateBody {
+    /// The name of the served model or of an adapter, with or without `:latest`; may be omitted.
+    pub model: Option<String>,
+    /// The prompt, which becomes the message of a user. Without one the answer says only that the model is loaded.
+    pub prompt: Option<String>,
+    /// The system message before the prompt.
+    pub system: Option<String>,
+    /// If true, the prompt is continued as it is, without the chat template.
+    pub raw: Option<bool>,
+    /// The format of the output: `json`, or a JSON schema.
+    #[schema(value_type = Option<Object>)]
+    pub format: Option<Value>,
+    /// The options of the output.
+    pub options: Option<Options>,
+    /// Says whether the model reasons before it answers, and how much; by default as its template has it.
+    pub think: Option<Think>,
+    /// If false, the answer is one JSON object; by default it is a stream of lines.
+    pub stream: Option<bool>,
+    /// Returns the logprobs of the generated tokens.
+    pub logprobs: Option<bool>,
+    /// The number of likeliest tokens to return at each position.
+    #[schema(minimum = 0, maximum = 20)]
+    pub top_logprobs: Option<i64>,
+    /// The time for which the model stays in memory after this request, where models are loaded when they are asked
+    /// for.
+    pub keep_alive: Option<KeepAlive>,
+}
+
+/// Answers a prompt.
+#[utoipa::path(
+    post, path = "/api/generate", tag = "Ollama", request_body = GenerateBody,
+    responses(
+        (
+            status = 200, body = GenerateAnswer<'_>,
+            description = "The output; a stream of lines unless `stream` is false",
+        ),
+        (status = 400, description = "The request is invalid", body = ErrorResponse),
+    )
+)]
+pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response {
+    let parse = |body: &[u8], ignored: &mut _| parse::<GenerateBody>(body, REFUSED, ignored);
+    respond::answer::<ErrorResponse>(pipeline::answer::<_, ErrorResponse>(&app, request, parse).await)
+}
+
+impl Call for GenerateBody {
+    type Prompts = Prompt;
+
+    fn named(&self) -> Named<'_> {
+        Named::model(self.model.as_deref().map(untagged))
+    }
+
+    fn keep_alive(&self) -> Option<models::KeepAlive> {
+        self.keep_alive.map(models::KeepAlive::from)
+    }
+
+    fn asked(self, scope: &Scope) -> Result<Asked<Prompt>, ApiError> {
+        let params = raw_params(self.options, "prompt", self.logprobs, self.top_logprobs)?;
+        let grammar = json_format("format", self.format)?;
+        let system = self.system.filter(|text| !text.is_empty());
+        let text = self.prompt.unwrap_or_default();
+        // A model without a template continues texts.
+        let is_raw = self.raw == Some(true) || scope.app.served.model.text.chat_templates.is_none();
+        let prompts = if is_raw {
+            let other = [("system", system.is_some()), ("think", self.think.is_some_and(Think::is_on))];
+            if let Some((field, _)) = other.into_iter().find(|(_, is_sent)| *is_sent) {
+                let problem = "needs a chat template, but the prompt is taken as it is; hint: leave it out";
+                return Err(ApiError::value(field, problem));
+            }
+            Prompt::Raw(text)
+        } else {
+            let system = system.map(|text| ChatMessage::new("system", text));
+            let messages = system.into_iter().chain([ChatMessage::new("user", text)]).collect();
+            let chat = ChatRequest { messages, ..ChatRequest::default() };
+            Prompt::Chat(Box::new(conversation(chat, self.think, Tools::default(), scope)?))
+        };
+        let is_stream = self.stream != Some(false);
+        Ok(Asked { params, grammar, num_choices: NumChoices::ONE, is_stream, prompts })
+    }
+
+    fn without_output(&self, scope: &Scope) -> Option<Response> {
+        let answer = || Answer::without_output(Form::Generate, scope, self.keep_alive);
+        let is_empty = self.prompt.as_ref().is_none_or(String::is_empty);
+        is_empty.then(|| axum::Json(answer()).into_response())
+    }
+}
+
+pub(crate) enum Prompt {
+    /// A text that is continued.
+    Raw(String),
+    Chat(Box<Conversation>),
+}
+
+impl Prompts for Prompt {
+    type Answer = ReplyWriter;
+
+    async fn complete(
+        self,
+        scope: &Scope,
+        params: &CheckedParams,
+        grammar: Option<CompiledGrammar>,
+        _num_choices: NumChoices,
+    ) -> Result<Completed<ReplyWriter>, ApiError> {
+        let (request, reply) = match self {
+            Self::Chat(conversation) => conversation.complete(scope, params, grammar).await?,
+            Self::Raw(text) => {
+                let (served, caller) = (&scope.app.served, &scope.arrival.caller);
+                let num_bytes = text.len();
+                let encode = move |model: &ModelText| model.encode_prompt(&text);
+                let token_ids = served.tokenize(caller, num_bytes, encode).await?;
+                let prompt = ready::Prompt { token_ids, grammar, ..ready::Prompt::default() };
+                (params.with_prompt(prompt)?, ReplyPlan::default())
+            }
+        };
+        let answer = ReplyWriter::new(Form::Generate, scope, params, &request, reply);
+        Ok(Completed { requests: vec![request], answer })
+    }
+}
