@@ -9,6 +9,8 @@ pub enum ChildId {
     Resolver,
     /// `python -m trunkline_server serve`
     Shard(ShardId),
+    /// `python -m trunkline_server spare`
+    Spare,
     /// `trunkline-router`
     Router,
 }
@@ -32,6 +34,7 @@ impl fmt::Display for ChildId {
         match self {
             Self::Resolver => f.write_str("resolver"),
             Self::Shard(shard) => shard.fmt(f),
+            Self::Spare => f.write_str("spare shard"),
             Self::Router => f.write_str("router"),
         }
     }

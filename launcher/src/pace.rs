@@ -15,6 +15,9 @@ const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Time that a child has to exit after another child failed; the launcher then exits within a second.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
+/// Time after a model is ready until a process for the next shard makes its imports, so that they do not delay the answer
+/// that the model was loaded for.
+const SPARE_DELAY: Duration = Duration::from_secs(2);
 
 /// The time limits; the command uses [`Pace::default`].
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +28,7 @@ pub struct Pace {
     pub shard_timeout: Duration,
     pub drain_patience: Duration,
     pub abandon_timeout: Duration,
+    pub spare_delay: Duration,
 }
 
 impl Default for Pace {
@@ -36,6 +40,7 @@ impl Default for Pace {
             shard_timeout: SHARD_TIMEOUT,
             drain_patience: DRAIN_PATIENCE,
             abandon_timeout: ABANDON_TIMEOUT,
+            spare_delay: SPARE_DELAY,
         }
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Pair {
     pub(crate) plan: Plan,
     pub(crate) children: Vec<Supervised>,
     pub(crate) drains: Drains,
+    /// A process that can become a shard at once.
+    pub(crate) spare: Option<Process>,
     /// True if the router has reported that a shard computes.
     has_ready_shard: bool,
 }
@@ -79,7 +81,13 @@ impl Pair {
                 ("port", &plan.base.listener.port),
             ],
         );
-        let mut pair = Self { plan, children: Vec::new(), drains: Drains::default(), has_ready_shard: false };
+        let mut pair = Self {
+            plan,
+            children: Vec::new(),
+            drains: Drains::default(),
+            spare: None,
+            has_ready_shard: false,
+        };
         let ids: Vec<ChildId> = pair.plan.children().collect();
         for id in ids {
             let state = match other {
@@ -118,7 +126,7 @@ impl Pair {
     }
 
     fn spawn(
-        &self,
+        &mut self,
         id: ChildId,
         other: Other,
         log: &Log,
@@ -134,9 +142,32 @@ impl Pair {
         if let ChildId::Shard(shard) = id {
             remove_stale(&self.plan.socket(shard))?;
         }
+        if let Some(process) = self.take_spare(id) {
+            log.debug("a spare process takes over", &[("process", &id), ("pid", &process.pid())]);
+            return Ok(process);
+        }
         let process = Process::spawn(id, self.plan.command(id, other), events)?;
         log.debug("started", &[("process", &id), ("pid", &process.pid())]);
         Ok(process)
+    }
+
+    /// Makes the spare process the shard with this id, if there is one that may become it.
+    fn take_spare(&mut self, id: ChildId) -> Option<Process> {
+        let ChildId::Shard(shard) = id else { return None };
+        let arguments = self.plan.shard_arguments(shard);
+        // JSON has no form for a path that is not Unicode.
+        let arguments: Vec<&str> = arguments.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
+        let mut spare = self.spare.take_if(|_| self.plan.takes_spare(shard))?;
+        spare.become_shard(id, &arguments).ok()?;
+        Some(spare)
+    }
+
+    /// Starts a process that can become a shard. Without one, shards start more slowly.
+    pub(crate) fn start_spare(&mut self, log: &Log, events: &SyncSender<Event>) {
+        match Process::spawn(ChildId::Spare, self.plan.command(ChildId::Spare, Other::None), events) {
+            Ok(process) => self.spare = Some(process),
+            Err(error) => log.warn("cannot start a spare process", &[("error", &error)]),
+        }
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = &Process> {
@@ -351,7 +382,7 @@ impl Supervised {
     pub(crate) fn model(&self) -> Option<u32> {
         match self.id {
             ChildId::Shard(shard) => Some(shard.model),
-            ChildId::Resolver | ChildId::Router => None,
+            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
         }
     }
 
@@ -359,7 +390,7 @@ impl Supervised {
     pub(crate) fn lane(&self) -> Option<u32> {
         match self.id {
             ChildId::Shard(shard) => Some(shard.lane),
-            ChildId::Resolver | ChildId::Router => None,
+            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
         }
     }
 

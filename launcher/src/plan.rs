@@ -1,5 +1,6 @@
 //! What a pair needs to start: the configuration, the models and the programs, and the commands of its children.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -136,19 +137,29 @@ impl Plan {
         self.shards().map(ChildId::Shard).chain([ChildId::Router])
     }
 
+    /// Returns the arguments of a shard.
+    pub(crate) fn shard_arguments(&self, shard: ShardId) -> Vec<OsString> {
+        let settings = self.base.runtime_dir.settings(shard.model, self.generation);
+        programs::shard_arguments(&settings, &self.socket(shard), shard.lane)
+    }
+
+    /// Returns true if a process that has made its imports before may become this shard: its model is loaded when it is
+    /// asked for, on the backend for which such a process exists.
+    pub(crate) fn takes_spare(&self, shard: ShardId) -> bool {
+        let config = self.config.models().nth(shard.model as usize);
+        self.config.is_on_demand() && config.is_some_and(|config| config.compute.backend == Backend::Cpu)
+    }
+
     /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
     pub fn command(&self, child: ChildId, other: Other) -> Command {
         let settings = |model: u32| self.base.runtime_dir.settings(model, self.generation);
         match child {
+            ChildId::Spare => programs::spare_command(&self.python),
             ChildId::Resolver => programs::resolver_command(&self.python, &self.config().model, None),
             ChildId::Shard(shard) => {
                 let config = self.config.models().nth(shard.model as usize).unwrap_or(self.config());
-                let mut command = programs::shard_command(
-                    &self.python,
-                    &settings(shard.model),
-                    &self.socket(shard),
-                    shard.lane,
-                );
+                let arguments = self.shard_arguments(shard);
+                let mut command = programs::shard_command(&self.python, &arguments);
                 if config.compute.backend == Backend::Cuda && config.compute.replicas > 1 {
                     command.envs(devices::variable(shard.lane));
                 }

@@ -144,6 +144,15 @@ impl Process {
         lifeline.write_all(line.as_bytes())
     }
 
+    /// Makes a spare shard the shard with this id and these arguments. An error means that the spare has ended.
+    pub(crate) fn become_shard(&mut self, id: ChildId, arguments: &[&str]) -> io::Result<()> {
+        let mut lifeline = self.lifeline.as_ref().ok_or(io::ErrorKind::BrokenPipe)?;
+        // Shorter than `PIPE_BUF`, so it is written completely or not at all.
+        lifeline.write_all((serde_json::to_string(arguments)? + "\n").as_bytes())?;
+        self.id = id;
+        Ok(())
+    }
+
     /// Returns true if the child has ended, reaped or not.
     pub(crate) fn has_ended(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,6 +1,7 @@
 //! Finds the other programs and builds the command lines that start them (docs/parts/launcher.md).
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -82,12 +83,33 @@ pub(crate) fn library_command(python: &Path, arguments: &[String]) -> Command {
     command
 }
 
-/// Returns `python -m trunkline_server serve --settings PATH --socket PATH --lane N --lifeline`.
-pub(crate) fn shard_command(python: &Path, settings: &Path, socket: &Path, lane: u32) -> Command {
+/// Returns `python -m trunkline_server serve`, with the arguments of a shard.
+pub(crate) fn shard_command(python: &Path, arguments: &[OsString]) -> Command {
     let mut command = server_command(python, "serve");
     forget(&mut command, &HUB_SECRETS);
-    command.arg("--settings").arg(settings).arg("--socket").arg(socket).arg("--lane").arg(lane.to_string());
-    command.arg("--lifeline");
+    command.args(arguments);
+    command
+}
+
+/// Returns `--settings PATH --socket PATH --lane N --lifeline`.
+pub(crate) fn shard_arguments(settings: &Path, socket: &Path, lane: u32) -> Vec<OsString> {
+    let lane = lane.to_string();
+    let words: [&OsStr; 7] = [
+        "--settings".as_ref(),
+        settings.as_ref(),
+        "--socket".as_ref(),
+        socket.as_ref(),
+        "--lane".as_ref(),
+        lane.as_ref(),
+        "--lifeline".as_ref(),
+    ];
+    words.map(OsStr::to_owned).to_vec()
+}
+
+/// Returns `python -m trunkline_server spare`, which becomes a shard when it gets its arguments.
+pub(crate) fn spare_command(python: &Path) -> Command {
+    let mut command = server_command(python, "spare");
+    forget(&mut command, &HUB_SECRETS);
     command
 }
 

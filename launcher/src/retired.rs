@@ -136,7 +136,7 @@ impl Retired {
     pub(crate) fn lanes(&self) -> impl Iterator<Item = u32> {
         self.processes.iter().filter_map(|process| match process.id() {
             ChildId::Shard(shard) => Some(shard.lane),
-            ChildId::Resolver | ChildId::Router => None,
+            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
         })
     }
 

@@ -48,6 +48,8 @@ pub struct Supervisor<'a> {
     retired: Vec<Retired>,
     /// The callers that wait until a lane is drained or serves.
     callers: Vec<(Goal, Caller)>,
+    /// The time at which a spare process is started for the next shard.
+    spare_at: Option<Instant>,
     /// The models whose shards are told to stop because one of them failed, and why.
     failed: BTreeMap<u32, String>,
 }
@@ -77,6 +79,7 @@ impl<'a> Supervisor<'a> {
             generation: 0,
             retired: Vec::new(),
             callers: Vec::new(),
+            spare_at: None,
             failed: BTreeMap::new(),
         })
     }
@@ -136,6 +139,7 @@ impl<'a> Supervisor<'a> {
         }
         self.stop_drained();
         self.kill_late_shards();
+        self.start_spare();
         self.go_on_with_reload();
         let in_use = self.lanes_in_use();
         for (id, why) in self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)? {
@@ -151,6 +155,7 @@ impl<'a> Supervisor<'a> {
         let times = times.chain(self.reload.as_ref().map(|reload| reload.deadline));
         let times = times.chain(self.serving.drains.deadline());
         let times = times.chain(self.serving.children.iter().filter_map(|child| child.kill_at));
+        let times = times.chain(self.spare_at);
         let event = match times.min() {
             None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(at) => self.events.recv_timeout(at.saturating_duration_since(Instant::now())),
@@ -161,8 +166,15 @@ impl<'a> Supervisor<'a> {
 
     /// Handles the end of a child. Returns an error if the server cannot go on without it.
     fn ended(&mut self, id: ChildId, pid: u32) -> Result<(), LauncherError> {
-        if self.serving.id_of(pid).is_some() {
+        // A spare process may have become a shard since it was started.
+        if let Some(id) = self.serving.id_of(pid) {
             return self.serving_ended(id, pid);
+        }
+        if let Some(spare) = self.serving.spare.take_if(|spare| spare.pid() == pid) {
+            let (exit, mut tail) = spare.reap();
+            tail.release();
+            self.log.warn("a spare process ended", &[("pid", &pid), ("exit", &exit)]);
+            return Ok(());
         }
         if let Some(pair) = self.starting()
             && let Some(process) = pair.take_running(|process| process.pid() == pid).pop()
@@ -355,6 +367,7 @@ impl<'a> Supervisor<'a> {
     /// Notes that the shard at this socket is ready, and announces once that the server is.
     fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.serving.shard_is_ready(socket);
+        self.plan_spare();
         if self.was_ready || !self.serving.is_ready() {
             return;
         }
@@ -390,6 +403,8 @@ impl<'a> Supervisor<'a> {
 
     /// Takes all processes of all pairs, and stops a resolver.
     fn take_all(&mut self) -> Vec<Process> {
+        // It has nothing to finish.
+        self.serving.spare = None;
         let mut processes = self.serving.take_running(|_| true);
         if let Some(Reload { stage: Stage::Starting(mut pair), .. }) = self.reload.take() {
             processes.extend(pair.take_running(|_| true));

@@ -1,7 +1,10 @@
 //! Several models under one router, which decides which of them are in memory.
 
+use std::time::Duration;
+
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use trunkline_launcher::pace::Pace;
 
 use crate::support::{Bench, assert_one_error, is_alive, kill, pid, wait_for, wait_until_gone};
 
@@ -83,16 +86,39 @@ fn a_shard_that_crashes_is_restarted_until_its_model_is_given_up_alone() {
 
 #[test]
 fn a_shard_that_does_not_stop_is_killed() {
-    let pace = trunkline_launcher::pace::Pace {
-        shard_timeout: std::time::Duration::from_millis(50),
-        ..trunkline_launcher::pace::Pace::default()
-    };
+    let pace = Pace { shard_timeout: Duration::from_millis(50), ..Pace::default() };
     let server = Bench::new().with("FAKE_SHARD", "stubborn").supervise(&["--idle-unload", "1h"], pace);
     server.wait_ready();
     let shard = pid(&of_model(&server.bench, 0, "listen", 1));
     server.bench.report_of_models(json!({"unload": {"model": 0}}));
     wait_until_gone(shard);
     assert_eq!(server.bench.nth("router", "unloaded", 1)["model"], 0);
+    server.signal(Signal::TERM);
+    server.wait().1.unwrap();
+}
+
+#[test]
+fn a_spare_process_becomes_the_next_shard() {
+    let pace = Pace { spare_delay: Duration::ZERO, ..Pace::default() };
+    let server = Bench::new().supervise(&["first", "other"], pace);
+    server.wait_ready();
+    let bench = &server.bench;
+    for (model, nth) in [(1, 1), (0, 2), (1, 2)] {
+        let spare = pid(&bench.nth("spare", "start", bench.events("shard", "start").len()));
+        let other = 1 - model;
+        bench.report_of_models(json!({"unload": {"model": other}}));
+        wait_for("the unload", || {
+            bench.events("router", "unloaded").iter().any(|order| order["model"] == other).then_some(())
+        });
+        bench.report_of_models(json!({"load": {"model": model}}));
+        assert_eq!(pid(&of_model(bench, model, "listen", nth)), spare);
+    }
+    // A spare process that ends is missed by nobody.
+    let spare = pid(&bench.nth("spare", "start", 4));
+    kill(spare, Signal::KILL);
+    wait_until_gone(spare);
+    bench.report_of_models(json!({"load": {"model": 0}}));
+    of_model(bench, 0, "listen", 3);
     server.signal(Signal::TERM);
     server.wait().1.unwrap();
 }

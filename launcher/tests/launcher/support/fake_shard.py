@@ -149,6 +149,14 @@ elif sys.argv[1:4] == ["-m", "trunkline_server", "resolve"]:
     resolve()
 elif sys.argv[1:4] == ["-m", "trunkline_server", "serve"]:
     serve()
+elif sys.argv[1:4] == ["-m", "trunkline_server", "spare"]:
+    note("spare", "start")
+    line = os.read(0, 4096)
+    if not line:
+        note("spare", "lifeline")
+        os._exit(1)
+    sys.argv[3:] = ["serve", *json.loads(line)]
+    serve()
 elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "rm"):
     note("library", "start", variables=VARIABLES)
     print(*sys.argv[3:])

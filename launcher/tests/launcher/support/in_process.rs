@@ -45,7 +45,8 @@ impl Bench {
             });
             let model =
                 ResolvedModel { path: model, model_id: "fake/model".into(), ..ResolvedModel::default() };
-            let plan = Plan { config, python, router, models: vec![model], generation: 0, base };
+            let models = config.models().map(|_| model.clone()).collect();
+            let plan = Plan { config, python, router, models, generation: 0, base };
             let reread = Box::new(|| unreachable!("no test of this kind reloads"));
             Supervisor::start(plan, reread, &events, supervisor_sender)?.run(|_| {
                 is_ready.send(()).unwrap();
