@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::parsed::LanesCommand;
-use crate::args::resolved::{ModelRef, Request, ServerConfig};
+use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
 use crate::listen::Listener;
@@ -80,12 +80,13 @@ fn serve(
     let server = &config.first.server;
     let listener = Listener::open(&server.hostname, server.port)?;
     let metrics_listener = Listener::open_for_metrics(server)?;
-    let is_on_demand = config.is_on_demand();
-    let models = config.models().map(|config| {
-        let pool_tokens = is_on_demand.then(|| config.step_limits.max_batch_total_tokens.unwrap_or(0));
-        resolve::run(&python, &config.model, pool_tokens, events, &sender)
-    });
-    let models = models.collect::<Result<Vec<_>, _>>()?;
+    let models = if config.is_on_demand() {
+        let pool_tokens = |config: &ServeConfig| config.step_limits.max_batch_total_tokens.unwrap_or(0);
+        let asked: Vec<_> = config.models().map(|config| (&config.model, pool_tokens(config))).collect();
+        resolve::run_all(&python, &asked, events, &sender)?
+    } else {
+        vec![resolve::run(&python, &config.first.model, events, &sender)?]
+    };
     check_names(&config, &models)?;
     let mut config = config;
     let available_bytes = models[0].available_bytes;
@@ -129,7 +130,7 @@ fn download(
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<i32, LauncherError> {
-    let model = resolve::run(&programs::python()?, model, None, events, sender)?;
+    let model = resolve::run(&programs::python()?, model, events, sender)?;
     print(&format!("{}\n", model.path.display()))
 }
 

@@ -155,7 +155,7 @@ impl Plan {
         let settings = |model: u32| self.base.runtime_dir.settings(model, self.generation);
         match child {
             ChildId::Spare => programs::spare_command(&self.python),
-            ChildId::Resolver => programs::resolver_command(&self.python, &self.config().model, None),
+            ChildId::Resolver => programs::resolver_command(&self.python, &self.config().model),
             ChildId::Shard(shard) => {
                 let config = self.config.models().nth(shard.model as usize).unwrap_or(self.config());
                 let arguments = self.shard_arguments(shard);

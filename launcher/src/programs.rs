@@ -62,16 +62,26 @@ impl Program {
     }
 }
 
-/// Returns `python -m trunkline_server resolve [MODEL] [--revision R] [--pool-tokens N]`, the last if the memory of the
-/// model is to be estimated.
-pub(crate) fn resolver_command(python: &Path, model: &ModelRef, pool_tokens: Option<u32>) -> Command {
+/// Returns `python -m trunkline_server resolve MODEL... [--revision R] --pool-tokens N...`, which also estimates the
+/// memory of the models. All have the same revision. An empty name is the embedded model.
+pub(crate) fn estimator_command(python: &Path, models: &[(&ModelRef, u32)]) -> Command {
+    let mut command = server_command(python, "resolve");
+    command.args(models.iter().map(|(model, _)| model.name.as_deref().unwrap_or_default()));
+    if let Some(revision) = models.first().and_then(|(model, _)| model.revision.as_ref()) {
+        command.args(["--revision", revision]);
+    }
+    for (_, tokens) in models {
+        command.args(["--pool-tokens", &tokens.to_string()]);
+    }
+    command
+}
+
+/// Returns `python -m trunkline_server resolve [MODEL] [--revision R]`.
+pub(crate) fn resolver_command(python: &Path, model: &ModelRef) -> Command {
     let mut command = server_command(python, "resolve");
     command.args(&model.name);
     if let Some(revision) = &model.revision {
         command.args(["--revision", revision]);
-    }
-    if let Some(tokens) = pool_tokens {
-        command.args(["--pool-tokens", &tokens.to_string()]);
     }
     command
 }

@@ -135,7 +135,7 @@ impl Reload {
         let (sender, resolved) = (cancel.clone(), events.clone());
         let (program, model) = (python.clone(), config.first.model.clone());
         thread::spawn(move || {
-            let model = resolve::run(&program, &model, None, &cancelled, &sender);
+            let model = resolve::run(&program, &model, &cancelled, &sender);
             // If this fails, the supervisor has ended.
             let _ = resolved.send(Event::Resolved { generation, model });
         });

@@ -174,7 +174,7 @@ fn variables() -> Vec<String> {
 
 fn embedded_model(python: &Path) -> Result<String, String> {
     let none = ModelRef { name: None, revision: None };
-    let output = output_of(&mut programs::resolver_command(python, &none, None))?;
+    let output = output_of(&mut programs::resolver_command(python, &none))?;
     let model = resolve::parse(&output).map_err(|error| error.to_string())?;
     Ok(format!("{} ({})", model.model_id, model.path.display()))
 }

@@ -17,25 +17,49 @@ pub use crate::model::ResolvedModel;
 use crate::process::{Event, Process};
 use crate::programs;
 
-/// Most output that is kept, more than the JSON line needs; the rest is read and discarded.
-const MAX_OUTPUT_BYTES: u64 = 64 << 10;
+/// Most output that is kept, more than the JSON lines need; the rest is read and discarded.
+const MAX_OUTPUT_BYTES: u64 = 2 << 20;
 /// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Finds or downloads `model`. The resolver writes its progress bars directly to stderr. With `pool_tokens`, it also
-/// estimates the memory of the model with a KV cache of that size, where 0 is the default.
+/// Finds or downloads a model.
+pub(crate) fn run(
+    python: &Path,
+    model: &ModelRef,
+    events: &Receiver<Event>,
+    sender: &SyncSender<Event>,
+) -> Result<ResolvedModel, LauncherError> {
+    parse(&output_of(programs::resolver_command(python, model), events, sender)?)
+}
+
+/// Finds or downloads models, and estimates the memory of each with a KV cache of so many tokens, where 0 is the
+/// default.
+pub(crate) fn run_all(
+    python: &Path,
+    models: &[(&ModelRef, u32)],
+    events: &Receiver<Event>,
+    sender: &SyncSender<Event>,
+) -> Result<Vec<ResolvedModel>, LauncherError> {
+    // A command has one revision for all its models.
+    let same_revision = |a: &(&ModelRef, u32), b: &(&ModelRef, u32)| a.0.revision == b.0.revision;
+    let mut resolved = Vec::new();
+    for group in models.chunk_by(same_revision) {
+        let output = output_of(programs::estimator_command(python, group), events, sender)?;
+        resolved.extend(parse_all(&output, group.len())?);
+    }
+    Ok(resolved)
+}
+
+/// Runs a resolver and returns its output. The resolver writes its progress bars directly to stderr.
 ///
 /// # Errors
 ///
 /// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has printed the reason.
-pub(crate) fn run(
-    python: &Path,
-    model: &ModelRef,
-    pool_tokens: Option<u32>,
+fn output_of(
+    mut command: Command,
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
-) -> Result<ResolvedModel, LauncherError> {
-    let mut command = programs::resolver_command(python, model, pool_tokens);
+) -> Result<Vec<u8>, LauncherError> {
     command.stdin(Stdio::null());
     end_with_the_launcher(&mut command);
     let (process, stdout) = Process::spawn_with_output(ChildId::Resolver, command, sender)?;
@@ -54,9 +78,9 @@ pub(crate) fn run(
     let (exit, _) = process.reap();
     let output = output.join().unwrap_or_else(|_| Err(std::io::Error::other("the reading thread panicked")));
     match exit {
-        Exit::Code(0) => parse(
-            &output.map_err(|source| LauncherError::System { what: "read the resolver's output", source })?,
-        ),
+        Exit::Code(0) => {
+            output.map_err(|source| LauncherError::System { what: "read the resolver's output", source })
+        }
         Exit::Code(EXIT_USER_MISTAKE) => {
             Err(LauncherError::ChildRefused { child: ChildId::Resolver, verdict: None })
         }
@@ -73,19 +97,31 @@ fn read_output(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
 
 /// Parses the last non-empty line of the resolver's output; a library may have printed others before it.
 pub fn parse(output: &[u8]) -> Result<ResolvedModel, LauncherError> {
+    parse_all(output, 1).map(|mut models| models.remove(0))
+}
+
+/// Parses the last non-empty lines, one for each model.
+fn parse_all(output: &[u8], num_models: usize) -> Result<Vec<ResolvedModel>, LauncherError> {
     let bad = |reason: String| LauncherError::ResolverOutput { reason };
     let text = std::str::from_utf8(output).map_err(|error| bad(error.to_string()))?;
-    let line =
-        text.lines().rev().find(|line| !line.trim().is_empty()).ok_or_else(|| bad("it is empty".into()))?;
-    let model: ResolvedModel = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
-    if model.model_id.is_empty() || !model.path.is_absolute() {
-        return Err(bad(format!(
-            "`model_id` is `{}` and `path` is `{}`",
-            model.model_id,
-            model.path.display()
-        )));
+    let mut lines: Vec<&str> =
+        text.lines().rev().filter(|line| !line.trim().is_empty()).take(num_models).collect();
+    if lines.len() < num_models {
+        return Err(bad(format!("it has {} lines, expected {num_models}", lines.len())));
     }
-    Ok(model)
+    lines.reverse();
+    let model = |line: &str| {
+        let model: ResolvedModel = serde_json::from_str(line).map_err(|error| bad(error.to_string()))?;
+        if model.model_id.is_empty() || !model.path.is_absolute() {
+            return Err(bad(format!(
+                "`model_id` is `{}` and `path` is `{}`",
+                model.model_id,
+                model.path.display()
+            )));
+        }
+        Ok(model)
+    };
+    lines.into_iter().map(model).collect()
 }
 
 /// Asks the kernel to stop the resolver when the launcher dies, since the resolver has no lifeline.

@@ -11,10 +11,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from trunkline_server import logs
 from trunkline_server.errors import InvalidArgument, UserError
+
+if TYPE_CHECKING:
+    from trunkline_server.hub import ResolvedModel
 
 EXIT_CODE_USER_MISTAKE = 2
 
@@ -73,27 +76,33 @@ def _resolve(options: argparse.Namespace) -> int:
     from trunkline_server import hub
 
     try:
-        resolved = hub.resolve(options.model, revision=options.revision)
+        for index, model in enumerate(options.models or [None]):
+            resolved = hub.resolve(model, revision=options.revision)
+            pool_tokens = options.pool_tokens[index] if options.pool_tokens else None
+            print(json.dumps(_resolved(resolved, pool_tokens)), flush=True)  # noqa: T201
     except KeyboardInterrupt:
         return 130
+    return 0
+
+
+def _resolved(resolved: ResolvedModel, pool_tokens: int | None) -> dict[str, str | int | None]:
+    """Returns what the launcher reads of a model. pool_tokens: as the flag; None: without the memory that it needs."""
     line: dict[str, str | int | None] = {
         "path": str(resolved.path),
         "model_id": resolved.model_id,
         "revision": resolved.revision,
     }
-    if options.pool_tokens is not None:
-        from trunkline_server.backends.host_memory import available_memory
-        from trunkline_server.library import expected_memory
+    if pool_tokens is None:
+        return line
+    from trunkline_server.backends.host_memory import available_memory
+    from trunkline_server.library import expected_memory
 
-        line["available_bytes"] = available_memory()
-
-        try:
-            line["memory_bytes"] = expected_memory(resolved.path, options.pool_tokens or None)
-        except UserError:
-            # The shard says what is wrong when it loads the model.
-            line["memory_bytes"] = 0
-    print(json.dumps(line), flush=True)  # noqa: T201
-    return 0
+    try:
+        needed = expected_memory(resolved.path, pool_tokens or None)
+    except UserError:
+        # The shard says what is wrong when it loads the model.
+        needed = 0
+    return line | {"memory_bytes": needed, "available_bytes": available_memory()}
 
 
 def _quantize(options: argparse.Namespace) -> int:
@@ -169,17 +178,22 @@ def _add_serve(commands: _Commands) -> None:
 
 def _add_resolve(commands: _Commands) -> None:
     resolve = commands.add_parser(
-        "resolve", help="find or download a model and print its path as one JSON line", allow_abbrev=False
+        "resolve", help="find or download models and print the path of each as a JSON line", allow_abbrev=False
     )
     resolve.add_argument(
-        "model", nargs="?", metavar="MODEL", help="Hub id, folder or .gguf file; default: the embedded model"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="Hub id, folder or .gguf file; default, and if empty: the embedded model",
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
     resolve.add_argument(
         "--pool-tokens",
         type=int,
+        action="append",
         metavar="N",
-        help="also estimate the memory of the model with a KV cache of N tokens; 0 is the default size",
+        help="also estimate the memory of the model with a KV cache of N tokens; 0 is the default size; once for each "
+        "MODEL",
     )
 
 

@@ -35,6 +35,9 @@ settings! {
         /// Memory of all models together. Models that were not used for the longest time make room for one that is
         /// asked for [default: 90 % of the memory that is available at the start].
         models_memory: Option<u64> = None, Form::bytes(16 << 20, 1 << 50);
+        /// Folder of models, which are served besides those that are named: each `.gguf` file, and each folder with
+        /// `config.json` or one `.gguf` file. It is read when the server starts [default: none].
+        models_folder: Option<PathBuf> = None, Form::Folder;
         /// Time after its last request after which a model leaves the memory; 0 means that it stays as long as there is
         /// room.
         #[serde(with = "crate::value::seconds")]

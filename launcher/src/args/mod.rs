@@ -3,6 +3,7 @@
 
 mod check;
 pub mod file;
+mod models_folder;
 pub mod parsed;
 pub mod resolved;
 

@@ -9,6 +9,7 @@ use trunkline_settings::{
     StepLimits, parse_adapter,
 };
 
+use super::models_folder;
 use super::parsed::{
     Given, LanesCommand, ModelsCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow,
 };
@@ -90,6 +91,9 @@ pub struct ServeConfig {
 impl ServerConfig {
     /// Checks the settings of each model, then those that several models must share or cannot have.
     pub(crate) fn new(models: &[String], parsed: &ParsedSettings) -> Result<Self, LauncherError> {
+        let folder = parsed.group::<Residency>()?.models_folder;
+        let in_folder = folder.map(|folder| models_folder::read(&folder)).transpose()?;
+        let models = [models, &in_folder.unwrap_or_default()].concat();
         let first = ServeConfig::new(models.first(), parsed)?;
         let others = models.iter().skip(1).map(|model| ServeConfig::new(Some(model), parsed));
         Self { first, others: others.collect::<Result<_, _>>()? }.checked()
@@ -117,7 +121,8 @@ impl ServerConfig {
 
     /// Returns true if models are loaded when they are asked for.
     pub fn is_on_demand(&self) -> bool {
-        !self.others.is_empty() || !self.first.residency.idle_unload.is_zero()
+        let residency = &self.first.residency;
+        !self.others.is_empty() || !residency.idle_unload.is_zero() || residency.models_folder.is_some()
     }
 
     /// Lets shards start without their stores.

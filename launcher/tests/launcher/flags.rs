@@ -150,6 +150,8 @@ const CASES: &[Case] = &[
 const CONFIG: &str = "config";
 /// The flag with which the launcher starts no shard.
 const SHARD_SOCKET: &str = "shard-socket";
+/// It is read with the command line. Its test is in `parts::args`.
+const MODELS_FOLDER: &str = "models-folder";
 
 /// Returns flag and value of everything in `CASES`. The value of a switch is empty; ports are 0, since others may be in
 /// use.
@@ -246,8 +248,9 @@ fn every_flag_has_a_case() {
     let mut command = ParsedArgs::command();
     command.build();
     let arguments = command.find_subcommand(SERVE).unwrap().get_arguments();
-    let is_setting =
-        |arg: &&Arg| arg.get_long().is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET].contains(&flag));
+    let is_setting = |arg: &&Arg| {
+        arg.get_long().is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET, MODELS_FOLDER].contains(&flag))
+    };
     let settings: Vec<&Arg> = arguments.filter(is_setting).collect();
     assert!(settings.iter().all(|arg| arg.is_hide_env_values_set()), "the help shows a variable's value");
     let flags: BTreeSet<&str> = settings.iter().filter_map(|arg| arg.get_long()).collect();

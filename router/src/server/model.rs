@@ -109,12 +109,14 @@ impl Runner {
             usage: ends.usage,
             registry,
         });
+        let (expected_in, is_expected) = watch::channel(true);
         let lanes = || (0..).map(LaneId).zip(shard_sockets.iter().cloned());
         let links: Vec<_> = lanes()
             .map(|(lane, socket)| {
                 let (events, shards) = (ends.links.clone(), ends.shards.clone());
                 let (health, lanes) = (health.clone(), ends.lanes.clone());
-                let end = LinkEnd { lane, events, shards, health, lanes };
+                let is_expected = is_expected.clone();
+                let end = LinkEnd { lane, events, shards, health, lanes, is_expected };
                 let gate = objects.as_ref().map(|objects| objects.store_gate(lane));
                 run_link(socket, end, gate)
             })
@@ -137,7 +139,9 @@ impl Runner {
         });
         let gate = self.gate.clone();
         let loaded = gate.map(|gate| AbortOnDrop::spawn(report_loaded(gate, id, served.clone())));
-        let tasks = [Some(polls), Some(steps), upload, loaded];
+        let gate = self.gate.clone();
+        let expects = gate.map(|gate| AbortOnDrop::spawn(expect_shards(gate, id, expected_in)));
+        let tasks = [Some(polls), Some(steps), upload, loaded, expects];
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().flatten());
         // Nobody listens in tests.
         let _ = self.opened.send(Opened { served: served.clone(), shard_sockets });
@@ -181,6 +185,18 @@ impl Runner {
             .boxed()
         };
         Entry::new(later.name, later.aliases, Box::new(open))
+    }
+}
+
+/// Tells the links of a model whether its shards should run.
+async fn expect_shards(gate: Arc<Gate>, model: ModelId, is_expected: watch::Sender<bool>) {
+    let mut changes = gate.changes();
+    loop {
+        changes.mark_unchanged();
+        let is_held = gate.is_held(model);
+        is_expected.send_if_modified(|last| std::mem::replace(last, is_held) != is_held);
+        // The sender is in the gate, so this does not fail.
+        let _ = changes.changed().await;
     }
 }
 

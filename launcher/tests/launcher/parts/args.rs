@@ -75,6 +75,44 @@ fn several_models_share_the_flags_and_divide_a_store() {
 }
 
 #[test]
+fn each_model_of_a_folder_is_served_after_those_that_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let add = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, "").unwrap();
+    };
+    let path = folder.path().to_str().unwrap();
+    let error = serve_all(&["--models-folder", path]).unwrap_err();
+    assert!(error.contains("has no model; expected `.gguf` files"), "{error}");
+    for name in [
+        "b.gguf",
+        "a-00001-of-00002.gguf",
+        "a-00002-of-00002.gguf",
+        "mmproj-b.gguf",
+        "notes.txt",
+        "folder/config.json",
+        "one/model.gguf",
+        "two/x.gguf",
+        "two/y.gguf",
+        "empty/readme",
+    ] {
+        add(name);
+    }
+    let config = serve_all(&["org/named", "--models-folder", path]).unwrap();
+    let names: Vec<&str> = config.models().filter_map(|model| model.model.name.as_deref()).collect();
+    let own = ["a-00001-of-00002.gguf", "b.gguf", "folder", "one"].map(|name| format!("{path}/{name}"));
+    assert_eq!(names[0], "org/named");
+    assert_eq!(names[1..], own);
+    assert!(serve_all(&["--models-folder", "/nowhere"]).unwrap_err().contains("cannot be read"));
+    std::fs::remove_dir_all(folder.path().join("one")).unwrap();
+    for name in ["b.gguf", "a-00001-of-00002.gguf"] {
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    assert!(serve_all(&["--models-folder", path]).unwrap().is_on_demand(), "a folder may get more models");
+}
+
+#[test]
 fn tables_of_the_file_have_the_settings_of_each_model() {
     let text = "port = 4000\nmax-batch-total-tokens = 500\n[[model]]\nmodel-id = \"a/b\"\nkv-disk-path = \"/x\"\n\
                 [[model]]\nmodel-id = \"c/d\"\nmax-batch-total-tokens = 900\n";

@@ -52,9 +52,12 @@ def resolve():
         print("not json")
         sys.exit(0)
     print("Fetching: 100%", file=sys.stderr)
-    model_id = "fake/other" if "other" in sys.argv else "fake/model"
     sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--pool-tokens" in sys.argv else {}
-    print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": model_id, "revision": None, **sizes}))
+    # The models come before the flags.
+    flags = [at for at, word in enumerate(sys.argv) if word.startswith("--") and at > 3]
+    for name in sys.argv[4 : min(flags, default=len(sys.argv))] or [""]:
+        model_id = "fake/other" if "other" in name else "fake/model"
+        print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": model_id, "revision": None, **sizes}))
 
 
 def chatter():

@@ -45,6 +45,8 @@ pub struct LinkEnd {
     pub shards: watch::Receiver<Vec<ShardStatus>>,
     pub health: watch::Receiver<Vec<Health>>,
     pub lanes: watch::Receiver<Vec<LaneStats>>,
+    /// False while the model is out of memory, so that nothing listens.
+    pub is_expected: watch::Receiver<bool>,
 }
 
 impl LinkEnd {
@@ -71,6 +73,12 @@ impl LinkEnd {
             && health.iter().zip(shards.iter()).any(is_well)
     }
 
+    /// Waits until the shard of the model should run.
+    async fn wait_expected(&self) {
+        // An error means that nothing changes any more, as on a server whose model stays in memory.
+        let _ = self.is_expected.clone().wait_for(|is_expected| *is_expected).await;
+    }
+
     /// Waits until the shard is left, or is not any more.
     async fn wait_left(&self, is_left: bool) {
         let (mut health, mut shards) = (self.health.clone(), self.shards.clone());
@@ -94,6 +102,7 @@ pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGa
     let mut pause = RECONNECT_PAUSE.0;
     let mut said = String::new();
     while !driver.events.is_closed() {
+        driver.wait_expected().await;
         driver.wait_left(false).await;
         let mut was_ready = false;
         let outcome = tokio::select! {
@@ -111,6 +120,8 @@ pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGa
             let text = error.to_string();
             if was_ready && driver.is_drained() {
                 tracing::info!(lane = driver.lane.0, "the shard of a drained lane has ended");
+            } else if was_ready && !*driver.is_expected.borrow() {
+                tracing::info!(lane = driver.lane.0, "the shard of a model that leaves the memory has ended");
             } else if was_ready {
                 tracing::error!(lane = driver.lane.0, %error, "shard lost");
             } else if matches!(error, ShardError::Unreachable { .. }) {

@@ -193,6 +193,12 @@ impl Gate {
         }
     }
 
+    /// Returns true if a model is in memory or on its way, and not leaving.
+    pub fn is_held(&self, model: ModelId) -> bool {
+        let state = self.inner().residency.state(model);
+        matches!(state, Some(State::Loading { .. } | State::Loaded { .. } | State::Draining { .. }))
+    }
+
     /// Returns true if a request for the model would not have to wait.
     pub fn may_begin(&self, model: ModelId) -> bool {
         self.inner().residency.may_begin(model)
