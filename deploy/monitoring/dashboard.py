@@ -71,10 +71,10 @@ ROWS: dict[str, dict[str, tuple[str, dict[str, str]]]] = {
                 "for another tenant": rate("trunkline_fair_preemptions_total"),
             },
         ),
-        "Ready shards": ("short", {"{{instance}}": chosen("trunkline_shard_ready")}),
+        "Ready shards": ("short", {"{{instance}} {{model}}": chosen("trunkline_shard_ready")}),
         "Streams by lane": (
             "short",
-            {"{{instance}} lane {{lane}}": chosen("trunkline_lane_running_sequences")},
+            {"{{instance}} {{model}} lane {{lane}}": chosen("trunkline_lane_running_sequences")},
         ),
         "Lost shards": (
             "short",
