@@ -146,9 +146,32 @@ impl Pair {
             log.debug("a spare process takes over", &[("process", &id), ("pid", &process.pid())]);
             return Ok(process);
         }
-        let process = Process::spawn(id, self.plan.command(id, other), events)?;
+        let mut command = self.plan.command(id, other);
+        if id == ChildId::Router {
+            self.first_loads().into_iter().for_each(|model| {
+                command.args(["--load", &model.to_string()]);
+            });
+        }
+        let process = Process::spawn(id, command, events)?;
         log.debug("started", &[("process", &id), ("pid", &process.pid())]);
         Ok(process)
+    }
+
+    /// Returns the models that a router loads from the start: those that are in memory, as a router that was started
+    /// again has to know, or else the first one and those that stay.
+    fn first_loads(&self) -> BTreeSet<u32> {
+        if !self.plan.config.is_on_demand() {
+            return BTreeSet::new();
+        }
+        let is_there =
+            |shard: &&Supervised| !matches!(shard.state, State::Unloaded) && shard.kill_at.is_none();
+        let in_memory = self.shards().filter(is_there);
+        let in_memory: BTreeSet<u32> = in_memory.filter_map(Supervised::model).collect();
+        if !in_memory.is_empty() {
+            return in_memory;
+        }
+        let models = (0..).zip(self.plan.config.models());
+        models.filter(|(model, config)| *model == 0 || config.residency.pin).map(|(model, _)| model).collect()
     }
 
     /// Makes the spare process the shard with this id, if there is one that may become it.
@@ -313,10 +336,10 @@ impl Pair {
             match started {
                 Ok(process) => {
                     log.info(done, &[("process", &id), ("pid", &process.pid())]);
-                    child.state = State::Running(process);
                     if !id.is_shard() {
-                        self.tell_again(log);
+                        self.drains.repeat(&process, log);
                     }
+                    child.state = State::Running(process);
                 }
                 Err(error) if id.is_shard() && self.plan.config.is_on_demand() => {
                     child.state = State::Unloaded;
@@ -340,18 +363,6 @@ impl Pair {
             }
         }
         Ok(failed)
-    }
-
-    /// Gives a router that was started again the orders of the one before, and tells it which models are in memory.
-    fn tell_again(&self, log: &Log) {
-        if let Some(router) = router(&self.children) {
-            self.drains.repeat(router, log);
-        }
-        if self.plan.config.is_on_demand() {
-            let running = self.shards().filter(|shard| !matches!(shard.state, State::Unloaded));
-            let models: BTreeSet<u32> = running.filter_map(Supervised::model).collect();
-            models.into_iter().for_each(|model| self.order(&Order::Runs { model }, log));
-        }
     }
 
     /// Gives the router an order, if it runs.

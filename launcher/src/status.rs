@@ -111,8 +111,12 @@ pub(crate) fn lanes(status: &Status) -> String {
     let metrics = Server::new(url, None, Trust::Anybody).and_then(|server| server.probe("/metrics"));
     let metrics = metrics.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
     let row = |(number, lane): (usize, &Lane)| {
-        let running = format!("trunkline_lane_running_sequences{{lane=\"{number}\"}} ");
-        let running = metrics.lines().find_map(|line| line.strip_prefix(&running)?.parse().ok());
+        // A server of several models names the model before the lane, the first one first.
+        let lane_label = format!("lane=\"{number}\"}} ");
+        let running = metrics.lines().find_map(|line| {
+            let labels = line.strip_prefix("trunkline_lane_running_sequences{")?;
+            labels.split_once(&lane_label)?.1.parse().ok()
+        });
         let pid = lane.pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string());
         [number.to_string(), pid, lane.state.to_string(), shown(running)]
     };

@@ -367,6 +367,11 @@ impl<'a> Supervisor<'a> {
     /// Notes that the shard at this socket is ready, and announces once that the server is.
     fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.serving.shard_is_ready(socket);
+        if self.serving.plan.config.is_on_demand()
+            && let Some(shard) = self.serving.shard_at(socket)
+        {
+            self.log.info("is ready", &[("process", &shard.id)]);
+        }
         self.plan_spare();
         if self.was_ready || !self.serving.is_ready() {
             return;

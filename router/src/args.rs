@@ -14,7 +14,7 @@ const HELP: &str = "\
 The HTTP front of Trunkline, started by `trunkline serve`
 
 Usage: trunkline-router --settings <FILE>... [--listener <FD>] [--metrics-listener <FD>] [--on-demand]
-                        [--accept-when-ready] [--lifeline]
+                        [--load <NUMBER>]... [--accept-when-ready] [--lifeline]
 
 Options:
       --settings <FILE>        JSON file with the settings of a model, written by the launcher. The first file's are
@@ -22,6 +22,7 @@ Options:
       --listener <FD>          Accept connections from this inherited socket instead of opening one
       --metrics-listener <FD>  The same for the connections of `--metrics-port`
       --on-demand              Ask the launcher to load a model when it is asked for, and to unload others for it
+      --load <NUMBER>          Load the model with this number, counted from 0, at the start
       --accept-when-ready      Accept connections only once the shard is ready
       --lifeline               Take orders from standard input, exit at once when it ends, and ignore SIGINT
       --version                Print the version
@@ -49,6 +50,8 @@ pub struct Start {
     pub metrics_listener: Option<RawFd>,
     /// True if models are loaded when they are asked for.
     pub on_demand: bool,
+    /// The numbers of the models that are loaded from the start.
+    pub loads: Vec<u32>,
     /// True if another router serves until this one can.
     pub accepts_when_ready: bool,
     /// True if the end of standard input ends the process.
@@ -73,6 +76,10 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Co
                 let is_metrics = flag == "--metrics-listener";
                 let socket = if is_metrics { &mut start.metrics_listener } else { &mut start.listener };
                 *socket = Some(number);
+            }
+            Some("--load") => {
+                let number = arguments.next().and_then(|text| text.to_str()?.parse().ok());
+                start.loads.push(number.with_context(|| format!("`--load` needs a number; {HINT}"))?);
             }
             Some("--on-demand") => start.on_demand = true,
             Some("--accept-when-ready") => start.accepts_when_ready = true,

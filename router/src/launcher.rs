@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_api::app::App;
 use trunkline_engine::shard::Health;
-use trunkline_generation::models::{Action, Event, Gate, ModelId};
+use trunkline_generation::models::{Action, Event, ModelId};
 use trunkline_generation::served::ServedModel;
 use trunkline_scheduler::{LaneId, LaneStats};
 use trunkline_settings::{Order, Report};
@@ -66,12 +66,10 @@ pub fn attend(
     });
 }
 
-/// Lets the launcher load and unload models. The first one and pinned ones are loaded at the start.
-pub async fn carry_out(app: Arc<App>, gate: Arc<Gate>, mut actions: mpsc::UnboundedReceiver<Action>) {
-    for (model, _) in app.models.all() {
-        if model == ModelId(0) || gate.shown(model).is_pinned {
-            gate.tell(Event::LoadAsked { model });
-        }
+/// Lets the launcher load and unload models, `loads` of them from the start.
+pub async fn carry_out(app: Arc<App>, loads: Vec<u32>, mut actions: mpsc::UnboundedReceiver<Action>) {
+    for model in loads {
+        tell(&app, model, |model| Event::LoadAsked { model });
     }
     while let Some(action) = actions.recv().await {
         match action {
@@ -88,6 +86,7 @@ pub async fn carry_out(app: Arc<App>, gate: Arc<Gate>, mut actions: mpsc::Unboun
             }
             Action::Unload(model) => {
                 tracing::info!(model = app.models.name(model), "unloading a model");
+                app.models.leave(model).await;
                 report(&Report::Unload { model: model.0 });
             }
         }
@@ -117,7 +116,6 @@ async fn obey(app: Arc<App>, lanes: Lanes, mut orders: mpsc::Receiver<Order>) {
                 });
             }
             Order::Failed { model, why } => tell(&app, model, |model| Event::Failed { model, why }),
-            Order::Runs { model } => tell(&app, model, |model| Event::LoadAsked { model }),
         }
     }
 }

@@ -151,7 +151,6 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         );
         access.set_exposed();
     }
-    let gate = others.as_ref().map(|others| others.gate.clone());
     let (others, actions) = others.map(|others| ((others.gate, others.later), others.actions)).unzip();
     let parts = ModelParts { remote, ..parts };
     let mut server = Server::start_all(parts, access, others)
@@ -181,8 +180,8 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         let opened = std::mem::replace(&mut server.opened, opened);
         launcher::attend(&server.app, orders, opened, has_left);
     }
-    if let (Some(gate), Some(actions)) = (gate, actions) {
-        tokio::spawn(launcher::carry_out(server.app.clone(), gate, actions));
+    if let Some(actions) = actions {
+        tokio::spawn(launcher::carry_out(server.app.clone(), start.loads.clone(), actions));
     }
     if let Some(publisher) = publisher {
         server.app.served.kv_events.publish_to(publisher);

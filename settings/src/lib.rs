@@ -159,8 +159,6 @@ pub enum Order {
     Unloaded { model: u32 },
     /// The shards of this model cannot be started, or crash too often.
     Failed { model: u32, why: String },
-    /// The shards of this model run, as a router that was started again must know.
-    Runs { model: u32 },
 }
 
 /// The kind of answer that a user of the served model wants first.

@@ -93,7 +93,7 @@ fn is_of_model(setting: &Setting) -> bool {
         || (has::<Residency>(setting) && !["models_memory", "models_folder"].contains(&setting.name))
         || own_limits.contains(&setting.name)
         || has::<StepLimits>(setting)
-        || has::<Replies>(setting)
+        || (has::<Replies>(setting) && setting.name != "watermark_key_file")
         || has::<Compute>(setting)
         || has::<ShardCache>(setting)
         || has::<Adapters>(setting)

@@ -15,8 +15,8 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use self::file::{File, FileValue};
 use self::parsed::{
-    CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, LanesCommand, ModelsCommand, ParsedArgs,
-    ParsedCommand,
+    CHECK, CONFIG, CONFIG_FILE, CONFIG_VARIABLE, ConfigCommand, Given, LanesCommand, ModelsCommand,
+    ParsedArgs, ParsedCommand,
 };
 use self::resolved::{Request, ServeConfig, ServerConfig};
 use crate::error::LauncherError;
@@ -66,9 +66,11 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
                 _ => None,
             };
             let config = match tables {
-                Some(_) if !serve.models.is_empty() => {
+                Some(_)
+                    if !serve.models.is_empty() || serve.settings.given("model_id") != Given::Otherwise =>
+                {
                     return Err(LauncherError::usage(
-                        "MODEL is given, but the file of `--config` has tables `[[model]]`; hint: put `model-id` into one \
+                        "a model is named, but the file of `--config` has tables `[[model]]`; hint: put `model-id` into one \
                          of them",
                     )
                     .into());

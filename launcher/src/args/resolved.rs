@@ -156,24 +156,27 @@ impl ServerConfig {
     fn divide_stores(&mut self) {
         let paths: Vec<Option<PathBuf>> =
             self.models().map(|config| config.shard_cache.kv_disk_path.clone()).collect();
-        for (number, config) in (0..).zip([&mut self.first].into_iter().chain(&mut self.others)) {
+        for config in [&mut self.first].into_iter().chain(&mut self.others) {
             let cache = &mut config.shard_cache;
             let num_sharing = paths.iter().filter(|path| **path == cache.kv_disk_path).count();
             if let Some(folder) = cache.kv_disk_path.take_if(|_| num_sharing > 1) {
-                cache.kv_disk_path = Some(folder.join(store_name(number, &config.model)));
+                cache.kv_disk_path = Some(folder.join(store_name(&config.model)));
                 cache.kv_disk_size = cache.kv_disk_size.map(|size| size / num_sharing as u64);
             }
         }
     }
 }
 
-/// Returns the name of a model's folder in that of `--kv-disk-path`.
-fn store_name(number: u32, model: &ModelRef) -> String {
+/// Returns the name of a model's folder in that of `--kv-disk-path`, which does not depend on the other models.
+fn store_name(model: &ModelRef) -> String {
     let name = model.name.as_deref().unwrap_or("embedded");
-    let name = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
+    let last = name.trim_end_matches('/').rsplit('/').next().unwrap_or(name);
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-_".contains(letter);
-    let name: String = name.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
-    format!("model-{number}-{name}")
+    let plain: String = last.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect();
+    // Two models may be called the same in different places. This is FNV-1a.
+    let hash =
+        name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("{plain}-{hash:08x}")
 }
 
 impl ServeConfig {

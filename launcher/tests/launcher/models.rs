@@ -67,10 +67,8 @@ fn a_shard_that_crashes_is_restarted_until_its_model_is_given_up_alone() {
     for nth in 1..7 {
         let shard = pid(&of_model(bench, 1, "listen", nth));
         // A shard that was not ready yet would be given up at once.
-        wait_for("the router to report it", || {
-            let ready = bench.events("router", "ready");
-            let of = |entry: &&Value| entry["socket"].as_str().is_some_and(|path| path.contains("-m1"));
-            (ready.iter().filter(of).count() >= nth).then_some(())
+        wait_for("the launcher to know that it is ready", || {
+            (bench.stderr().matches("is ready process=shard-m1").count() >= nth).then_some(())
         });
         kill(shard, Signal::KILL);
     }
@@ -131,8 +129,12 @@ fn a_router_that_was_restarted_is_told_what_is_in_memory() {
     of_model(bench, 1, "listen", 1);
     bench.end_router(3);
     bench.nth("router", "listen", 2);
-    let runs = [1, 2].map(|nth| bench.nth("router", "runs", nth)["model"].as_u64());
-    assert_eq!(runs, [Some(0), Some(1)]);
+    let loads = |nth: usize| -> Vec<String> {
+        let flags = bench.nth("router", "start", nth)["flags"].clone();
+        let flags: Vec<String> = serde_json::from_value(flags).unwrap();
+        flags.windows(2).filter(|pair| pair[0] == "--load").map(|pair| pair[1].clone()).collect()
+    };
+    assert_eq!((loads(1), loads(2)), (vec!["0".to_owned()], vec!["0".to_owned(), "1".to_owned()]));
     assert_eq!(bench.events("shard", "start").len(), 2, "both go on");
     server.stop();
 }

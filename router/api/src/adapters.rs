@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::of_model::{ModelQuery, OfModel};
 use crate::openai::ErrorResponse;
 use crate::{respond, tgi};
 use trunkline_base::error::ApiError;
@@ -67,10 +68,10 @@ impl AdapterRow {
 
 /// Lists the adapters that the caller may use.
 #[utoipa::path(
-    get, path = "/lora-adapters", tag = "llama.cpp",
+    get, path = "/lora-adapters", tag = "llama.cpp", params(ModelQuery),
     responses((status = 200, description = "The adapters", body = Vec<AdapterRow>))
 )]
-pub async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+pub async fn list(OfModel(app): OfModel, Extension(caller): Extension<Caller>) -> Response {
     let listed = app.served.adapters.listed(&caller).await;
     let rows: Vec<AdapterRow> = listed.iter().enumerate().map(|row| AdapterRow::new(row, &caller)).collect();
     let memory = app.admission.answer_memory(&caller);

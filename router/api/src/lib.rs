@@ -18,6 +18,7 @@ pub(crate) mod llama;
 mod loading;
 mod message_size;
 pub(crate) mod models;
+mod of_model;
 pub mod ollama;
 pub(crate) mod openai;
 pub mod openapi;

@@ -23,7 +23,7 @@ use trunkline_base::tenants::Caller;
     )
 )]
 pub async fn livez(State(app): State<Arc<App>>) -> Response {
-    respond::answer::<tgi::ErrorResponse>(app.served.liveness().map(|()| "ok"))
+    respond::answer::<tgi::ErrorResponse>(app.models.liveness().map(|()| "ok"))
 }
 
 /// Reports whether the server is ready: the model is loaded, the step loop advances, and the server is not draining.
@@ -35,7 +35,7 @@ pub async fn livez(State(app): State<Arc<App>>) -> Response {
     )
 )]
 pub async fn readyz(State(app): State<Arc<App>>) -> Response {
-    respond::answer::<tgi::ErrorResponse>(app.served.readiness().map(|()| "ready"))
+    respond::answer::<tgi::ErrorResponse>(app.models.readiness().map(|()| "ready"))
 }
 
 /// Reports whether the server is ready, under the path that TGI uses. See `/readyz`.
@@ -47,7 +47,7 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     )
 )]
 pub async fn health(State(app): State<Arc<App>>) -> Response {
-    match app.served.readiness() {
+    match app.models.readiness() {
         Ok(()) => StatusCode::OK.into_response(),
         Err(error) => tgi::unhealthy(&error),
     }
@@ -81,7 +81,7 @@ pub async fn metrics(
     let form = TextForm::accepted_by(request.headers());
     let own = [(None, app.registry.as_ref())];
     let several = app.models.gate().is_some();
-    let models = app.models.all().filter_map(|(_, model)| model.opened());
+    let models = app.models.listed(&caller).filter_map(|(_, model)| model.opened());
     let models = models.map(|served| (several.then_some(&*served.model.served_name), &served.registry));
     let may_see = |tenant: &str| caller.is_admin() || caller.name() == Some(tenant);
     match form.render(own.into_iter().chain(models), may_see) {

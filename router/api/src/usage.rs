@@ -39,6 +39,9 @@ pub struct UsageRow {
     pub end_time: u64,
     /// The name of the tenant; null without API keys.
     pub tenant: Option<Box<str>>,
+    /// The name of the model, on a server of several ones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// The number of outputs that were begun. A request with `n` outputs counts `n` times.
     pub requests: u64,
     /// The number of prompt tokens, cached ones included.
@@ -58,7 +61,7 @@ pub struct UsageRow {
 pub struct UsageReport {
     /// The object type, always `list`.
     pub object: &'static str,
-    /// The rows by hour and tenant. An hour without use has none.
+    /// The rows by hour and tenant, after each other for each model. An hour without use has none.
     pub data: Vec<UsageRow>,
 }
 
@@ -96,15 +99,21 @@ async fn report(
     let only = (!caller.is_admin()).then(|| caller.name().unwrap_or_default().to_owned());
     let permit = app.admission.look_permit(caller).await;
     let mut memory = app.admission.answer_memory(caller);
-    let usage = app.served.usage.clone();
+    let several = app.models.gate().is_some();
+    let opened = app.models.all().filter_map(|(_, model)| model.opened());
+    let ledgers: Vec<_> = opened
+        .map(|served| (several.then(|| served.model.served_name.clone()), served.usage.clone()))
+        .collect();
     // The report of an admin may have many rows.
     let write = move || {
         let _permit = permit;
         let mut data = Vec::new();
-        for hour in usage.hours(hours) {
-            let rows = usage.rows(hour, only.as_deref());
-            memory.grow_to((data.len() + rows.len()) * ROW_BYTES)?;
-            data.extend(rows.into_iter().map(|(tenant, used)| row(hour, tenant, used)));
+        for (model, usage) in ledgers {
+            for hour in usage.hours(hours.clone()) {
+                let rows = usage.rows(hour, only.as_deref());
+                memory.grow_to((data.len() + rows.len()) * ROW_BYTES)?;
+                data.extend(rows.into_iter().map(|(tenant, used)| row(hour, tenant, model.clone(), used)));
+            }
         }
         let report = UsageReport { object: "list", data };
         Ok::<_, ApiError>((axum::Json(report).into_response(), memory))
@@ -119,11 +128,17 @@ async fn report(
     }
 }
 
-fn row(hour: u64, tenant: Option<Box<str>>, Used { work, kv_byte_seconds }: Used) -> UsageRow {
+fn row(
+    hour: u64,
+    tenant: Option<Box<str>>,
+    model: Option<String>,
+    Used { work, kv_byte_seconds }: Used,
+) -> UsageRow {
     UsageRow {
         start_time: hour * SECONDS_PER_HOUR,
         end_time: (hour + 1) * SECONDS_PER_HOUR,
         tenant,
+        model,
         requests: work.sequences,
         prompt_tokens: work.prompt_tokens,
         cached_tokens: work.cached_tokens,

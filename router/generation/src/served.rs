@@ -131,6 +131,14 @@ impl ServedModel {
             .ok_or_else(|| ApiError::value("lane", format!("is {number}, expected 0 to {}", num_lanes - 1)))
     }
 
+    /// Leaves all lanes after so many milliseconds, or uses them again.
+    pub async fn set_drains(&self, patience_ms: Option<u64>) {
+        let num_lanes = self.shards.borrow().len();
+        for lane in (0..).map(LaneId).take(num_lanes) {
+            self.driver.set_drain(lane, patience_ms).await;
+        }
+    }
+
     /// Waits until [`Self::readiness`] finds the server ready.
     pub async fn wait_ready(&self) {
         let (mut shards, mut health) = (self.shards.clone(), self.health.clone());

@@ -140,7 +140,8 @@ impl Runner {
         let gate = self.gate.clone();
         let loaded = gate.map(|gate| AbortOnDrop::spawn(report_loaded(gate, id, served.clone())));
         let gate = self.gate.clone();
-        let expects = gate.map(|gate| AbortOnDrop::spawn(expect_shards(gate, id, expected_in)));
+        let expects =
+            gate.map(|gate| AbortOnDrop::spawn(expect_shards(gate, id, served.clone(), expected_in)));
         let tasks = [Some(polls), Some(steps), upload, loaded, expects];
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().flatten());
         // Nobody listens in tests.
@@ -188,13 +189,21 @@ impl Runner {
     }
 }
 
-/// Tells the links of a model whether its shards should run.
-async fn expect_shards(gate: Arc<Gate>, model: ModelId, is_expected: watch::Sender<bool>) {
+/// Tells the links of a model whether its shards should run, and uses its lanes again when it is loaded, which
+/// [`Models::leave`](trunkline_generation::models::Models::leave) has ended.
+async fn expect_shards(
+    gate: Arc<Gate>,
+    model: ModelId,
+    served: Arc<ServedModel>,
+    is_expected: watch::Sender<bool>,
+) {
     let mut changes = gate.changes();
     loop {
         changes.mark_unchanged();
         let is_held = gate.is_held(model);
-        is_expected.send_if_modified(|last| std::mem::replace(last, is_held) != is_held);
+        if is_expected.send_if_modified(|last| std::mem::replace(last, is_held) != is_held) && is_held {
+            served.set_drains(None).await;
+        }
         // The sender is in the gate, so this does not fail.
         let _ = changes.changed().await;
     }

@@ -77,9 +77,12 @@ impl Several {
         let models = router.app.models.clone();
         tokio::spawn(async move {
             while let Some(action) = actions.recv().await {
-                if let Action::Load(model) = action {
-                    let models = models.clone();
-                    tokio::spawn(async move { models.served(model).await.map(drop) });
+                match action {
+                    Action::Load(model) => {
+                        let models = models.clone();
+                        tokio::spawn(async move { models.served(model).await.map(drop) });
+                    }
+                    Action::Unload(model) => models.leave(model).await,
                 }
                 own.obey(action, &own_gate, &own_sockets);
             }
@@ -281,6 +284,8 @@ async fn a_key_sees_and_uses_only_its_models() {
     let refused = several.router.ask(a, "POST", CHAT, &chat(Some("test/third"))).await;
     let message = refused.fails(404, "model_not_found");
     assert!(message.contains("test/second") && !message.contains("test/model"), "{message}");
+    let metrics = several.router.ask(a, "GET", "/metrics", &Value::Null).await.text();
+    assert!(metrics.contains("model=\"test/second\"") && !metrics.contains("test/model"));
     several.router.ask(a, "POST", "/v1/models/test/third/load", &Value::Null).await.fails(403, "admins_only");
     several.router.ask(b, "POST", "/v1/models/test/third/load", &Value::Null).await.ok();
     assert_eq!(several.launcher.asked(), ["load 1", "load 2"]);
@@ -357,6 +362,39 @@ async fn the_metrics_of_each_model_have_its_name() {
     assert_eq!(descriptions.len(), different.len(), "each metric is described once");
     let one = Router::default().await.get("/metrics").await.text();
     assert!(!one.contains("model="), "{one}");
+}
+
+#[tokio::test]
+async fn operators_see_each_model() {
+    let several = Several::start().await;
+    several.router.get("/readyz").await.fails(503, "model_loading");
+    several.router.get("/v1/kv?model=test/second").await.fails(503, "model_loading");
+    several.chat(Some("test/second")).await;
+    several.router.get("/readyz").await.refuses(200, "ready");
+    several.chat(None).await;
+    // A server without a model in memory loads one for the next request, so it is ready.
+    for name in ["test/second", "test/model"] {
+        several.router.post(&format!("/v1/models/{name}/unload"), &Value::Null).await.ok();
+    }
+    several.router.get("/readyz").await.refuses(200, "ready");
+    several.chat(Some("test/second")).await;
+    several.router.get("/livez").await.refuses(200, "ok");
+    let lanes = several.router.get("/metrics").await.text();
+    let losses = "trunkline_lane_losses_total{model=\"test/second\",lane=\"0\"} 0";
+    assert!(lanes.lines().any(|line| line == losses), "an unload is no loss: {lanes}");
+
+    let usage = several.router.get("/v1/usage").await.ok();
+    let rows: Vec<(&Value, &Value)> =
+        usage["data"].as_array().unwrap().iter().map(|row| (&row["model"], &row["requests"])).collect();
+    assert_eq!(rows, [(&json!("test/model"), &json!(1)), (&json!("test/second"), &json!(2))]);
+
+    let prompt_tokens = async |path: &str| several.router.get(path).await.ok()["prompt_tokens"].as_u64();
+    let second = prompt_tokens("/v1/kv?model=test/second").await;
+    assert!(second > Some(0));
+    several.router.get("/v1/kv").await.fails(503, "shard_away");
+    several.router.get("/v1/kv/tree?model=test/second&limit=2").await.ok();
+    several.router.get("/v1/kv?model=test/fourth").await.fails(404, "model_not_found");
+    several.router.get("/lora-adapters?model=test/second").await.ok();
 }
 
 #[tokio::test]

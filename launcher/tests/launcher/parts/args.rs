@@ -57,8 +57,8 @@ fn several_models_share_the_flags_and_divide_a_store() {
     assert_eq!(
         models(&config),
         [
-            ("a/b", None, half, Some("/kv/model-0-b")),
-            ("/c/d e.gguf", None, half, Some("/kv/model-1-d_e.gguf")),
+            ("a/b", None, half, Some("/kv/b-3a8e75c1")),
+            ("/c/d e.gguf", None, half, Some("/kv/d_e.gguf-d92fd00a")),
         ]
     );
     assert!(!serve_all(&["a/b"]).unwrap().is_on_demand());
@@ -131,7 +131,8 @@ fn tables_of_the_file_have_the_settings_of_each_model() {
             "unknown key `modle-id` in `FILE`; hint: did you mean `model-id`?",
         ),
         ("model = 3\n", &[], "is not valid TOML"),
-        ("[[model]]\nmodel-id = \"a/b\"\n", &["c/d"], "MODEL is given, but the file"),
+        ("[[model]]\nmodel-id = \"a/b\"\n", &["c/d"], "a model is named, but the file"),
+        ("[[model]]\nmodel-id = \"a/b\"\n", &["--model-id", "c/d"], "a model is named, but the file"),
     ] {
         let error = all_with_config(text, args).unwrap_err();
         assert!(error.contains(words), "{text}: {error}");

@@ -8,7 +8,7 @@ FAKE_ROUTER=busy: a lane that drains is empty only once the file FAKE_RELEASE ex
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that a shard has hung: the file holds the seconds and the socket's name, and
 is for the router that has this socket.
-With --on-demand, it loads the first model at once; the file FAKE_MODELS holds a report about another one.
+It loads the models of --load at once; the file FAKE_MODELS holds a report about another one.
 The file FAKE_EXCUSED makes the router report that requests are to blame for as many losses as the file says.
 """
 
@@ -169,8 +169,9 @@ listener = socket.socket(fileno=int(sys.argv[sys.argv.index("--listener") + 1]))
 assert listener.getsockname()[1] == SETTINGS["server"]["port"]
 listener.settimeout(0.02)
 note("listen")
-if "--on-demand" in sys.argv:
-    print(json.dumps({"load": {"model": 0}}), flush=True)
+for at, flag in enumerate(sys.argv):
+    if flag == "--load":
+        print(json.dumps({"load": {"model": int(sys.argv[at + 1])}}), flush=True)
 while not terminated.is_set() or (behaviour == "hold" and not Path(os.environ["FAKE_RELEASE"]).exists()):
     try:
         exit_if_told()

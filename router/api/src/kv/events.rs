@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use trunkline_scheduler::{BlockKey, KvEvent, Owner, Scheduler};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::of_model::{ModelQuery, OfModel};
 use crate::openai::ErrorResponse;
 use crate::respond;
 use crate::respond::ErrorForm;
@@ -86,7 +86,7 @@ pub enum KvEventData {
 /// You receive the events of your own tenant. Admins receive the events of all tenants.
 #[utoipa::path(
     get, path = "/v1/kv/events", tag = "KV cache",
-    params((
+    params(ModelQuery, (
         "Last-Event-ID" = Option<String>, Header,
         description = "The `id` of the last event that you received; the stream resumes after it",
     )),
@@ -97,7 +97,7 @@ pub enum KvEventData {
     )
 )]
 pub async fn events(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Response {

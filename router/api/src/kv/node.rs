@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, Query, Request, State, rejection::QueryRejection};
+use axum::extract::{Path, Query, Request, rejection::QueryRejection};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{Millis, Pinned, Scheduler};
@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::tree::{self, KvNode};
 use crate::app::App;
+use crate::of_model::{ModelQuery, OfModel};
 use crate::openai::ErrorResponse;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
@@ -72,7 +73,7 @@ pub struct KvUnpinned {
 /// Text is shown only to the tenant that owns the node and to admins.
 #[utoipa::path(
     get, path = "/v1/kv/tree/{id}", tag = "KV cache",
-    params(("id" = String, Path, description = "The `id` of a node"), NodeQuery),
+    params(("id" = String, Path, description = "The `id` of a node"), NodeQuery, ModelQuery),
     responses(
         (status = 200, description = "The node", body = KvNodeText),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
@@ -82,7 +83,7 @@ pub struct KvUnpinned {
     )
 )]
 pub async fn show(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     query: Result<Query<NodeQuery>, QueryRejection>,
@@ -132,7 +133,7 @@ fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> Strin
 /// The pin counts towards the node's tenant, within `--max-pinned-share` and the tenant's share.
 #[utoipa::path(
     post, path = "/v1/kv/tree/{id}/pin", tag = "KV cache", request_body = PinRequest,
-    params(("id" = String, Path, description = "The `id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The numbers of pinned tokens", body = KvPinned),
         (status = 400, description = "The body is invalid", body = ErrorResponse),
@@ -142,7 +143,7 @@ fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> Strin
     )
 )]
 pub async fn pin(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -172,7 +173,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
 /// Ends all pins of prefixes that end in a node or in its descendants, no matter which request made them.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}/pin", tag = "KV cache",
-    params(("id" = String, Path, description = "The `id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The number of unpinned blocks", body = KvUnpinned),
         (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
@@ -180,7 +181,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
     )
 )]
 pub async fn unpin(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Response {

@@ -1,10 +1,8 @@
 //! `/v1/kv`: the size and use of the KV cache, by tier and by tenant.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::State;
 use axum::response::Response;
 use serde::Serialize;
 use trunkline_scheduler::{LaneStats, Scheduler, Stats, StoreIndex, StoreUsage, TenantUsage};
@@ -12,6 +10,7 @@ use utoipa::ToSchema;
 
 use super::render;
 use crate::app::App;
+use crate::of_model::{ModelQuery, OfModel};
 use crate::openai::ErrorResponse;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
@@ -173,13 +172,13 @@ pub struct KvTotals {
 
 /// Returns the size and use of the KV cache, by tier and by tenant.
 #[utoipa::path(
-    get, path = "/v1/kv", tag = "KV cache",
+    get, path = "/v1/kv", tag = "KV cache", params(ModelQuery),
     responses(
         (status = 200, description = "The totals", body = KvTotals),
         (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
-pub async fn totals(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+pub async fn totals(OfModel(app): OfModel, Extension(caller): Extension<Caller>) -> Response {
     render(all_totals(&app, &caller).await)
 }
 

@@ -1,9 +1,7 @@
 //! `/v1/kv/tree`: the nodes of the KV cache, and their removal.
 
-use std::sync::Arc;
-
 use axum::Extension;
-use axum::extract::{Path, Query, State, rejection::QueryRejection};
+use axum::extract::{Path, Query, rejection::QueryRejection};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use trunkline_scheduler::{BlockKey, KEY_BYTES, LaneId, Millis, NodeId, NodeView, Salt, Scheduler};
@@ -12,6 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::number::{node_id, number};
 use super::render;
 use crate::app::App;
+use crate::of_model::{ModelQuery, OfModel};
 use crate::openai::ErrorResponse;
 use crate::respond;
 use trunkline_base::error::ApiError;
@@ -95,7 +94,7 @@ pub struct KvRemoved {
 
 /// Walks the tree of cached prefixes, page by page.
 #[utoipa::path(
-    get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery),
+    get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery, ModelQuery),
     responses(
         (status = 200, description = "A page of nodes", body = KvPage),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
@@ -103,7 +102,7 @@ pub struct KvRemoved {
     )
 )]
 pub async fn tree(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Response {
@@ -188,7 +187,7 @@ pub(super) fn node(lane: LaneId, view: &NodeView, shard: &ShardInfo, now: Millis
 /// stay there; they are found again only after the removed blocks have been computed again.
 #[utoipa::path(
     delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
-    params(("id" = String, Path, description = "The `id` of a node")),
+    params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The number of removed blocks", body = KvRemoved),
         (status = 404, description = "The node does not exist or has changed", body = ErrorResponse),
@@ -196,7 +195,7 @@ pub(super) fn node(lane: LaneId, view: &NodeView, shard: &ShardInfo, now: Millis
     )
 )]
 pub async fn remove(
-    State(app): State<Arc<App>>,
+    OfModel(app): OfModel,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Response {

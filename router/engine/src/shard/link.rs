@@ -119,9 +119,7 @@ pub async fn run_link(socket: PathBuf, driver: LinkEnd, gate: Option<Arc<StoreGa
         if let Err(error) = outcome {
             let text = error.to_string();
             if was_ready && driver.is_drained() {
-                tracing::info!(lane = driver.lane.0, "the shard of a drained lane has ended");
-            } else if was_ready && !*driver.is_expected.borrow() {
-                tracing::info!(lane = driver.lane.0, "the shard of a model that leaves the memory has ended");
+                tracing::info!(lane = driver.lane.0, "the shard of a lane that was left has ended");
             } else if was_ready {
                 tracing::error!(lane = driver.lane.0, %error, "shard lost");
             } else if matches!(error, ShardError::Unreachable { .. }) {

@@ -1,6 +1,7 @@
 //! The gate that requests pass before they use a model. A request waits here while its model is loaded.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub const LOADED: &str = "loaded";
 pub struct Gate {
     inner: Mutex<Inner>,
     begin: Instant,
+    /// True once any model was in memory.
+    has_loaded: AtomicBool,
     /// Changes after each event.
     changed: watch::Sender<()>,
     /// Receives what the launcher has to do.
@@ -91,7 +94,8 @@ impl Gate {
     pub fn new(residency: Residency) -> (Arc<Self>, mpsc::UnboundedReceiver<Action>) {
         let (actions, ordered) = mpsc::unbounded_channel();
         let inner = Mutex::new(Inner { residency, waiting: BTreeMap::new() });
-        let gate = Arc::new(Self { inner, begin: Instant::now(), changed: watch::channel(()).0, actions });
+        let (begin, changed) = (Instant::now(), watch::channel(()).0);
+        let gate = Arc::new(Self { inner, begin, has_loaded: AtomicBool::new(false), changed, actions });
         tokio::spawn(wake(gate.clone()));
         (gate, ordered)
     }
@@ -106,6 +110,9 @@ impl Gate {
 
     /// Handles an event.
     pub fn tell(&self, event: Event) {
+        if let Event::Loaded { .. } = event {
+            self.has_loaded.store(true, Ordering::Relaxed);
+        }
         let actions = self.inner().residency.handle(event, self.now_ms());
         for action in actions {
             // This fails while the server stops.
@@ -191,6 +198,11 @@ impl Gate {
             }
             _ => None,
         }
+    }
+
+    /// Returns true once any model was in memory.
+    pub fn has_loaded(&self) -> bool {
+        self.has_loaded.load(Ordering::Relaxed)
     }
 
     /// Returns true if a model is in memory or on its way, and not leaving.

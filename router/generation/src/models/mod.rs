@@ -149,6 +149,34 @@ impl Models {
         })
     }
 
+    /// Checks that requests would be served now: the server does not drain, and of the models in memory at least one is
+    /// well. A server of several models is ready, too, if none is in memory after the first load.
+    pub fn readiness(&self) -> Result<(), ApiError> {
+        let Some(first) = self.entries[0].opened() else { return Err(ApiError::ModelLoading) };
+        let Some(gate) = &self.gate else { return first.readiness() };
+        first.not_draining()?;
+        let held = self.all().filter(|(id, _)| gate.shown(*id).word == LOADED);
+        let outcomes = held.filter_map(|(_, entry)| entry.opened()).map(|served| served.readiness());
+        match outcomes.reduce(|known, next| known.or(next)) {
+            Some(outcome) => outcome,
+            None if gate.has_loaded() => Ok(()),
+            None => Err(ApiError::ModelLoading),
+        }
+    }
+
+    /// Prepares a model for the end of its shards, which is no loss then.
+    pub async fn leave(&self, id: ModelId) {
+        if let Some(served) = self.entry(id).opened() {
+            served.set_drains(Some(0)).await;
+        }
+    }
+
+    /// Checks that restarting the shards of any model helps.
+    pub fn liveness(&self) -> Result<(), ApiError> {
+        let opened = self.entries.iter().filter_map(Entry::opened);
+        opened.map(|served| served.liveness()).reduce(|known, next| known.or(next)).unwrap_or(Ok(()))
+    }
+
     /// Returns a model, whose tokenizer is read now if it was never asked for. Its shards may not run.
     pub async fn served(&self, id: ModelId) -> Result<Arc<ServedModel>, ApiError> {
         let entry = self.entry(id);

@@ -1,0 +1,47 @@
+//! The model that a query names, for routes whose bodies name none.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
+use axum::response::Response;
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::openai::ErrorResponse;
+use super::respond;
+use crate::app::App;
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
+
+/// The query of a route that shows something of a model.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+pub struct ModelQuery {
+    /// The name of the model, on a server of several ones. The default is the first one.
+    model: Option<String>,
+}
+
+/// The server from the point of view of the model that the query names.
+pub struct OfModel(pub Arc<App>);
+
+impl FromRequestParts<Arc<App>> for OfModel {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Response> {
+        let view = async {
+            // The route says what is wrong with the rest of its query.
+            let query = Query::<ModelQuery>::try_from_uri(&parts.uri);
+            let name = query.ok().and_then(|Query(query)| query.model);
+            match (name, parts.extensions.get::<Caller>()) {
+                (Some(name), Some(caller)) => {
+                    let id = app.models.find(caller, Some(&name))?;
+                    // Nothing is known of a model that was never in memory.
+                    let served = app.models.entry(id).opened().ok_or(ApiError::ModelLoading)?;
+                    Ok(app.of_model(served.clone()))
+                }
+                _ => Ok(app.clone()),
+            }
+        };
+        view.await.map(Self).map_err(|error: ApiError| respond::error::<ErrorResponse>(&error))
+    }
+}
