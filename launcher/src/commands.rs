@@ -103,12 +103,14 @@ fn serve(
 fn check_names(config: &ServerConfig, models: &[ResolvedModel]) -> Result<(), LauncherError> {
     let mut seen = BTreeSet::new();
     for (config, model) in config.models().zip(models) {
-        let name = config.served_model_name.as_deref().unwrap_or(&model.model_id);
-        if !seen.insert(name) {
-            return Err(LauncherError::usage(format!(
-                "two models are called `{name}`; hint: give one of them another `served-model-name` in a `[[model]]` \
-                 table of `--config`"
-            )));
+        let name = config.served_model_name.as_ref().unwrap_or(&model.model_id);
+        for name in [name].into_iter().chain(&config.residency.model_alias) {
+            if !seen.insert(name) {
+                return Err(LauncherError::usage(format!(
+                    "two models are called `{name}`; hint: give one of them another `served-model-name` or \
+                     `model-alias` in a `[[model]]` table of `--config`"
+                )));
+            }
         }
     }
     Ok(())

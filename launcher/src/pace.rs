@@ -15,8 +15,8 @@ const SHARD_TIMEOUT: Duration = Duration::from_secs(5);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Time that a child has to exit after another child failed; the launcher then exits within a second.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
-/// Time after a model is ready until a process for the next shard makes its imports, so that they do not delay the answer
-/// that the model was loaded for.
+/// Time after a model is ready until a process for the next shard makes its imports, so that they do not delay the
+/// answer that the model was loaded for.
 const SPARE_DELAY: Duration = Duration::from_secs(2);
 
 /// The time limits; the command uses [`Pace::default`].

@@ -25,7 +25,9 @@ impl Reach<'_> {
 }
 
 /// Returns the two lines for stdout when the server is ready: the address, and a command to try.
-pub fn banner(to: Reach<'_>, model_name: &str, answers: Answers) -> String {
+///
+/// `num_others` models are loaded when they are asked for.
+pub fn banner(to: Reach<'_>, model_name: &str, answers: Answers, num_others: usize) -> String {
     let url = to.url();
     let Reach { listener, tls_cert, key } = to;
     let reach = if listener.is_loopback() {
@@ -39,8 +41,13 @@ pub fn banner(to: Reach<'_>, model_name: &str, answers: Answers) -> String {
     let key = key.map_or_else(String::new, |key| format!(" -H \"authorization: Bearer {key}\""));
     let (path, body) = example(model_name, answers);
     let body = quoted(&body.to_string());
+    let others = match num_others {
+        0 => String::new(),
+        1 => "; another model is loaded when it is asked for".to_owned(),
+        _ => format!("; {num_others} other models are loaded when they are asked for"),
+    };
     format!(
-        "{model_name} is ready at {url} ({reach})\n\
+        "{model_name} is ready at {url} ({reach}{others})\n\
          curl{cert} {url}{path}{key} -H 'content-type: application/json' -d {body}\n"
     )
 }

@@ -378,7 +378,7 @@ impl<'a> Supervisor<'a> {
         }
         self.was_ready = true;
         let plan = &self.serving.plan;
-        let banner = ready::banner(plan.reach(), plan.served_model_name(), answers);
+        let banner = ready::banner(plan.reach(), plan.served_model_name(), answers, plan.models.len() - 1);
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }

@@ -38,13 +38,14 @@ pub fn load(settings: &ServeSettings, watermark_key: u64) -> anyhow::Result<Mode
     let mut limits = ServerLimits::from(settings);
     limits.watermark.key = watermark_key;
     let replies = &settings.replies;
-    let model = Model::load_with(
+    let mut model = Model::load_with(
         &settings.model_path,
         settings.served_model_name.clone(),
         replies.chat_template.as_deref(),
         tool_format(replies.tool_call_parser),
         reasoning_format(replies.reasoning_parser),
     )?;
+    model.aliases.clone_from(&settings.residency.model_alias);
     check_adapters(&settings.adapters.lora, &model)?;
     Ok(ModelParts { model, limits, shard_sockets: settings.shard_sockets.clone(), remote: None })
 }
@@ -70,7 +71,7 @@ pub fn others(first: &ServeSettings, files: &[PathBuf], watermark_key: u64) -> a
     }
     let later = settings.into_iter().map(|settings| LaterModel {
         name: settings.served_model_name.clone(),
-        aliases: Vec::new(),
+        aliases: settings.residency.model_alias.clone(),
         load: Box::new(move || load(&settings, watermark_key).map_err(|error| error.to_string())),
     });
     let (later, (gate, actions)) = (later.collect(), Gate::new(residency));
@@ -82,7 +83,7 @@ fn of_model(settings: &ServeSettings) -> ModelSettings {
     ModelSettings {
         bytes: settings.model_bytes,
         is_pinned: residency.pin,
-        priority: 0,
+        priority: residency.model_priority.cast_signed(),
         keep_alive: match residency.idle_unload.as_millis() {
             0 => KeepAlive::Forever,
             ms => KeepAlive::For(u64::try_from(ms).unwrap_or(u64::MAX)),

@@ -53,6 +53,8 @@ pub enum Form {
     File,
     Folder,
     FolderOrOff,
+    /// Names separated by commas.
+    Names,
     /// Browser origins separated by commas.
     Origins,
     /// Unix sockets separated by commas.
@@ -107,6 +109,7 @@ impl Form {
             Self::File => "FILE",
             Self::Folder => "DIR",
             Self::FolderOrOff => "DIR|off",
+            Self::Names => "NAME",
             Self::Origins => "ORIGIN",
             Self::Sockets { .. } => "PATH",
             Self::Adapters { .. } => "NAME=PATH",
@@ -151,6 +154,7 @@ impl Form {
             }
             Self::Host => !text.trim().is_empty(),
             Self::File | Self::Folder | Self::FolderOrOff | Self::ObjectStore => !text.is_empty(),
+            Self::Names => text.split(',').all(is_name),
             Self::Origins => text.split(',').all(is_origin),
             Self::Sockets { max } => {
                 text.split(',').count() <= *max && text.split(',').all(|path| !path.is_empty())
@@ -194,6 +198,7 @@ impl Form {
             Self::File => "a path to a file".into(),
             Self::Folder => "a path to a folder".into(),
             Self::FolderOrOff => "a path to a folder, or `off`".into(),
+            Self::Names => "names separated by commas, none of which is empty or begins with a dash".into(),
             Self::Origins => {
                 "origins without a path, such as `https://chat.example.com`, separated by commas, or `*`"
                     .into()

@@ -44,6 +44,10 @@ settings! {
         idle_unload: Duration = Duration::ZERO, Form::seconds(0);
         /// Load the model at the start and keep it in memory.
         pin: bool = false, Form::Switch;
+        /// Models with a lower number leave the memory before others.
+        model_priority: u32 = 0, Form::count(0, 1000);
+        /// Other names by which requests may call the model, separated by commas [default: none].
+        model_alias: Vec<String> = Vec::new(), Form::Names;
     }
 
     /// The router's address, access to it, and its traces.

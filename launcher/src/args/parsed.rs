@@ -361,7 +361,9 @@ fn flag((setting, default): (&'static Setting, Option<String>)) -> Arg {
             return arg.action(ArgAction::SetTrue).value_parser(BoolishValueParser::new());
         }
         Form::Choice { named, .. } => arg.value_parser(Listed(named)),
-        Form::Origins | Form::Sockets { .. } | Form::Adapters { .. } => arg.action(ArgAction::Append),
+        Form::Names | Form::Origins | Form::Sockets { .. } | Form::Adapters { .. } => {
+            arg.action(ArgAction::Append)
+        }
         _ => arg,
     };
     let arg = match setting.name {

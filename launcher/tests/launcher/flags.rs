@@ -56,6 +56,8 @@ const CASES: &[Case] = &[
     router(&["--models-memory 12345678901"]),
     router(&["--idle-unload 97"]),
     router(&["--pin"]),
+    router(&["--model-priority 98"]),
+    router(&["--model-alias nick,other"]),
     router(&["--hostname localhost"]),
     router(&["--port 4567"]),
     router(&["--metrics-port 4568"]),

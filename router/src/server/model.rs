@@ -174,13 +174,12 @@ impl Runner {
 
     /// Returns the entry of a model that is opened when it is first asked for.
     pub fn later(self: &Arc<Self>, id: ModelId, later: LaterModel) -> Entry {
-        let (runner, load, aliases) = (self.clone(), Arc::new(later.load), later.aliases.clone());
+        let (runner, load) = (self.clone(), Arc::new(later.load));
         let open = move || {
-            let (runner, load, aliases) = (runner.clone(), load.clone(), aliases.clone());
+            let (runner, load) = (runner.clone(), load.clone());
             async move {
                 let loaded = tokio::task::spawn_blocking(move || load()).await;
-                let mut parts = loaded.map_err(|error| error.to_string())??;
-                parts.model.aliases = aliases;
+                let parts = loaded.map_err(|error| error.to_string())??;
                 runner.start(id, parts).map_err(|error| format!("cannot start its step loop: {error}"))
             }
             .boxed()

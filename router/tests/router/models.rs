@@ -64,7 +64,9 @@ impl Several {
             let (folder, socket) = (folder.clone(), socket(number));
             let load = move || {
                 let model = Model::load_with(folder.path(), name.into(), None, Choice::Auto, Choice::Auto);
-                let (model, limits) = (model.map_err(|error| error.to_string())?, ServerLimits::default());
+                let mut model = model.map_err(|error| error.to_string())?;
+                model.aliases = vec![format!("{name}-alias")];
+                let limits = ServerLimits::default();
                 Ok(ModelParts { model, limits, shard_sockets: vec![socket.clone()], remote: None })
             };
             LaterModel { name: name.into(), aliases: vec![format!("{name}-alias")], load: Box::new(load) }

@@ -57,10 +57,9 @@ impl Entry {
 
     /// Returns the entry of a model that is open already.
     pub fn opened_as(served: Arc<ServedModel>) -> Self {
-        let name = served.model.served_name.clone();
-        let entry =
-            Self::new(name, Vec::new(), Box::new(|| Box::pin(async { Err("it is open".to_owned()) })));
-        Self { served: OnceCell::from(served), ..entry }
+        let (name, aliases) = (served.model.served_name.clone(), served.model.aliases.clone());
+        let open: Open = Box::new(|| Box::pin(async { Err("it is open".to_owned()) }));
+        Self { served: OnceCell::from(served), ..Self::new(name, aliases, open) }
     }
 
     /// Returns the model if its tokenizer was read.
