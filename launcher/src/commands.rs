@@ -12,6 +12,7 @@ use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
 use crate::listen::Listener;
+use crate::log::Field;
 use crate::model::ResolvedModel;
 use crate::pace::Pace;
 use crate::plan::{Base, Plan};
@@ -80,7 +81,8 @@ fn serve(
     let server = &config.first.server;
     let listener = Listener::open(&server.hostname, server.port)?;
     let metrics_listener = Listener::open_for_metrics(server)?;
-    let models = if config.is_on_demand() {
+    let mut config = config;
+    let mut models = if config.is_on_demand() {
         let pool_tokens = |config: &ServeConfig| config.step_limits.max_batch_total_tokens.unwrap_or(0);
         let asked: Vec<_> = config.models().map(|config| (&config.model, pool_tokens(config))).collect();
         resolve::run_all(&python, &asked, events, &sender)?
@@ -88,7 +90,13 @@ fn serve(
         vec![resolve::run(&python, &config.first.model, events, &sender)?]
     };
     check_names(&config, &models)?;
-    let mut config = config;
+    for model in &models {
+        if let Some(problem) = &model.problem {
+            let fields: &[Field<'_>] = &[("model", &model.model_id), ("problem", problem)];
+            config.first.log().warn("a model can probably not be loaded", fields);
+        }
+    }
+    config.choose_first(&mut models);
     let available_bytes = models[0].available_bytes;
     if available_bytes > 0 {
         config.first.residency.models_memory.get_or_insert(available_bytes / 100 * MEMORY_PERCENT);

@@ -16,6 +16,9 @@ pub struct ResolvedModel {
     /// The memory that the cpu backend is expected to need for it, in bytes; 0 if the model could not be read.
     #[serde(default)]
     pub memory_bytes: u64,
+    /// Why the memory is not known. The model can probably not be loaded.
+    #[serde(default)]
+    pub problem: Option<String>,
     /// The memory that was available when the model was resolved, in bytes, if its own memory was estimated.
     #[serde(default)]
     pub available_bytes: u64,

@@ -97,12 +97,12 @@ def _resolved(resolved: ResolvedModel, pool_tokens: int | None) -> dict[str, str
     from trunkline_server.backends.host_memory import available_memory
     from trunkline_server.library import expected_memory
 
+    line["available_bytes"] = available_memory()
     try:
-        needed = expected_memory(resolved.path, pool_tokens or None)
-    except UserError:
-        # The shard says what is wrong when it loads the model.
-        needed = 0
-    return line | {"memory_bytes": needed, "available_bytes": available_memory()}
+        line["memory_bytes"] = expected_memory(resolved.path, pool_tokens or None)
+    except UserError as error:
+        line["problem"] = str(error)
+    return line
 
 
 def _quantize(options: argparse.Namespace) -> int:

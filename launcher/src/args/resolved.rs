@@ -18,6 +18,7 @@ use crate::child::ShardId;
 use crate::devices;
 use crate::error::LauncherError;
 use crate::log::Log;
+use crate::model::ResolvedModel;
 
 /// TGI's variable for adapters, in the form of `--lora`.
 const TGI_ADAPTERS: &str = "LORA_ADAPTERS";
@@ -65,6 +66,8 @@ pub struct ModelRef {
 pub struct ServerConfig {
     pub first: ServeConfig,
     pub others: Vec<ServeConfig>,
+    /// True if the user has named no model, so that any one of a folder may be the first.
+    is_any_first: bool,
 }
 
 /// Configuration of a model and its server. All paths are absolute.
@@ -92,18 +95,20 @@ impl ServerConfig {
     /// Checks the settings of each model, then those that several models must share or cannot have.
     pub(crate) fn new(models: &[String], parsed: &ParsedSettings) -> Result<Self, LauncherError> {
         let folder = parsed.group::<Residency>()?.models_folder;
-        let in_folder = folder.map(|folder| models_folder::read(&folder)).transpose()?;
+        let in_folder = folder.as_deref().map(models_folder::read).transpose()?;
+        let num_named = models.len();
         let models = [models, &in_folder.unwrap_or_default()].concat();
         let first = ServeConfig::new(models.first(), parsed)?;
         let others = models.iter().skip(1).map(|model| ServeConfig::new(Some(model), parsed));
-        Self { first, others: others.collect::<Result<_, _>>()? }.checked()
+        let is_any_first = folder.is_some() && num_named == 0;
+        Self { first, others: others.collect::<Result<_, _>>()?, is_any_first }.checked()
     }
 
     /// Does the same for the models of a configuration file, of which there is at least one.
     pub(crate) fn of_tables(mut models: Vec<ServeConfig>) -> Result<Self, LauncherError> {
         let others = models.split_off(1);
         match models.pop() {
-            Some(first) => Self { first, others }.checked(),
+            Some(first) => Self { first, others, is_any_first: false }.checked(),
             None => Err(LauncherError::usage("the file of `--config` names no model")),
         }
     }
@@ -117,6 +122,15 @@ impl ServerConfig {
     /// Returns the configuration of each model.
     pub fn models(&self) -> impl Iterator<Item = &ServeConfig> {
         [&self.first].into_iter().chain(&self.others)
+    }
+
+    /// Makes the first model that has no problem the first of all, if the user leaves the choice.
+    pub(crate) fn choose_first(&mut self, models: &mut [ResolvedModel]) {
+        let good = models.iter().position(|model| model.problem.is_none()).filter(|_| self.is_any_first);
+        if let Some(good) = good.filter(|good| *good > 0) {
+            std::mem::swap(&mut self.first, &mut self.others[good - 1]);
+            models.swap(0, good);
+        }
     }
 
     /// Returns true if models are loaded when they are asked for.
