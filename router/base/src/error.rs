@@ -175,6 +175,11 @@ pub enum ApiError {
     )]
     PlacesShared { num_open: usize, limit: usize, retry_after_s: u64 },
     #[error(
+        "requests for model `{model}` have {num_open} of the {limit} places for open requests, and the rest are reserved \
+        for other models; hint: retry after {retry_after_s} s or raise `--max-concurrent-requests`"
+    )]
+    PlacesOfModel { model: String, num_open: usize, limit: usize, retry_after_s: u64 },
+    #[error(
         "tenant `{tenant}` has reached its limit: `{field}` is {limit}; hint: retry after {retry_after_s} s or raise \
         it in the file of `--api-keys`"
     )]
@@ -346,7 +351,9 @@ impl ApiError {
             Self::SlowReader { .. } | Self::SlowListener { .. } => (408, "client_too_slow"),
             Self::PinRefused { .. } => (409, "pin_refused"),
             Self::BodyTooLarge { .. } => (413, "body_too_large"),
-            Self::TooManyRequests { .. } | Self::PlacesShared { .. } => (429, "too_many_requests"),
+            Self::TooManyRequests { .. } | Self::PlacesShared { .. } | Self::PlacesOfModel { .. } => {
+                (429, "too_many_requests")
+            }
             Self::RateLimited { .. } => (429, "rate_limit_exceeded"),
             Self::TooManyBodies => (429, "too_many_bodies"),
             Self::TooManyListeners { .. } | Self::ListenersShared { .. } => (429, "too_many_listeners"),
@@ -425,6 +432,7 @@ impl ApiError {
             | Self::DeadlineUnreachable { retry_after_s, .. }
             | Self::TooManyRequests { retry_after_s, .. }
             | Self::PlacesShared { retry_after_s, .. }
+            | Self::PlacesOfModel { retry_after_s, .. }
             | Self::RateLimited { retry_after_s, .. } => Some(*retry_after_s),
             Self::ModelFailed { retry_after_s, .. } => *retry_after_s,
             Self::Grammar { error: GrammarError::Busy { .. }, .. }

@@ -65,6 +65,8 @@ pub struct Admission {
     pub open: Arc<Semaphore>,
     /// The permits that each tenant holds, where there are several tenants.
     pub places: Arc<SharedPlaces>,
+    /// The permits that requests for each model hold, where there are several models.
+    pub models: Arc<SharedPlaces>,
     /// The memory of bodies while they arrive.
     pub reading: Arc<MemoryBudget>,
     /// The memory of whole answers.
@@ -103,8 +105,10 @@ impl Admission {
         let named = self.named(models, served, &arrival.caller, &body).await;
         let model = models.find(&arrival.caller, named.name.as_deref())?;
         let tenant = arrival.caller.name().unwrap_or_default();
+        let of_model = self.place_of_model(models, served, model)?;
         let permit =
             self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
+        let permit = Place { of_model, ..permit };
         Ok(Received { body, arrival, is_stream: named.is_stream, model, permit })
     }
 
@@ -124,6 +128,30 @@ impl Admission {
         let model = models.find(&arrival.caller, named.name.as_deref())?;
         let permit = self.place_without_shard(served, &arrival.caller)?;
         Ok(Received { body, arrival, is_stream: Some(false), model, permit })
+    }
+
+    /// Counts a request among those for its model, if there are several models. Requests that wait for one must leave
+    /// places for others.
+    fn place_of_model(
+        &self,
+        models: &Models,
+        served: &ServedModel,
+        model: ModelId,
+    ) -> Result<Option<Arc<HeldPlaces>>, ApiError> {
+        if models.gate().is_none() {
+            return Ok(None);
+        }
+        // The place that the request takes itself is not free.
+        let num_free = self.open.available_permits().saturating_sub(1);
+        match self.models.take(models.name(model), 1, num_free) {
+            Ok(held) => Ok(Some(Arc::new(held))),
+            Err(num_open) => Err(ApiError::PlacesOfModel {
+                model: models.name(model).to_owned(),
+                num_open,
+                limit: self.limits.max_concurrent_requests,
+                retry_after_s: next_end_s(served, num_open),
+            }),
+        }
     }
 
     /// Waits until the model of a request is in memory, and returns it.
@@ -235,7 +263,7 @@ impl Admission {
         let shared = self.shared_places(served, tenant, 1)?;
         let own = take_own.map(|take| take()).transpose();
         let tenant = own.map_err(|over| self.over_limit(served, tenant, over))?;
-        Ok(Place { permit, tenant, shared, using: None })
+        Ok(Place { permit, tenant, shared, of_model: None, using: None })
     }
 
     /// Takes a place for a request that needs no shard, such as one that only tokenizes. It counts among the open

@@ -14,6 +14,8 @@ pub struct Place {
     pub(super) permit: OwnedSemaphorePermit,
     pub(super) tenant: Option<OpenPlaces>,
     pub(super) shared: Option<HeldPlaces>,
+    /// The same among those of the model, on a server of several ones.
+    pub(super) of_model: Option<Arc<HeldPlaces>>,
     /// Keeps the model in memory, on a server of several ones.
     pub(super) using: Option<Arc<Using>>,
 }
@@ -39,7 +41,8 @@ impl Place {
         {
             let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
             let shared = self.shared.as_mut().and_then(|shared| shared.split(1));
-            places.push(Self { permit, tenant, shared, using: self.using.clone() });
+            let (of_model, using) = (self.of_model.clone(), self.using.clone());
+            places.push(Self { permit, tenant, shared, of_model, using });
         }
         places.push(self);
         places

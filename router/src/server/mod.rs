@@ -105,6 +105,7 @@ impl Server {
             access,
             open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
             places: Arc::default(),
+            models: Arc::default(),
             reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
             answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
             listeners: Arc::default(),

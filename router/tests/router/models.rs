@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use trunkline_api::app::App;
 use trunkline_base::limits::ServerLimits;
-use trunkline_base::tenants::Access;
+use trunkline_base::tenants::{Access, SharedPlaces};
 use trunkline_generation::model::{Choice, Model};
 use trunkline_generation::models::{
     Action, Event, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
@@ -14,7 +15,7 @@ use trunkline_generation::models::{
 use trunkline_router::server::{LaterModel, ModelParts};
 
 use crate::mock::{MockShard, ShardPlan, write_model};
-use crate::support::{DEADLINE, Router, sse_data, with};
+use crate::support::{DEADLINE, Router, eventually, sse_data, with};
 
 const CHAT: &str = "/v1/chat/completions";
 const FIRST: ModelId = ModelId(0);
@@ -364,6 +365,29 @@ async fn the_metrics_of_each_model_have_its_name() {
     assert_eq!(descriptions.len(), different.len(), "each metric is described once");
     let one = Router::default().await.get("/metrics").await.text();
     assert!(!one.contains("model="), "{one}");
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_a_model_leave_places_for_others() {
+    let several = Several::start().await;
+    several.chat(None).await;
+    several.launcher.held.lock().unwrap().push(SECOND.0);
+    let limit = several.router.app.limits.max_concurrent_requests;
+    let most = SharedPlaces::most_of(limit);
+    let mut waiting = Vec::new();
+    for _ in 0..most {
+        waiting.push(several.router.begin(CHAT, &chat(Some("test/second"))).await);
+    }
+    let free = |app: &App| app.admission.open.available_permits() == limit - most;
+    eventually("all to wait", async || free(&several.router.app)).await;
+    let refused = several.router.post(CHAT, &chat(Some("test/second"))).await;
+    let message = refused.fails(429, "too_many_requests");
+    assert!(message.contains("reserved for other models"), "{message}");
+    assert_eq!(content(&several.chat(None).await), "0");
+    several.launcher.load(SECOND, &several.sockets);
+    for request in &mut waiting {
+        assert_eq!(content(&request.answer().await.ok()), "1");
+    }
 }
 
 #[tokio::test]
