@@ -438,6 +438,12 @@ async fn ollamas_clients_see_what_is_in_memory_and_say_how_long_it_stays() {
     assert_eq!(ask(json!({})).await["message"]["content"], "1");
     assert_eq!(names("/api/tags").await, ["test/model:latest", "test/second:latest", "test/third:latest"]);
     assert_eq!(names("/api/ps").await, ["test/second:latest"]);
+    let pulled = several.router.post("/api/pull", &json!({"model": "test/third"})).await;
+    let lines: Vec<Value> = pulled.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.last().unwrap()["status"], "success");
+    let missing = json!({"model": "llama3", "stream": false});
+    several.router.post("/api/pull", &missing).await.fails(404, "model_not_found");
+    several.router.post("/api/pull", &json!({})).await.fails(400, "missing_field");
     ask(json!({"keep_alive": "10m"})).await;
     let list = several.router.get("/api/ps").await.ok();
     let expires = list["models"][0]["expires_at"].as_str().unwrap();

@@ -8,6 +8,7 @@ pub mod keep_alive;
 mod messages;
 pub mod models;
 pub mod options;
+pub mod pull;
 pub mod think;
 mod writer;
 
