@@ -249,6 +249,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: step_cost      the time of a step, as the cost model of `make sim-fleet` (ARGS=LOG, or measured)
 #: replicas       one shard beside several on the same cores (TRACE=trace.jsonl.gz)
 #: adapters       streams and first tokens with adapters, by their number
+#: models         swaps between models, and streams beside kills of another model (ARGS="--large 4")
 #: fairness       one tenant's time to first token while another floods the server
 bench-list:
 	@sed -n 's/^#: //p' $(firstword $(MAKEFILE_LIST))
@@ -262,7 +263,7 @@ bench-http: build .venv-test/.stamp
 	    --workloads start,decode,overhead,prefill-512,prefill-2048,history $(ARGS)
 	cat target/bench/peers.md
 
-SCRIPTS := bench-adapters bench-fairness bench-speculation bench-step_cost
+SCRIPTS := bench-adapters bench-fairness bench-models bench-speculation bench-step_cost
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$*.py $(ARGS)

@@ -16,6 +16,7 @@ from tenants import Tenants, write_keys
 PACKED_WEIGHTS = "TRUNKLINE_TEST_PACKED_WEIGHTS"
 # The files that take longest, slowest first. xdist hands out whole files in this order, so that short ones finish last.
 LONGEST_FIRST = [
+    "test_models.py",
     "test_speculation.py",
     "test_restart.py",
     "test_reload.py",

@@ -46,13 +46,13 @@ def embedded_gguf() -> Path:
     return found[0]
 
 
-def write_shallow(path: Path) -> None:
+def write_shallow(path: Path, num_layers: int = NUM_SHALLOW_LAYERS) -> None:
     """Writes the embedded model with only its first layers, which has the same tokenizer and takes a tenth of the time.
 
     Its texts make no sense. The server ignores the tensors of the other layers.
     """
     before, field, after = embedded_gguf().read_bytes().partition(b"llama.block_count\4\0\0\0")
-    path.write_bytes(before + field + NUM_SHALLOW_LAYERS.to_bytes(4, "little") + after[4:])
+    path.write_bytes(before + field + num_layers.to_bytes(4, "little") + after[4:])
 
 
 def write_infilling(path: Path) -> None:

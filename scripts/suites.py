@@ -35,7 +35,7 @@ BUDGETS = {
     "test-rust": 400,
     "test-server": 760,
     "test-deploy": 10,
-    "test-system": 700,
+    "test-system": 800,
     "test-clients": 200,
 }
 NUM_SLOWEST = 20

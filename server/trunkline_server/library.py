@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _WEIGHTS = (".safetensors", ".gguf")
 _MIB, _GIB = 2**20, 2**30
 _LICENCE = "general.license"
+# What a shard's process takes before it has a model: interpreter, gRPC and kernels.
+_PROCESS_BYTES = 48 * _MIB
 
 
 def listed() -> list[str]:
@@ -179,14 +181,14 @@ def _method(scheme: Quantization) -> str:
 
 
 def expected_memory(path: Path, pool_tokens: int | None) -> int:
-    """Returns the bytes that the cpu backend is expected to take for a model: weights, activations and KV pool.
+    """Returns the bytes that a shard on the cpu backend is expected to take: process, weights, activations and KV pool.
 
     pool_tokens: `--max-batch-total-tokens`; None: the default for the memory that is available now. Raises UserError.
     """
     checkpoint = open_checkpoint(path)
     need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype_of("auto", checkpoint.config), **step_limits(None, None))
     num_blocks = plan_pool(need, available_bytes=available_memory(), block_size=BLOCK_SIZE, wanted_tokens=pool_tokens)
-    return need.weight_bytes + need.scratch_bytes + num_blocks * BLOCK_SIZE * need.kv_bytes_per_token
+    return _PROCESS_BYTES + need.bytes_with(num_blocks * BLOCK_SIZE)
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

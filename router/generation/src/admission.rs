@@ -165,14 +165,7 @@ impl Admission {
             if let Some(trace) = arrival.id.trace() {
                 trace.update(|record| record.model = models.name(model).to_owned());
             }
-            let gate = async {
-                match models.gate() {
-                    Some(gate) => gate.enter(model, models.name(model)).await.map(Some),
-                    None => Ok(None),
-                }
-            };
-            // The tokenizer is read while the shards start.
-            let (served, using) = tokio::try_join!(models.served(model), gate)?;
+            let (served, using) = models.enter(model).await?;
             permit.uses(using);
             let shard = served.serving()?;
             Ok((served, Admitted { permit, model, shard, arrival: arrival.clone() }, body))

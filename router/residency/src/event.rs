@@ -78,6 +78,12 @@ pub enum Event {
         model: ModelId,
         why: String,
     },
+    /// The model's files cannot be read, which its owner has found out apart from any load. A model that is not in
+    /// memory has failed then.
+    Unreadable {
+        model: ModelId,
+        why: String,
+    },
     /// The model's memory is free.
     Unloaded {
         model: ModelId,
@@ -109,6 +115,7 @@ impl Event {
             | Self::Closed { model }
             | Self::Loaded { model, .. }
             | Self::Failed { model, .. }
+            | Self::Unreadable { model, .. }
             | Self::Unloaded { model }
             | Self::LoadAsked { model }
             | Self::UnloadAsked { model }

@@ -136,6 +136,14 @@ impl Residency {
                 model.failed(why, &self.settings, now_ms);
                 self.queue.retain(|queued| *queued != id);
             }
+            Event::Unreadable { why, .. }
+                if model.phase == Phase::Unloaded && !model.is_in_backoff(now_ms) =>
+            {
+                model.is_load_asked = false;
+                model.failed(why, &self.settings, now_ms);
+                self.queue.retain(|queued| *queued != id);
+            }
+            Event::Unreadable { .. } => {}
             // A model that fails while it is unloaded has gone, too.
             Event::Failed { .. } | Event::Unloaded { .. } if model.phase != Phase::Unloaded => {
                 model.unloaded();

@@ -183,16 +183,24 @@ impl Gate {
         }
     }
 
+    /// Fails if a model is not loaded again yet because it has just failed.
+    pub fn check_backoff(&self, id: ModelId, name: &str) -> Result<(), ApiError> {
+        let now = self.now_ms();
+        match self.inner().residency.state(id) {
+            Some(State::Failed { why, retry_at_ms }) if now < retry_at_ms => {
+                Err(failed(name.to_owned(), why, retry_at_ms, now))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns whether a model is in memory, or why it cannot be; `None` while that is not known.
     fn outcome(&self, id: ModelId, name: &str) -> Option<Result<(), ApiError>> {
         let now = self.now_ms();
         let model = name.to_owned();
         match self.inner().residency.state(id)? {
             State::Loaded { .. } => Some(Ok(())),
-            State::Failed { why, retry_at_ms } => {
-                let retry_after_s = Some(retry_at_ms.saturating_sub(now).div_ceil(1000).max(1));
-                Some(Err(ApiError::ModelFailed { model, problem: why, retry_after_s }))
-            }
+            State::Failed { why, retry_at_ms } => Some(Err(failed(model, why, retry_at_ms, now))),
             State::TooLarge(sizes) => {
                 Some(Err(ApiError::ModelTooLarge { model, problem: sizes.to_string() }))
             }
@@ -251,6 +259,11 @@ impl Gate {
         let (bytes, is_pinned) = (residency.bytes(model), residency.is_pinned(model));
         Shown { word, detail, bytes, is_pinned, leaves_in }
     }
+}
+
+fn failed(model: String, problem: String, retry_at_ms: u64, now_ms: u64) -> ApiError {
+    let retry_after_s = Some(retry_at_ms.saturating_sub(now_ms).div_ceil(1000).max(1));
+    ApiError::ModelFailed { model, problem, retry_after_s }
 }
 
 fn behind(place: usize) -> String {

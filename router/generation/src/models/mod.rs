@@ -176,6 +176,18 @@ impl Models {
         opened.map(|served| served.liveness()).reduce(|known, next| known.or(next)).unwrap_or(Ok(()))
     }
 
+    /// Waits until a model is in memory. Its tokenizer is read while its shards start, or before that if it could not
+    /// be read the last time, so that no other model makes room in vain.
+    pub async fn enter(&self, id: ModelId) -> Result<(Arc<ServedModel>, Option<Using>), ApiError> {
+        let Some(gate) = &self.gate else { return Ok((self.served(id).await?, None)) };
+        if self.entry(id).problem().is_some() {
+            gate.check_backoff(id, self.name(id))?;
+            self.served(id).await?;
+        }
+        let (using, served) = tokio::try_join!(gate.enter(id, self.name(id)), self.served(id))?;
+        Ok((served, Some(using)))
+    }
+
     /// Returns a model, whose tokenizer is read now if it was never asked for. Its shards may not run.
     pub async fn served(&self, id: ModelId) -> Result<Arc<ServedModel>, ApiError> {
         let entry = self.entry(id);
@@ -184,7 +196,11 @@ impl Models {
         *last = opened.as_ref().err().cloned();
         opened.map_err(|problem| {
             tracing::error!(model = entry.name, problem, "cannot open a model");
-            ApiError::ModelFailed { model: entry.name.clone(), problem, retry_after_s: None }
+            let told = self.gate.as_ref().and_then(|gate| {
+                gate.tell(Event::Unreadable { model: id, why: problem.clone() });
+                gate.check_backoff(id, &entry.name).err()
+            });
+            told.unwrap_or(ApiError::ModelFailed { model: entry.name.clone(), problem, retry_after_s: None })
         })
     }
 }

@@ -222,6 +222,27 @@ fn failures_back_off_and_an_admin_need_not_wait() {
 }
 
 #[test]
+fn a_model_whose_files_cannot_be_read_has_no_turn_until_its_back_off_ends() {
+    let mut residency = residency(&[10, 10]);
+    load(&mut residency, A, 0);
+    assert_eq!(residency.handle(Event::Wanted { model: B }, 1), []);
+    let unreadable = Event::Unreadable { model: B, why: "no file".into() };
+    let state = State::Failed { why: "no file".into(), retry_at_ms: 102 };
+    // The second one is of a request that came at the same time.
+    for now_ms in [2, 3] {
+        assert_eq!(residency.handle(unreadable.clone(), now_ms), []);
+        assert_eq!(residency.state(B), Some(state.clone()));
+    }
+    assert_eq!(residency.handle(Event::Wanted { model: B }, 101), []);
+    assert_eq!(residency.handle(Event::LoadAsked { model: B }, 101), []);
+    assert_eq!(residency.handle(unreadable.clone(), 101), [], "an admin's load has failed, too");
+    assert_eq!(residency.state(B), Some(State::Failed { why: "no file".into(), retry_at_ms: 301 }));
+    // A model that is in memory needs no file.
+    assert_eq!(residency.handle(Event::Unreadable { model: A, why: "no file".into() }, 102), []);
+    assert!(residency.may_begin(A));
+}
+
+#[test]
 fn a_crash_frees_the_bytes() {
     let mut residency = residency(&[10, 10]);
     load(&mut residency, A, 0);

@@ -55,6 +55,7 @@ fn stray() -> impl Strategy<Value = Event> {
         model().prop_map(|model| Event::Wanted { model }),
         (0..99_u32).prop_map(|id| Event::LoadAsked { model: ModelId(NUM_MODELS + id) }),
         (0..99_u32).prop_map(|id| Event::Opened { model: ModelId(NUM_MODELS + id) }),
+        model().prop_map(|model| Event::Unreadable { model, why: "no file".into() }),
         Just(Event::Woke),
     ]
 }

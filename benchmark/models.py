@@ -1,0 +1,220 @@
+"""Measures swaps between models: `make bench NAME=models`.
+
+python benchmark/models.py [--rounds 20] [--large GIGABYTES] [--kill-seconds 30]
+
+The embedded model has two names, and memory is limited so that one of them fits, or both. Times are from the request to
+the first token for a prompt of one token. `--large` adds a model of so many GB with random weights, which is written to
+`target/` and deleted afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+
+import numpy as np
+from client import Stream, fields_of, post
+from fairness import ROOT, percentile
+from harness import Trunkline, embedded_gguf, http, serving, wait_for
+
+sys.path.insert(0, str(ROOT / "server"))
+from trunkline_server.export.gguf_writer import Entry, write
+from trunkline_server.weights.gguf import GgufFile
+from trunkline_server.weights.tensor import stored_bytes
+
+HOST = "127.0.0.1"
+# The embedded model needs 0.2 GB with this KV pool.
+POOL = ("--max-batch-total-tokens", "4096")
+ONE_FITS, BOTH_FIT = "300MB", "2GB"
+# A spare process is there two seconds after the last load.
+SPARE_PAUSE_S, NO_SPARE_PAUSE_S = 4.0, 0.3
+STREAM_TOKENS = 1500
+WRITE_DEADLINE_S = 600.0
+# What the large model needs beside its weights, without room for the embedded one.
+LARGE_ROOM_MB = 500
+# The shape of a Llama model, of which the number of layers gives the size. Q4_0 has 18 bytes for 32 weights.
+HIDDEN, INNER, HEADS, KV_HEADS = 4096, 14336, 32, 8
+BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", 16)])
+WEIGHTS_PER_BLOCK = 32
+
+
+def ask(server: Trunkline, model: str, max_tokens: int = 1, **fields: object) -> Stream:
+    more = {"prompt": [5], "model": model} | fields
+    return asyncio.run(post(HOST, server.port, "/v1/completions", fields_of(max_tokens, **more)))
+
+
+def ttfts(server: Trunkline, models: list[str], pause_s: float, num_rounds: int) -> list[float]:
+    """Returns the seconds to the first token of requests to the models in turn, each some time after the last one."""
+    for model in models:
+        ask(server, model)
+    before, times = server.log().count("unloading a model"), []
+    for model in models * num_rounds:
+        time.sleep(pause_s)
+        times.append(ask(server, model).ttft_s)
+    num_swaps = server.log().count("unloading a model") - before
+    assert len(models) == 1 or num_swaps == len(times), f"{num_swaps} swaps for {len(times)} requests"
+    return times
+
+
+def row(what: str, times: list[float]) -> None:
+    low, middle, high = (1e3 * quantile for quantile in quantiles(times, n=4))
+    print(f"| {what} | {len(times)} | {low:.0f} | {middle:.0f} | {high:.0f} | {1e3 * max(times):.0f} |", flush=True)
+
+
+def write_large(path: Path, num_gb: float) -> None:
+    """Writes a Llama model with random 4-bit weights and the embedded model's tokenizer."""
+    source = GgufFile(embedded_gguf())
+    metadata = {key: source.stored_value(key) for key in source.metadata if not key.startswith("llama.")}
+    (vocab_size, _) = source.tensors["token_embd.weight"].shape
+    head = HIDDEN // HEADS
+    matrices = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (KV_HEADS * head, HIDDEN), "attn_v": (KV_HEADS * head, HIDDEN)}
+    matrices |= {"attn_output": (HIDDEN, HIDDEN), "ffn_gate": (INNER, HIDDEN), "ffn_up": (INNER, HIDDEN)}
+    matrices |= {"ffn_down": (HIDDEN, INNER)}
+    layer_bytes = sum(stored_bytes("Q4_0", shape) for shape in matrices.values())
+    num_layers = round((num_gb * 1e9 - stored_bytes("Q4_0", (vocab_size, HIDDEN))) / layer_bytes)
+    numbers = {"block_count": num_layers, "embedding_length": HIDDEN, "feed_forward_length": INNER}
+    numbers |= {"attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "context_length": 8192}
+    numbers |= {"rope.dimension_count": head, "vocab_size": vocab_size}
+    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10_000.0}
+    metadata |= {f"llama.{key}": value for key, value in (numbers | floats).items()}
+    rng = np.random.default_rng(0)
+
+    def weights(shape: tuple[int, int]) -> np.ndarray:
+        blocks = np.empty(math.prod(shape) // WEIGHTS_PER_BLOCK, BLOCK)
+        blocks["scale"] = 0.01
+        blocks["nibbles"] = rng.integers(0, 256, (len(blocks), 16), dtype=np.uint8)
+        return blocks.view(np.uint8)
+
+    def ones() -> bytes:
+        return np.ones(HIDDEN, "<f4").tobytes()
+
+    entries = [Entry("token_embd.weight", "Q4_0", (vocab_size, HIDDEN), partial(weights, (vocab_size, HIDDEN)))]
+    entries.append(Entry("output_norm.weight", "F32", (HIDDEN,), ones))
+    for layer in range(num_layers):
+        entries += [
+            Entry(f"blk.{layer}.{name}.weight", "Q4_0", shape, partial(weights, shape))
+            for name, shape in matrices.items()
+        ]
+        entries += [Entry(f"blk.{layer}.{name}.weight", "F32", (HIDDEN,), ones) for name in ("attn_norm", "ffn_norm")]
+    write(path, metadata, entries)
+
+
+class Killer:
+    """Kills the shard of a model again and again, each time that it has answered."""
+
+    def __init__(self, server: Trunkline, model: str) -> None:
+        self.num_kills = 0
+        self._server, self._model = server, model
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            answer = http.post(
+                f"{self._server.base_url}/v1/completions",
+                json={"model": self._model, "prompt": "x", "max_tokens": 1},
+                timeout=60,
+            )
+            # A model that has crashed too often is refused for a while.
+            if answer.status_code == 200:
+                started = [line for line in self._server.log().splitlines() if "process=shard-m1 pid=" in line]
+                os.kill(int(started[-1].rpartition("pid=")[2]), signal.SIGKILL)
+                self.num_kills += 1
+            self._ended.wait(0.2)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def inter_token(server: Trunkline, model: str, seconds: float) -> list[float]:
+    """Returns the times between tokens of streams one after the other, for so many seconds."""
+    times, begin = list[float](), time.monotonic()
+    while time.monotonic() < begin + seconds:
+        times += ask(server, model, STREAM_TOKENS, prompt="The sea is").itl_s
+    return times
+
+
+def measure_swaps(server: Trunkline, models: list[str], num_rounds: int) -> None:
+    row("swap, a spare process is there", ttfts(server, models, SPARE_PAUSE_S, num_rounds))
+    row("swap, without one", ttfts(server, models, NO_SPARE_PAUSE_S, num_rounds))
+    row("in memory", ttfts(server, models[:1], NO_SPARE_PAUSE_S, num_rounds))
+
+
+def measure_large(server: Trunkline, num_rounds: int) -> None:
+    """Swaps the embedded model and the large one, and prints rows for the large one."""
+    ask(server, "large")
+    # The first load also writes the packed weights.
+    wait_for(lambda: server.log().count("packed weights cached") >= 1, "the packed weights", WRITE_DEADLINE_S)
+    for what, pause_s in (("a spare process is there", SPARE_PAUSE_S), ("without one", NO_SPARE_PAUSE_S)):
+        times = ttfts(server, ["first", "large"], pause_s, num_rounds)
+        row(f"swap to the large model, {what}", times[1::2])
+    row("the large model in memory", ttfts(server, ["large"], NO_SPARE_PAUSE_S, num_rounds))
+
+
+def measure_kills(server: Trunkline, seconds: float) -> None:
+    for model in ("first", "second"):
+        ask(server, model)
+    print("\n| tokens of a stream | number | median, ms | p99 | longest |\n|---|--:|--:|--:|--:|")
+
+    def print_row(what: str, times: list[float]) -> None:
+        shown = [f"{1e3 * value:.1f}" for value in (percentile(times, 50), percentile(times, 99), max(times))]
+        print(f"| {what} | {len(times)} | {' | '.join(shown)} |", flush=True)
+
+    # Shards that start use a core, so a process that uses one shows what the machine has to do with it. Alone again at
+    # the end, because a neighbour on the machine may come or go.
+    print_row("alone", inter_token(server, "first", seconds))
+    with Killer(server, "second") as killer:
+        times = inter_token(server, "first", seconds)
+    print_row(f"beside {killer.num_kills} kills of the other model", times)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        print_row("beside a process that uses a core", inter_token(server, "first", seconds))
+        busy.kill()
+    print_row("alone", inter_token(server, "first", seconds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="swaps to each model; 0 leaves them out")
+    parser.add_argument("--large", type=float, help="GB of another model, which is swapped with the embedded one")
+    parser.add_argument("--kill-seconds", type=float, default=30, help="how long streams run beside kills")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=ROOT / "target") as name:
+        folder = Path(name)
+        first, second, large = (folder / f"{model}.gguf" for model in ("first", "second", "large"))
+        for path in (first, second):
+            path.symlink_to(embedded_gguf())
+        flags = (*POOL, "--weights-cache", str(folder / "packed"))
+        if args.rounds:
+            print("| first token | requests | lower quartile, ms | median | upper quartile | longest |")
+            print("|---|--:|--:|--:|--:|--:|")
+            with serving(str(second), "--models-memory", ONE_FITS, *flags, model=str(first)) as server:
+                measure_swaps(server, ["first", "second"], args.rounds)
+        if args.rounds and args.large:
+            write_large(large, args.large)
+            print(f"large: {large.stat().st_size / 1e9:.2f} GB", file=sys.stderr)
+            limit = f"{round(1000 * args.large) + LARGE_ROOM_MB}MB"
+            with serving(str(large), "--models-memory", limit, *flags, model=str(first)) as server:
+                measure_large(server, args.rounds)
+        # Each model has a core of its own.
+        with serving(str(second), "--models-memory", BOTH_FIT, *flags, "--threads", "1", model=str(first)) as server:
+            measure_kills(server, args.kill_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The unmodified `openai` package and a server of several models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from clients.given import KEY, USER
+from harness import Trunkline, serving, write_shallow
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
+    folder = tmp_path_factory.mktemp("several")
+    for num_layers, name in ((2, "first"), (3, "second")):
+        write_shallow(folder / f"{name}.gguf", num_layers)
+    flags = ("--threads", "1", "--max-batch-total-tokens", "4096", "--weights-cache", str(folder / "packed"))
+    with serving(str(folder / "second.gguf"), *flags, model=str(folder / "first.gguf")) as running:
+        yield running
+
+
+def test_streams_of_a_model_that_is_loaded_meanwhile(several: Trunkline) -> None:
+    fields = {"model": "second", "messages": USER, "max_tokens": 8, "temperature": 0}
+    with httpx.stream("POST", f"{several.base_url}/v1/chat/completions", json=fields | {"stream": True}) as answer:
+        lines = list(answer.iter_lines())
+    assert lines[0].startswith(": model second is "), lines
+    with openai.OpenAI(base_url=f"{several.base_url}/v1", api_key=KEY, max_retries=0) as client:
+        whole = client.chat.completions.create(**fields)
+        httpx.post(f"{several.base_url}/v1/models/second/unload").raise_for_status()
+        chunks = list(client.chat.completions.create(**fields, stream=True))
+        assert {chunk.model for chunk in chunks} == {"second"}
+        texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+        assert "".join(texts) == whole.choices[0].message.content
+        assert [model.id for model in client.models.list()] == ["first", "second"]
