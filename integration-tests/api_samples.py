@@ -118,7 +118,8 @@ RESPONSE: dict[str, list[Any]] = {
 OLLAMA: dict[str, list[Any]] = {
     "model": [*SHARED["model"], "tgi:latest"],
     "format": ["", "json", SCHEMA],
-    "options": [{}, {"temperature": 0.5, "num_gpu": 1}],
+    # Without a limit, an output would fill the context.
+    "options": [{"num_predict": 2}, {"num_predict": 2, "temperature": 0.5, "num_gpu": 1}],
     "think": [False],
     "stream": [False, True],
     "logprobs": [True, False],
@@ -314,6 +315,9 @@ BESIDE: dict[tuple[str, str], dict[str, Any]] = {
     ("chat", "tool_choice"): {"tools": [CHAT_TOOL]},
     ("response", "tool_choice"): {"tools": [RESPONSE_TOOL]},
     ("input_tokens", "tool_choice"): {"tools": [RESPONSE_TOOL]},
+    # Without an end, an output would fill the context.
+    ("ollama_options", "num_predict"): {"stop": ["e", "a", " "]},
+    ("infill", "n_predict"): {"stop": ["e", "a", " "]},
     ("ollama_chat", "top_logprobs"): {"logprobs": True},
     ("ollama_generate", "top_logprobs"): {"logprobs": True},
     ("ollama_message", "tool_calls"): {"role": "assistant", "content": None},

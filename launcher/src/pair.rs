@@ -42,6 +42,8 @@ pub(crate) struct Supervised {
     pub(crate) restarts: RestartPolicy,
     /// True if the router has reported that this shard computes since it was started.
     pub(crate) is_ready: bool,
+    /// True if it has computed since its model was loaded.
+    pub(crate) has_served: bool,
     /// Set when the running process is killed because it has hung for this long.
     pub(crate) hung: Option<Duration>,
     /// The time at which the process is killed, if it was told to stop because its model leaves the memory.
@@ -101,6 +103,7 @@ impl Pair {
                 state,
                 restarts,
                 is_ready: false,
+                has_served: false,
                 hung: None,
                 kill_at: None,
             });
@@ -227,7 +230,7 @@ impl Pair {
     pub(crate) fn shard_is_ready(&mut self, socket: &Path) {
         self.has_ready_shard = true;
         if let Some(child) = self.shard_at(socket) {
-            child.is_ready = true;
+            (child.is_ready, child.has_served) = (true, true);
         }
     }
 

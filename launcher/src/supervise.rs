@@ -235,7 +235,7 @@ impl<'a> Supervisor<'a> {
             None => exit,
         };
         let is_on_demand = self.serving.plan.config.is_on_demand() && id.is_shard();
-        if is_on_demand && !child.is_ready {
+        if is_on_demand && !child.has_served {
             child.state = State::Unloaded;
             let error = ended_before_ready(id, exit, tail);
             return if self.give_up_model(id, &reason(&error)) { Ok(()) } else { Err(error) };

@@ -19,7 +19,7 @@ impl Supervisor<'_> {
         let base_pause = self.serving.plan.base.pace.base_pause;
         for shard in self.shards_of(model).filter(|shard| matches!(shard.state, State::Unloaded)) {
             shard.state = State::Waiting;
-            shard.is_ready = false;
+            (shard.is_ready, shard.has_served) = (false, false);
             shard.restarts = RestartPolicy::new(base_pause);
         }
     }

@@ -351,9 +351,8 @@ impl ApiError {
             Self::SlowReader { .. } | Self::SlowListener { .. } => (408, "client_too_slow"),
             Self::PinRefused { .. } => (409, "pin_refused"),
             Self::BodyTooLarge { .. } => (413, "body_too_large"),
-            Self::TooManyRequests { .. } | Self::PlacesShared { .. } | Self::PlacesOfModel { .. } => {
-                (429, "too_many_requests")
-            }
+            Self::TooManyRequests { .. } | Self::PlacesShared { .. } => (429, "too_many_requests"),
+            Self::PlacesOfModel { .. } => (429, "too_many_requests"),
             Self::RateLimited { .. } => (429, "rate_limit_exceeded"),
             Self::TooManyBodies => (429, "too_many_bodies"),
             Self::TooManyListeners { .. } | Self::ListenersShared { .. } => (429, "too_many_listeners"),

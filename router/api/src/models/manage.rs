@@ -86,7 +86,8 @@ async fn do_it(app: &App, caller: &Caller, path: &str) -> Result<ModelCard, ApiE
     card(app, model, app.models.entry(model))
 }
 
-/// Loads a model. Its tokenizer is read while its shards start.
+/// Loads a model, if it can be read.
 async fn load(app: &App, gate: &Gate, model: ModelId) -> Result<(), ApiError> {
-    tokio::try_join!(app.models.served(model), gate.load(model, app.models.name(model))).map(drop)
+    app.models.served(model).await?;
+    gate.load(model, app.models.name(model)).await
 }

@@ -176,16 +176,15 @@ impl Models {
         opened.map(|served| served.liveness()).reduce(|known, next| known.or(next)).unwrap_or(Ok(()))
     }
 
-    /// Waits until a model is in memory. Its tokenizer is read while its shards start, or before that if it could not
-    /// be read the last time, so that no other model makes room in vain.
+    /// Waits until a model is in memory. Its tokenizer is read before that, so that no other model makes room in vain
+    /// for one that cannot be read.
     pub async fn enter(&self, id: ModelId) -> Result<(Arc<ServedModel>, Option<Using>), ApiError> {
         let Some(gate) = &self.gate else { return Ok((self.served(id).await?, None)) };
         if self.entry(id).problem().is_some() {
             gate.check_backoff(id, self.name(id))?;
-            self.served(id).await?;
         }
-        let (using, served) = tokio::try_join!(gate.enter(id, self.name(id)), self.served(id))?;
-        Ok((served, Some(using)))
+        let served = self.served(id).await?;
+        Ok((served, Some(gate.enter(id, self.name(id)).await?)))
     }
 
     /// Returns a model, whose tokenizer is read now if it was never asked for. Its shards may not run.
