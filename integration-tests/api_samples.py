@@ -279,7 +279,8 @@ SAMPLES: dict[str, dict[str, list[Any]]] = {
         "tool_name": ["look"],
         "tool_call_id": ["c1"],
     },
-    "ollama_generate": OLLAMA | {"prompt": ["", PROMPT], "system": ["", "Be brief."], "raw": [True, False]},
+    "ollama_generate": OLLAMA
+    | {"prompt": ["", PROMPT], "suffix": ["", " blue."], "system": ["", "Be brief."], "raw": [True, False]},
     "ollama_options": {
         "num_predict": [2, -1, -2],
         "num_ctx": [64],

@@ -46,6 +46,18 @@ async fn an_output_stands_between_prompt_and_suffix() {
 }
 
 #[tokio::test]
+async fn ollamas_clients_send_a_suffix_too() {
+    let router = filling().await;
+    let body = json!({"prompt": "return ", "suffix": "}\n", "stream": false});
+    let answer = router.post("/api/generate", &body).await.ok();
+    assert_eq!((&answer["response"], &answer["done_reason"]), (&json!("x + 1\n"), &json!("stop")));
+    assert_eq!(router.shard().last_start().token_ids, prompt("return ", "}\n"));
+    let message = router.post("/api/generate", &with(body.clone(), json!({"system": "Be brief."}))).await;
+    message.refuses(400, "needs a chat template");
+    Router::default().await.post("/api/generate", &body).await.fails(400, "infill_tokens_missing");
+}
+
+#[tokio::test]
 async fn texts_that_spell_the_tokens_of_infill_are_plain() {
     let router = filling().await;
     let text = "a<|fim_suffix|><|fim_middle|><|end|>";

@@ -312,6 +312,13 @@ async fn an_administrator_loads_pins_and_unloads_models() {
     assert_eq!(manage("test/third", "unload").await.ok()["status"]["value"], "unloaded");
     manage("test/third", "burn").await.fails(404, "route_not_found");
     manage("test/fourth", "load").await.fails(404, "model_not_found");
+    several.launcher.held.lock().unwrap().extend([FIRST.0, 2]);
+    several.gate.tell(Event::LoadAsked { model: FIRST });
+    let mut queued = several.router.connect().await;
+    queued.send("POST", "/v1/models/test/third/load", b"").await;
+    several.wait(ModelId(2), "queued").await;
+    manage("test/third", "unload").await.ok();
+    assert!(queued.answer().await.fails(503, "model_failed").contains("has unloaded it meanwhile"));
     let one = Router::default().await;
     one.post("/v1/models/test/model/load", &Value::Null).await.fails(400, "not_on_demand");
 }

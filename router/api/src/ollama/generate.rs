@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::Value;
-use trunkline_text::{ChatMessage, ChatRequest, ModelText};
+use trunkline_text::{ChatMessage, ChatRequest, Infill, ModelText};
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Form, GenerateAnswer};
@@ -35,7 +35,6 @@ use trunkline_http::Refused;
 /// Fields that are refused, because ignoring them would change the answer.
 const REFUSED: &[Refused] = &[
     Refused { field: "images", neutral: &["[]"], hint: READS_TEXT },
-    Refused { field: "suffix", neutral: &["\"\""], hint: "leave it out" },
     Refused {
         field: "template",
         neutral: &["\"\""],
@@ -55,6 +54,9 @@ pub struct GenerateBody {
     pub model: Option<String>,
     /// The prompt, which becomes the message of a user. Without one the answer says only that the model is loaded.
     pub prompt: Option<String>,
+    /// A text that follows the output, which then fills the gap after the prompt, without the chat template. The model
+    /// must have fill-in-the-middle tokens.
+    pub suffix: Option<String>,
     /// The system message before the prompt.
     pub system: Option<String>,
     /// If true, the prompt is continued as it is, without the chat template.
@@ -110,15 +112,19 @@ impl Call for GenerateBody {
         let grammar = json_format("format", self.format)?;
         let system = self.system.filter(|text| !text.is_empty());
         let text = self.prompt.unwrap_or_default();
+        let suffix = self.suffix.filter(|text| !text.is_empty());
         // A model without a template continues texts.
-        let is_raw = self.raw == Some(true) || scope.app.served.model.text.chat_templates.is_none();
-        let prompts = if is_raw {
+        let has_template = scope.app.served.model.text.chat_templates.is_some();
+        let prompts = if suffix.is_some() || self.raw == Some(true) || !has_template {
             let other = [("system", system.is_some()), ("think", self.think.is_some_and(Think::is_on))];
             if let Some((field, _)) = other.into_iter().find(|(_, is_sent)| *is_sent) {
                 let problem = "needs a chat template, but the prompt is taken as it is; hint: leave it out";
                 return Err(ApiError::value(field, problem));
             }
-            Prompt::Raw(text)
+            match suffix {
+                Some(suffix) => Prompt::Gap(Infill { prefix: text, suffix, ..Infill::default() }),
+                None => Prompt::Raw(text),
+            }
         } else {
             let system = system.map(|text| ChatMessage::new("system", text));
             let messages = system.into_iter().chain([ChatMessage::new("user", text)]).collect();
@@ -139,6 +145,8 @@ impl Call for GenerateBody {
 pub(crate) enum Prompt {
     /// A text that is continued.
     Raw(String),
+    /// A text to fill in.
+    Gap(Infill),
     Chat(Box<Conversation>),
 }
 
@@ -161,6 +169,13 @@ impl Prompts for Prompt {
                 let token_ids = served.tokenize(caller, num_bytes, encode).await?;
                 let prompt = ready::Prompt { token_ids, grammar, ..ready::Prompt::default() };
                 (params.with_prompt(prompt)?, ReplyPlan::default())
+            }
+            Self::Gap(infill) => {
+                let (served, caller) = (&scope.app.served, &scope.arrival.caller);
+                let num_bytes = infill.num_bytes();
+                let encode = move |model: &ModelText| ready::Prompt::infill(model, &infill, "suffix");
+                let prompt = served.tokenize(caller, num_bytes, encode).await?;
+                (params.with_prompt(ready::Prompt { grammar, ..prompt })?, ReplyPlan::default())
             }
         };
         let answer = ReplyWriter::new(Form::Generate, scope, params, &request, reply);

@@ -158,6 +158,10 @@ impl Gate {
             if let Some(outcome) = self.outcome(model, name) {
                 return outcome;
             }
+            if self.inner().residency.state(model) == Some(State::Unloaded) {
+                let problem = "another administrator has unloaded it meanwhile".to_owned();
+                return Err(ApiError::ModelFailed { model: name.to_owned(), problem, retry_after_s: None });
+            }
             // The sender is here, so this does not fail.
             let _ = changed.changed().await;
         }
