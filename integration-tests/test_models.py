@@ -37,7 +37,7 @@ PROMPT = [1000 + 7 * position % 4001 for position in range(700)]
 WHOLE_BLOCKS = 640
 # A stream that goes on for seconds on a shallow model.
 LONG: dict[str, Any] = {"prompt": "The sea is", "temperature": 0, "ignore_eos": True, "stream": True}
-# How often a shard may crash within a minute before its model is given up.
+# The launcher gives a model up whose shard crashes more often than this within a minute.
 MAX_CRASHES = 6
 NUM_FLOODED, NUM_FLOODING = 20, 1000
 

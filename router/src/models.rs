@@ -28,7 +28,7 @@ const MAX_BACKOFF_MS: u64 = 60_000;
 pub struct Others {
     pub later: Vec<LaterModel>,
     pub gate: Arc<Gate>,
-    /// What the launcher has to do.
+    /// Receives the orders for the launcher.
     pub actions: mpsc::UnboundedReceiver<Action>,
 }
 

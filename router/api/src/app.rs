@@ -53,9 +53,9 @@ impl App {
         self: &Arc<Self>,
         caller: &Caller,
         model: Option<&str>,
-    ) -> Result<(Arc<Self>, ModelId), ApiError> {
+    ) -> Result<Arc<Self>, ApiError> {
         let id = self.models.find(caller, model)?;
-        Ok((self.of_model(self.models.served(id).await?), id))
+        Ok(self.of_model(self.models.served(id).await?))
     }
 
     /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large body is
@@ -69,7 +69,7 @@ impl App {
         let body = self.admission.read_body(&caller, request.into_body()).await?;
         let place = self.admission.place_without_shard(&self.served, &caller)?;
         let named = self.admission.named(&self.models, &self.served, &caller, &body).await;
-        let (app, _) = self.named(&caller, named.name.as_deref()).await?;
+        let app = self.named(&caller, named.name.as_deref()).await?;
         let (view, sender) = (app.clone(), caller.clone());
         let parsed = app.served.parse(&caller, body, move |body| parse(&view, &sender, body)).await?;
         Ok((app, caller, place, parsed))

@@ -102,13 +102,12 @@ impl Admission {
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
         self.serving(models, served)?;
-        let named = self.named(models, served, &arrival.caller, &body).await;
-        let model = models.find(&arrival.caller, named.name.as_deref())?;
         let tenant = arrival.caller.name().unwrap_or_default();
-        let of_model = self.place_of_model(models, served, model)?;
         let permit =
             self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
-        let permit = Place { of_model, ..permit };
+        let named = self.named(models, served, &arrival.caller, &body).await;
+        let model = models.find(&arrival.caller, named.name.as_deref())?;
+        let permit = Place { of_model: self.place_of_model(models, served, model)?, ..permit };
         Ok(Received { body, arrival, is_stream: named.is_stream, model, permit })
     }
 
@@ -124,9 +123,9 @@ impl Admission {
         let arrival = self.arrival(Caller::of_request(&request)?, &request)?;
         check_encoding(request.headers())?;
         let body = self.read_body(&arrival.caller, request.into_body()).await?;
+        let permit = self.place_without_shard(served, &arrival.caller)?;
         let named = self.named(models, served, &arrival.caller, &body).await;
         let model = models.find(&arrival.caller, named.name.as_deref())?;
-        let permit = self.place_without_shard(served, &arrival.caller)?;
         Ok(Received { body, arrival, is_stream: Some(false), model, permit })
     }
 
@@ -141,9 +140,7 @@ impl Admission {
         if models.gate().is_none() {
             return Ok(None);
         }
-        // The place that the request takes itself is not free.
-        let num_free = self.open.available_permits().saturating_sub(1);
-        match self.models.take(models.name(model), 1, num_free) {
+        match self.models.take(models.name(model), 1, self.open.available_permits()) {
             Ok(held) => Ok(Some(Arc::new(held))),
             Err(num_open) => Err(ApiError::PlacesOfModel {
                 model: models.name(model).to_owned(),

@@ -125,7 +125,7 @@ impl Event {
     }
 }
 
-/// What the owner is to do. A load ends with [`Event::Loaded`] or [`Event::Failed`], an unload with
+/// An order to the owner. A load ends with [`Event::Loaded`] or [`Event::Failed`], an unload with
 /// [`Event::Unloaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

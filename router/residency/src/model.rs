@@ -14,7 +14,7 @@ pub(crate) struct Failure {
     pub(crate) retry_at_ms: u64,
 }
 
-/// What is known of one model.
+/// A model, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) settings: ModelSettings,

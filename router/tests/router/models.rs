@@ -361,12 +361,15 @@ async fn a_request_that_nobody_waits_for_any_more_loads_nothing() {
 async fn the_metrics_of_each_model_have_its_name() {
     let several = Several::start().await;
     several.chat(Some("test/second")).await;
-    let text = several.router.get("/metrics").await.text();
-    let line = |model: &str| {
+    let ended = |text: &str, model: &str| {
         let wanted = format!("trunkline_sequences_ended_total{{model=\"{model}\",reason=\"end_token\"}} 1");
         text.lines().any(|line| line == wanted)
     };
-    assert!(line("test/second") && !line("test/model"), "{text}");
+    let metrics = async || several.router.get("/metrics").await.text();
+    // The end is counted after the last token is sent.
+    eventually("the end to be counted", async || ended(&metrics().await, "test/second")).await;
+    let text = metrics().await;
+    assert!(!ended(&text, "test/model"), "{text}");
     let descriptions: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
     let different: std::collections::BTreeSet<&str> = descriptions.iter().copied().collect();
     assert_eq!(descriptions.len(), different.len(), "each metric is described once");

@@ -256,7 +256,7 @@ async fn described(app: &Arc<App>, request: Request) -> Result<Response, ApiErro
     let (app, caller, _place, body) = app.read(request, read).await?;
     let name = body.model.filter(|name| !name.is_empty()).or(body.name).unwrap_or_default();
     let name = untagged(&name);
-    let (app, _) = app.named(&caller, Some(name).filter(|name| !name.is_empty())).await?;
+    let app = app.named(&caller, Some(name).filter(|name| !name.is_empty())).await?;
     let card = named(&app, &caller, name)?;
     let shard = app.served.last_shard();
     let memory = app.admission.answer_memory(&caller);
