@@ -100,6 +100,10 @@ pub enum Event {
         model: ModelId,
         is_pinned: bool,
     },
+    /// The model exists no more. It leaves the memory once its requests have ended, and is forgotten then.
+    Removed {
+        model: ModelId,
+    },
     /// The time of [`Residency::next_wakeup`](crate::Residency::next_wakeup) has come.
     Woke,
 }
@@ -119,7 +123,8 @@ impl Event {
             | Self::Unloaded { model }
             | Self::LoadAsked { model }
             | Self::UnloadAsked { model }
-            | Self::Pinned { model, .. } => Some(*model),
+            | Self::Pinned { model, .. }
+            | Self::Removed { model } => Some(*model),
             Self::Woke => None,
         }
     }
@@ -162,6 +167,8 @@ pub enum State {
         retry_at_ms: u64,
     },
     TooLarge(TooLarge),
+    /// The model was removed, and is about to leave the memory.
+    Removed,
 }
 
 /// Why a model cannot be loaded.

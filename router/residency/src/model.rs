@@ -32,6 +32,8 @@ pub(crate) struct Model {
     pub(crate) is_unload_asked: bool,
     /// True if an administrator has asked for the load that is to come.
     pub(crate) is_load_asked: bool,
+    /// True if the model is forgotten once it has left the memory.
+    pub(crate) is_removed: bool,
     /// True if the model drains for the first one of the queue.
     pub(crate) is_victim: bool,
     /// The last failure, until a load succeeds.
@@ -52,6 +54,7 @@ impl Model {
             was_used: false,
             is_unload_asked: false,
             is_load_asked: false,
+            is_removed: false,
             is_victim: false,
             failure: None,
             num_failures: 0,

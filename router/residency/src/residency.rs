@@ -30,16 +30,18 @@ impl Residency {
         let next = if self.models.values().any(Model::is_loading) { None } else { self.next() };
         let bytes = next.map_or(0, |model| self.models[&model].bytes());
         self.make_room(bytes, &mut actions);
-        if let Some(model) = next
-            && self.models[&model].phase == Phase::Unloaded
-            && self.used_bytes().saturating_add(bytes) <= self.settings.limit_bytes
+        let has_room = self.used_bytes().saturating_add(bytes) <= self.settings.limit_bytes;
+        if let Some(id) = next.filter(|_| has_room)
+            && let Some(model) = self.models.get_mut(&id)
+            && model.phase == Phase::Unloaded
         {
-            self.models.get_mut(&model).expect("a model of the queue is known").load(self.now_ms);
-            actions.push(Action::Load(model));
+            model.load(self.now_ms);
+            actions.push(Action::Load(id));
         }
         let mut queue = std::mem::take(&mut self.queue);
         queue.retain(|model| self.waits(*model));
         self.queue = queue;
+        self.models.retain(|_, model| !model.is_removed || model.phase != Phase::Unloaded);
         actions
     }
 
@@ -64,6 +66,9 @@ impl Residency {
         let model = self.models.get(&id)?;
         let place = self.queue.iter().position(|queued| *queued == id);
         let num_open = model.num_open;
+        if model.is_removed {
+            return Some(State::Removed);
+        }
         Some(match (model.phase, place, &model.failure) {
             (Phase::Loading { since_ms }, ..) if !model.is_unload_asked => State::Loading { since_ms },
             (Phase::Loaded { .. }, ..) if model.may_begin() => {
@@ -110,6 +115,7 @@ impl Residency {
         let Some(model) = self.models.get_mut(&id) else { return };
         match event {
             Event::Added { .. } | Event::Woke => {}
+            Event::Wanted { .. } | Event::LoadAsked { .. } | Event::Pinned { .. } if model.is_removed => {}
             Event::Wanted { .. } => {
                 model.last_used_ms = now_ms;
                 self.enqueue(id);
@@ -164,6 +170,11 @@ impl Residency {
                 model.settings.is_pinned = is_pinned;
                 model.is_unload_asked &= !is_pinned;
             }
+            Event::Removed { .. } => {
+                (model.is_removed, model.settings.is_pinned) = (true, false);
+                model.is_unload_asked = model.is_loaded() || model.is_loading();
+                self.queue.retain(|queued| *queued != id);
+            }
         }
     }
 
@@ -172,6 +183,9 @@ impl Residency {
             self.models.insert(id, Model::new(settings));
             return;
         };
+        if model.is_removed {
+            return;
+        }
         model.keep_alive = settings.keep_alive;
         model.is_unload_asked &= !settings.is_pinned;
         model.settings = settings;

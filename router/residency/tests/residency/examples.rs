@@ -324,3 +324,22 @@ fn two_models_with_endless_traffic_take_turns_of_at_least_the_shortest_stay() {
     );
     assert!(loads.len() > 18, "{loads:?}");
 }
+
+#[test]
+fn a_removed_model_ends_its_requests_and_is_forgotten() {
+    let mut residency = residency(&[5, 5]);
+    load(&mut residency, A, 0);
+    assert_eq!(residency.handle(Event::Opened { model: A }, 1), []);
+    for model in [A, B] {
+        assert_eq!(residency.handle(Event::Removed { model }, 2), []);
+    }
+    assert_eq!((residency.state(A), residency.state(B)), (Some(State::Removed), None));
+    assert!(!residency.may_begin(A));
+    for event in [Event::Wanted { model: A }, Event::LoadAsked { model: A }, Event::Wanted { model: B }] {
+        assert_eq!(residency.handle(event, 3), []);
+    }
+    assert_eq!(residency.handle(Event::Closed { model: A }, 4), [Action::Unload(A)]);
+    assert_eq!(residency.used_bytes(), 5);
+    assert_eq!(residency.handle(Event::Unloaded { model: A }, 5), []);
+    assert_eq!((residency.state(A), residency.used_bytes()), (None, 0));
+}

@@ -32,10 +32,29 @@ enum Op {
     LoadAsked(ModelId),
     UnloadAsked(ModelId),
     Pinned(ModelId, bool),
+    Removed(ModelId),
     Resized(ModelId, u64),
     Wait(u64),
     /// An event that does not belong there.
     Stray(Event),
+}
+
+impl Op {
+    fn model(&self) -> Option<ModelId> {
+        match self {
+            Self::Ask(model)
+            | Self::Close(model)
+            | Self::Leave(model)
+            | Self::KeepAlive(model, _)
+            | Self::Crash(model)
+            | Self::LoadAsked(model)
+            | Self::UnloadAsked(model)
+            | Self::Pinned(model, _)
+            | Self::Removed(model)
+            | Self::Resized(model, _) => Some(*model),
+            Self::Finish { .. } | Self::Wait(_) | Self::Stray(_) => None,
+        }
+    }
 }
 
 fn model() -> impl Strategy<Value = ModelId> {
@@ -72,6 +91,11 @@ fn op(max_excess: i64) -> impl Strategy<Value = Op> {
         1 => model().prop_map(Op::LoadAsked),
         1 => model().prop_map(Op::UnloadAsked),
         1 => (model(), prop::bool::weighted(0.3)).prop_map(|(model, is_pinned)| Op::Pinned(model, is_pinned)),
+        1 => (model(), prop::bool::weighted(0.1)).prop_map(|(model, is_it)| if is_it {
+            Op::Removed(model)
+        } else {
+            Op::Ask(model)
+        }),
         5 => (0..300_u64).prop_map(Op::Wait),
         1 => stray().prop_map(Op::Stray),
     ]
@@ -92,6 +116,7 @@ struct Actual {
     measured_bytes: u64,
     num_open: u32,
     has_waiting: bool,
+    is_removed: bool,
 }
 
 impl Actual {
@@ -133,6 +158,7 @@ impl World {
             measured_bytes: 0,
             num_open: 0,
             has_waiting: false,
+            is_removed: false,
         });
         actual.settings = settings.clone();
         if actual.process == Process::None {
@@ -170,6 +196,7 @@ impl World {
                 }
             }
         }
+        self.models.retain(|_, actual| !actual.is_removed || actual.process != Process::None);
         self.check()
     }
 
@@ -180,7 +207,9 @@ impl World {
         for (id, actual) in &self.models {
             let state = self.residency.state(*id).expect("it was added");
             prop_assert_eq!(self.residency.may_begin(*id), matches!(state, State::Loaded { .. }));
+            prop_assert_eq!(actual.is_removed, state == State::Removed);
             let process = match &state {
+                State::Removed => actual.process,
                 State::Loading { .. } => Process::Starting,
                 State::Draining { .. } if actual.process == Process::Starting => Process::Starting,
                 State::Loaded { num_open, .. } | State::Draining { num_open, .. } => {
@@ -205,6 +234,10 @@ impl World {
     /// Does as a request does that comes or waits.
     fn ask(&mut self, model: ModelId) -> Result<bool, TestCaseError> {
         let begins = self.residency.may_begin(model);
+        if !self.models.contains_key(&model) {
+            prop_assert!(!begins && self.residency.state(model).is_none());
+            return Ok(false);
+        }
         let actual = self.actual(model);
         actual.has_waiting = !begins;
         actual.num_open += u32::from(begins);
@@ -213,10 +246,9 @@ impl World {
     }
 
     fn close(&mut self, model: ModelId) -> Result<(), TestCaseError> {
-        let actual = self.actual(model);
-        if actual.num_open == 0 {
+        let Some(actual) = self.models.get_mut(&model).filter(|actual| actual.num_open > 0) else {
             return Ok(());
-        }
+        };
         actual.num_open -= 1;
         self.tell(Event::Closed { model })
     }
@@ -242,6 +274,9 @@ impl World {
     }
 
     fn apply(&mut self, op: Op) -> Result<(), TestCaseError> {
+        if op.model().is_some_and(|model| !self.models.contains_key(&model)) {
+            return Ok(());
+        }
         match op {
             Op::Ask(model) => self.ask(model).map(|_| ()),
             Op::Close(model) => self.close(model),
@@ -262,9 +297,16 @@ impl World {
             Op::LoadAsked(model) => self.tell(Event::LoadAsked { model }),
             Op::UnloadAsked(model) => self.tell(Event::UnloadAsked { model }),
             Op::Pinned(model, is_pinned) => {
-                self.actual(model).settings.is_pinned = is_pinned;
+                let actual = self.actual(model);
+                actual.settings.is_pinned = is_pinned && !actual.is_removed;
                 self.tell(Event::Pinned { model, is_pinned })
             }
+            Op::Removed(model) => {
+                let actual = self.actual(model);
+                (actual.is_removed, actual.settings.is_pinned) = (true, false);
+                self.tell(Event::Removed { model })
+            }
+            Op::Resized(model, _) if self.models[&model].is_removed => Ok(()),
             Op::Resized(model, bytes) => {
                 let settings = ModelSettings { bytes, ..self.models[&model].settings.clone() };
                 self.add(model, settings)
@@ -288,7 +330,7 @@ impl World {
         let mut missing: Vec<ModelId> = self.models.keys().copied().collect();
         for _ in 0..num_rounds {
             for model in self.models.keys().copied().collect::<Vec<_>>() {
-                let num_before = self.models[&model].num_open;
+                let num_before = self.models.get(&model).map_or(0, |actual| actual.num_open);
                 if self.ask(model)? {
                     missing.retain(|other| *other != model);
                 }
@@ -299,6 +341,7 @@ impl World {
             }
             self.apply(Op::Wait(20))?;
         }
+        missing.retain(|model| self.models.contains_key(model));
         Ok(missing)
     }
 }
