@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,9 +76,16 @@ def _spare() -> int:
 def _resolve(options: argparse.Namespace) -> int:
     from trunkline_server import hub
 
+    def tell(done_bytes: int, total_bytes: int) -> None:
+        print(json.dumps({"done_bytes": done_bytes, "total_bytes": total_bytes}), flush=True)  # noqa: T201
+
+    progress = tell if options.progress else None
+    if progress is not None:
+        # Nobody looks at the bars.
+        os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
         for index, model in enumerate(options.models or [None]):
-            resolved = hub.resolve(model, revision=options.revision)
+            resolved = hub.resolve(model, revision=options.revision, downloads=not options.local, progress=progress)
             pool_tokens = options.pool_tokens[index] if options.pool_tokens else None
             print(json.dumps(_resolved(resolved, pool_tokens)), flush=True)  # noqa: T201
     except KeyboardInterrupt:
@@ -187,6 +195,10 @@ def _add_resolve(commands: _Commands) -> None:
         help="Hub id, folder or .gguf file; default, and if empty: the embedded model",
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+    resolve.add_argument("--local", action="store_true", help="download nothing")
+    resolve.add_argument(
+        "--progress", action="store_true", help="also print JSON lines that tell how much has been downloaded"
+    )
     resolve.add_argument(
         "--pool-tokens",
         type=int,

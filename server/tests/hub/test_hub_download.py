@@ -358,6 +358,20 @@ def fetched(hub: Hub) -> list[str]:
     return [path.rsplit("/")[-1] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
 
 
+def test_a_download_tells_its_progress_and_a_local_search_fetches_nothing(resolve: Resolve, hub: Hub) -> None:
+    ((code, _, error),) = resolve(["org/whole", "--local"])
+    assert code == 2
+    assert "`org/whole` is not downloaded" in error
+    assert fetched(hub) == []
+    first, second = resolve(["org/whole", "--progress"], ["org/whole", "--progress", "--local"])
+    *progress, found = map(json.loads, first[1].splitlines())
+    total = sum(file.stat().st_size for file in Path(found["path"]).iterdir())
+    assert progress[0] == {"done_bytes": 0, "total_bytes": total}
+    assert progress[-1] == {"done_bytes": total, "total_bytes": total}
+    # What is there is not downloaded again.
+    assert [json.loads(line) for line in second[1].splitlines()] == [found]
+
+
 def test_downloaded_models_are_listed_and_removed(resolve: Resolve) -> None:
     nothing = "no models are downloaded; hint: run `trunkline download org/name`"
     assert resolve.run(["list"]) == [(0, f"{nothing}\n", "")]
