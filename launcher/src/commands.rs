@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::parsed::LanesCommand;
-use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
+use crate::args::resolved::{ModelRef, Request, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
 use crate::listen::Listener;
@@ -83,8 +83,7 @@ fn serve(
     let metrics_listener = Listener::open_for_metrics(server)?;
     let mut config = config;
     let mut models = if config.is_on_demand() {
-        let pool_tokens = |config: &ServeConfig| config.step_limits.max_batch_total_tokens.unwrap_or(0);
-        let asked: Vec<_> = config.models().map(|config| (&config.model, pool_tokens(config))).collect();
+        let asked: Vec<_> = config.models().map(|config| (&config.model, config.pool_tokens())).collect();
         resolve::run_all(&python, &asked, events, &sender)?
     } else {
         vec![resolve::run(&python, &config.first.model, events, &sender)?]
@@ -103,7 +102,7 @@ fn serve(
     }
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.first.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
-    let plan = Plan { config, python, router, models, generation: 0, base };
+    let plan = Plan::new(*config, models, (python, router), 0, base);
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
 }
 

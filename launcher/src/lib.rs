@@ -44,6 +44,7 @@ pub mod listen;
 pub mod log;
 pub mod model;
 mod models;
+mod models_folder;
 pub mod output;
 pub mod pace;
 pub mod pair;

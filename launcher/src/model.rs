@@ -23,3 +23,10 @@ pub struct ResolvedModel {
     #[serde(default)]
     pub available_bytes: u64,
 }
+
+/// How much of a model has been downloaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Progress {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+}

@@ -18,6 +18,8 @@ const ABANDON_TIMEOUT: Duration = Duration::from_millis(350);
 /// Time after a model is ready until a process for the next shard makes its imports, so that they do not delay the
 /// answer that the model was loaded for.
 const SPARE_DELAY: Duration = Duration::from_secs(2);
+/// Time between two looks at the folder of `--models-folder`.
+const FOLDER_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time limits; the command uses [`Pace::default`].
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +31,7 @@ pub struct Pace {
     pub drain_patience: Duration,
     pub abandon_timeout: Duration,
     pub spare_delay: Duration,
+    pub folder_pause: Duration,
 }
 
 impl Default for Pace {
@@ -41,6 +44,7 @@ impl Default for Pace {
             drain_patience: DRAIN_PATIENCE,
             abandon_timeout: ABANDON_TIMEOUT,
             spare_delay: SPARE_DELAY,
+            folder_pause: FOLDER_PAUSE,
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::lanes::Drains;
 use crate::log::{Field, Log};
-use crate::plan::{Other, Plan};
+use crate::plan::{Other, Plan, PlannedModel};
 use crate::process::{Event, Process};
 use crate::restart::{RestartPolicy, Verdict};
 
@@ -93,22 +93,70 @@ impl Pair {
         let ids: Vec<ChildId> = pair.plan.children().collect();
         for id in ids {
             let state = match other {
-                _ if id.is_shard() && pair.plan.config.is_on_demand() => State::Unloaded,
+                _ if id.is_shard() && pair.plan.is_on_demand => State::Unloaded,
                 Other::Serves if id.is_shard() => State::Waiting,
                 _ => State::Running(pair.spawn(id, other, log, events)?),
             };
-            let restarts = RestartPolicy::new(pair.plan.base.pace.base_pause);
-            pair.children.push(Supervised {
-                id,
-                state,
-                restarts,
-                is_ready: false,
-                has_served: false,
-                hung: None,
-                kill_at: None,
-            });
+            pair.supervise(id, state);
         }
         Ok(pair)
+    }
+
+    fn supervise(&mut self, id: ChildId, state: State) {
+        let restarts = RestartPolicy::new(self.plan.base.pace.base_pause);
+        let (is_ready, has_served, hung, kill_at) = (false, false, None, None);
+        self.children.push(Supervised { id, state, restarts, is_ready, has_served, hung, kill_at });
+    }
+
+    /// Adds a model whose shards do not run yet, and tells the router.
+    pub(crate) fn add_model(
+        &mut self,
+        planned: PlannedModel,
+        found_as: Option<&str>,
+        log: &Log,
+    ) -> Result<(), LauncherError> {
+        let replaces = planned.replaces;
+        let number = self.plan.add(planned);
+        if let Err(error) = self.write_settings() {
+            self.plan.forget(number);
+            return Err(error);
+        }
+        let shards: Vec<ChildId> =
+            self.plan.shards().filter(|shard| shard.model == number).map(ChildId::Shard).collect();
+        shards.into_iter().for_each(|shard| self.supervise(shard, State::Unloaded));
+        self.tell_added(number, found_as, replaces, log);
+        Ok(())
+    }
+
+    /// Tells the router of a model that is there.
+    pub(crate) fn tell_added(&self, number: u32, found_as: Option<&str>, replaces: Option<u32>, log: &Log) {
+        let settings = self.plan.base.runtime_dir.settings(number, self.plan.generation);
+        let found_as = found_as.map(str::to_owned);
+        self.order(&Order::Added { settings, found_as, replaces }, log);
+    }
+
+    /// Forgets the models that are no longer served and whose shards have ended.
+    pub(crate) fn forget_removed(&mut self) {
+        let removed: Vec<u32> = self.plan.removed().collect();
+        for number in removed {
+            let is_its = |child: &Supervised| child.model() == Some(number);
+            let runs = |child: &Supervised| !matches!(child.state, State::Unloaded | State::Gone);
+            if !self.children.iter().any(|child| is_its(child) && runs(child)) {
+                self.children.retain(|child| !is_its(child));
+                self.plan.forget(number);
+            }
+        }
+    }
+
+    /// Writes the settings of all models for their shards and the router.
+    fn write_settings(&self) -> Result<(), LauncherError> {
+        let folder = &self.plan.base.runtime_dir;
+        for settings in self.plan.settings() {
+            folder
+                .write_settings(settings.model_number, self.plan.generation, &settings)
+                .map_err(|source| LauncherError::System { what: "write the settings", source })?;
+        }
+        Ok(())
     }
 
     /// Starts the shards that wait and whose lanes `may_start` selects, beside those of `other`.
@@ -136,12 +184,7 @@ impl Pair {
         events: &SyncSender<Event>,
     ) -> Result<Process, LauncherError> {
         // Written at each start: something that cleans temporary folders may have removed it.
-        let folder = &self.plan.base.runtime_dir;
-        for (model, settings) in (0..).zip(self.plan.settings()) {
-            folder
-                .write_settings(model, self.plan.generation, &settings)
-                .map_err(|source| LauncherError::System { what: "write the settings", source })?;
-        }
+        self.write_settings()?;
         if let ChildId::Shard(shard) = id {
             remove_stale(&self.plan.socket(shard))?;
         }
@@ -163,18 +206,21 @@ impl Pair {
     /// Returns the models that a router loads from the start: those that are in memory, as a router that was started
     /// again has to know, or else the first one and those that stay.
     fn first_loads(&self) -> BTreeSet<u32> {
-        if !self.plan.config.is_on_demand() {
+        if !self.plan.is_on_demand {
             return BTreeSet::new();
         }
         let is_there =
             |shard: &&Supervised| !matches!(shard.state, State::Unloaded) && shard.kill_at.is_none();
         let in_memory = self.shards().filter(is_there);
-        let in_memory: BTreeSet<u32> = in_memory.filter_map(Supervised::model).collect();
+        let in_memory = in_memory.filter_map(Supervised::model);
+        let in_memory: BTreeSet<u32> =
+            in_memory.filter(|number| self.plan.served_as(*number).is_some()).collect();
         if !in_memory.is_empty() {
             return in_memory;
         }
-        let models = (0..).zip(self.plan.config.models());
-        models.filter(|(model, config)| *model == 0 || config.residency.pin).map(|(model, _)| model).collect()
+        let stay =
+            self.plan.served().filter(|(number, planned)| *number == 0 || planned.config.residency.pin);
+        stay.map(|(number, _)| number).collect()
     }
 
     /// Makes the spare process the shard with this id, if there is one that may become it.
@@ -333,7 +379,7 @@ impl Pair {
             };
             child.is_ready = false;
             // A disk that broke after the start must not end the server.
-            self.plan.config.allow_no_store();
+            self.plan.allow_no_store();
             let started = self.spawn(id, Other::None, log, events);
             let child = &mut self.children[index];
             match started {
@@ -344,7 +390,7 @@ impl Pair {
                     }
                     child.state = State::Running(process);
                 }
-                Err(error) if id.is_shard() && self.plan.config.is_on_demand() => {
+                Err(error) if id.is_shard() && self.plan.is_on_demand => {
                     child.state = State::Unloaded;
                     failed.push((id, error.to_string()));
                 }

@@ -1,5 +1,6 @@
 //! What a pair needs to start: the configuration, the models and the programs, and the commands of its children.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,32 +30,149 @@ pub struct Base {
 /// Everything needed to start a pair.
 #[derive(Debug)]
 pub struct Plan {
-    pub config: Box<ServerConfig>,
+    /// The models by their numbers. The first one has the number 0 and is always there.
+    models: BTreeMap<u32, PlannedModel>,
+    /// The number of the next model. No number is used twice.
+    next_number: u32,
+    /// What holds for models that are added while the server runs.
+    pub later: Box<ServeConfig>,
+    /// True if models are loaded when they are asked for.
+    pub is_on_demand: bool,
     /// The interpreter with the server package.
     pub python: PathBuf,
     /// Path of the router binary.
     pub router: PathBuf,
-    /// The models, of which there is at least one, in the order of their configurations.
-    pub models: Vec<ResolvedModel>,
     /// Number of reloads before this pair; it keeps the files of two pairs apart.
     pub generation: u32,
     pub base: Arc<Base>,
 }
 
+/// A model of the server.
+#[derive(Debug)]
+pub struct PlannedModel {
+    pub config: ServeConfig,
+    pub model: ResolvedModel,
+    /// True if a request has added it.
+    pub is_pulled: bool,
+    /// The model whose place it takes once it is loaded.
+    pub replaces: Option<u32>,
+    /// True if it is no longer served and only waits for its shards to end.
+    pub is_removed: bool,
+}
+
+impl PlannedModel {
+    pub(crate) fn new(config: ServeConfig, model: ResolvedModel) -> Self {
+        Self { config, model, is_pulled: false, replaces: None, is_removed: false }
+    }
+
+    /// Returns the name of the model in answers.
+    pub fn name(&self) -> &str {
+        self.config.served_model_name.as_deref().unwrap_or(&self.model.model_id)
+    }
+
+    /// Returns the Hub repository of the model, if it came from one.
+    pub(crate) fn repository(&self) -> Option<&str> {
+        let name = self.config.model.name.as_deref().filter(|_| self.model.revision.is_some())?;
+        name.split(':').next()
+    }
+
+    /// Returns all names by which requests may call the model.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        [self.name()].into_iter().chain(self.config.residency.model_alias.iter().map(String::as_str))
+    }
+}
+
 impl Plan {
-    /// Returns the configuration of the server and its first model.
-    pub(crate) fn config(&self) -> &ServeConfig {
-        &self.config.first
+    /// Plans a server of the resolved models, in the order of their configurations.
+    pub fn new(
+        config: ServerConfig,
+        models: Vec<ResolvedModel>,
+        (python, router): (PathBuf, PathBuf),
+        generation: u32,
+        base: Arc<Base>,
+    ) -> Self {
+        let is_on_demand = config.is_on_demand();
+        let planned = [config.first].into_iter().chain(config.others).zip(models);
+        let planned = planned.map(|(config, model)| PlannedModel::new(config, model));
+        let models: BTreeMap<u32, PlannedModel> = (0..).zip(planned).collect();
+        let (next_number, later) = (models.len() as u32, Box::new(config.later));
+        Self { models, next_number, later, is_on_demand, python, router, generation, base }
     }
 
     /// Returns the first model.
+    fn first(&self) -> &PlannedModel {
+        &self.models[&0]
+    }
+
+    /// Returns the configuration of the server and its first model.
+    pub(crate) fn config(&self) -> &ServeConfig {
+        &self.first().config
+    }
+
+    /// Returns the first model's files.
     pub(crate) fn model(&self) -> &ResolvedModel {
-        &self.models[0]
+        &self.first().model
     }
 
     /// Returns the name of the first model.
     pub(crate) fn served_model_name(&self) -> &str {
-        name(self.config(), self.model())
+        self.first().name()
+    }
+
+    /// Returns the models that are served.
+    pub(crate) fn served(&self) -> impl Iterator<Item = (u32, &PlannedModel)> {
+        self.models
+            .iter()
+            .filter(|(_, planned)| !planned.is_removed)
+            .map(|(number, planned)| (*number, planned))
+    }
+
+    /// Returns a model that is served.
+    pub(crate) fn served_as(&self, number: u32) -> Option<&PlannedModel> {
+        self.models.get(&number).filter(|planned| !planned.is_removed)
+    }
+
+    /// Returns another model of this Hub repository.
+    pub(crate) fn other_of_repository(&self, number: u32, repository: &str) -> Option<&PlannedModel> {
+        let others = self.models.iter().filter(|(other, planned)| **other != number && !planned.is_removed);
+        others.map(|(_, planned)| planned).find(|other| other.repository() == Some(repository))
+    }
+
+    /// Adds a model and returns its number.
+    pub(crate) fn add(&mut self, planned: PlannedModel) -> u32 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.models.insert(number, planned);
+        number
+    }
+
+    /// Returns a model that is served, to be changed.
+    pub(crate) fn served_mut(&mut self, number: u32) -> Option<&mut PlannedModel> {
+        self.models.get_mut(&number).filter(|planned| !planned.is_removed)
+    }
+
+    /// Notes that a model is no longer served.
+    pub(crate) fn remove(&mut self, number: u32) {
+        if let Some(planned) = self.models.get_mut(&number) {
+            planned.is_removed = true;
+        }
+    }
+
+    /// Returns the models that are no longer served.
+    pub(crate) fn removed(&self) -> impl Iterator<Item = u32> {
+        self.models.iter().filter(|(_, planned)| planned.is_removed).map(|(number, _)| *number)
+    }
+
+    /// Forgets a model that is no longer served.
+    pub(crate) fn forget(&mut self, number: u32) {
+        self.models.remove(&number);
+    }
+
+    /// Lets shards start without their stores.
+    pub(crate) fn allow_no_store(&mut self) {
+        for planned in self.models.values_mut() {
+            planned.config.shard_cache.kv_disk_optional = true;
+        }
     }
 
     /// Returns what a client needs to reach the server.
@@ -101,16 +219,19 @@ impl Plan {
         (0..).zip(self.sockets()).find(|(_, own)| own == socket).map(|(lane, _)| lane)
     }
 
-    /// Returns the settings of router and shards of each model, with the port on which the launcher listens.
+    /// Returns the settings of router and shards of each model that is served, with the port on which the launcher
+    /// listens.
     pub fn settings(&self) -> impl Iterator<Item = ServeSettings> {
-        (0..).zip(self.config.models()).zip(&self.models).map(|((number, config), model)| {
+        self.served().map(|(number, planned)| {
+            let PlannedModel { config, model, .. } = planned;
             let mut server = config.server.clone();
             server.hostname.clone_from(&self.base.listener.hostname);
             server.port = self.base.listener.port;
             ServeSettings {
+                model_number: number,
                 shard_sockets: self.sockets_of(number, config).collect(),
                 model_path: model.path.clone(),
-                served_model_name: name(config, model).to_owned(),
+                served_model_name: planned.name().to_owned(),
                 model_bytes: model.memory_bytes,
                 residency: config.residency.clone(),
                 server,
@@ -129,7 +250,7 @@ impl Plan {
 
     /// Returns the shards of all models.
     pub(crate) fn shards(&self) -> impl Iterator<Item = ShardId> {
-        (0..).zip(self.config.models()).flat_map(|(model, config)| config.shards(model))
+        self.models.iter().flat_map(|(number, planned)| planned.config.shards(*number))
     }
 
     /// Returns the children to keep running, in the order in which they are started.
@@ -146,8 +267,8 @@ impl Plan {
     /// Returns true if a process that has made its imports before may become this shard: its model is loaded when it is
     /// asked for, on the backend for which such a process exists.
     pub(crate) fn takes_spare(&self, shard: ShardId) -> bool {
-        let config = self.config.models().nth(shard.model as usize);
-        self.config.is_on_demand() && config.is_some_and(|config| config.compute.backend == Backend::Cpu)
+        let planned = self.models.get(&shard.model);
+        self.is_on_demand && planned.is_some_and(|planned| planned.config.compute.backend == Backend::Cpu)
     }
 
     /// Returns the command that starts a child beside those of `other`, if another pair serves until this one can.
@@ -157,7 +278,7 @@ impl Plan {
             ChildId::Spare => programs::spare_command(&self.python),
             ChildId::Resolver => programs::resolver_command(&self.python, &self.config().model),
             ChildId::Shard(shard) => {
-                let config = self.config.models().nth(shard.model as usize).unwrap_or(self.config());
+                let config = self.models.get(&shard.model).map_or(self.config(), |planned| &planned.config);
                 let arguments = self.shard_arguments(shard);
                 let mut command = programs::shard_command(&self.python, &arguments);
                 if config.compute.backend == Backend::Cuda && config.compute.replicas > 1 {
@@ -169,9 +290,9 @@ impl Plan {
                 command
             }
             ChildId::Router => {
-                let files = (0..).zip(&self.models).map(|(model, _)| settings(model));
+                let files = self.served().map(|(number, _)| settings(number));
                 let mut command = programs::router_command(&self.router, files);
-                if self.config.is_on_demand() {
+                if self.is_on_demand {
                     command.arg("--on-demand");
                 }
                 self.base.listener.pass_to(&mut command);
@@ -192,9 +313,4 @@ impl Plan {
 pub enum Other {
     None,
     Serves,
-}
-
-/// Returns the name of a model in answers.
-fn name<'a>(config: &'a ServeConfig, model: &'a ResolvedModel) -> &'a str {
-    config.served_model_name.as_deref().unwrap_or(&model.model_id)
 }

@@ -1,5 +1,6 @@
 //! A child process with its process group, lifeline and output.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,7 +15,8 @@ use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::exit::Exit;
 use crate::log;
-use crate::model::ResolvedModel;
+use crate::model::{Progress, ResolvedModel};
+use crate::models_folder::Stamp;
 use crate::output::{Output, Tail};
 
 /// Capacity of the supervisor's event queue. Senders block when it is full; they hold nothing that others wait for.
@@ -43,6 +45,14 @@ pub enum Event {
     AddLane(u32, Caller),
     /// The model of the reload with this number is resolved.
     Resolved { generation: u32, model: Result<ResolvedModel, LauncherError> },
+    /// So much of the model that is looked for has been downloaded.
+    Downloading(Progress),
+    /// The search for a model has ended.
+    Found(Result<ResolvedModel, LauncherError>),
+    /// The files of this model are deleted, or this is why they are not.
+    Deleted { model: u32, outcome: Result<(), String> },
+    /// The folder of `--models-folder` has these models now.
+    Folder(BTreeMap<String, Stamp>),
 }
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.

@@ -1,18 +1,15 @@
 //! A reload under way: the model is resolved again, then a new pair starts and takes over lane by lane.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::thread;
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
-
-use rustix::process::Signal;
 
 use crate::args::resolved::ServerConfig;
 use crate::caller::Caller;
 use crate::error::LauncherError;
 use crate::pair::{Pair, Reread};
 use crate::plan::Plan;
-use crate::process::{Event, MAX_PENDING_EVENTS};
+use crate::process::Event;
 use crate::{programs, resolve};
 
 #[derive(Debug)]
@@ -43,18 +40,7 @@ pub(crate) struct Resolving {
     pub(crate) python: PathBuf,
     pub(crate) router: PathBuf,
     pub(crate) generation: u32,
-    _resolver: Resolver,
-}
-
-/// The thread that resolves. Dropping this stops the resolver.
-#[derive(Debug)]
-struct Resolver(SyncSender<Event>);
-
-impl Drop for Resolver {
-    fn drop(&mut self) {
-        // This fails if the resolver has ended.
-        let _ = self.0.try_send(Event::Signal(Signal::TERM.as_raw()));
-    }
+    _resolver: resolve::Background,
 }
 
 /// Why a server goes on as before.
@@ -62,8 +48,11 @@ impl Drop for Resolver {
 pub(crate) enum ReloadError {
     #[error("the server is not ready yet; hint: try again later")]
     NotReady,
-    #[error("models that are loaded when they are asked for cannot be reloaded; hint: restart the server")]
-    OnDemand,
+    #[error(
+        "settings of the server or of its first model, `{model}`, have changed, but a server that loads models when they \
+         are asked for reloads only the others; hint: restart the server"
+    )]
+    FirstChanged { model: String },
     #[error("another reload is under way; hint: try again later")]
     UnderWay,
     #[error(
@@ -101,6 +90,24 @@ pub(crate) fn reason(error: &LauncherError) -> String {
     }
 }
 
+impl ReloadError {
+    /// Fails if the server would have to listen elsewhere.
+    pub(crate) fn check_listeners(config: &ServerConfig, old: &Plan) -> Result<(), Self> {
+        let (now, then) = (&config.first.server, &old.config().server);
+        for (flag, new, old) in [
+            ("--hostname", now.hostname.clone(), then.hostname.clone()),
+            ("--port", now.port.to_string(), then.port.to_string()),
+            ("--metrics-hostname", now.metrics_hostname.clone(), then.metrics_hostname.clone()),
+            ("--metrics-port", now.metrics_port.to_string(), then.metrics_port.to_string()),
+        ] {
+            if new != old {
+                return Err(Self::Moved { flag, new, old });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Reload {
     /// Reads the configuration again and begins to resolve its model. [`Event::Resolved`] follows.
     pub(crate) fn begin(
@@ -110,19 +117,9 @@ impl Reload {
         events: &SyncSender<Event>,
     ) -> Result<Self, ReloadError> {
         let config = reread().map_err(ReloadError::Failed)?;
-        let (now, then) = (&config.first.server, &old.config().server);
-        for (flag, new, old) in [
-            ("--hostname", now.hostname.clone(), then.hostname.clone()),
-            ("--port", now.port.to_string(), then.port.to_string()),
-            ("--metrics-hostname", now.metrics_hostname.clone(), then.metrics_hostname.clone()),
-            ("--metrics-port", now.metrics_port.to_string(), then.metrics_port.to_string()),
-        ] {
-            if new != old {
-                return Err(ReloadError::Moved { flag, new, old });
-            }
-        }
+        ReloadError::check_listeners(&config, old)?;
         if config.is_on_demand() {
-            return Err(ReloadError::OnDemand);
+            return Err(ReloadError::FirstChanged { model: old.served_model_name().to_owned() });
         }
         let (now, then) = (&config.first.foreign_shards, &old.config().foreign_shards);
         if let Some(path) = now.iter().find(|path| then.contains(path)) {
@@ -130,17 +127,13 @@ impl Reload {
         }
         let python = programs::python().map_err(ReloadError::Failed)?;
         let router = programs::router().map_err(ReloadError::Failed)?;
-        // The resolver has events of its own, so that waiting for it stops nothing else.
-        let (cancel, cancelled) = sync_channel(MAX_PENDING_EVENTS);
-        let (sender, resolved) = (cancel.clone(), events.clone());
-        let (program, model) = (python.clone(), config.first.model.clone());
-        thread::spawn(move || {
-            let model = resolve::run(&program, &model, &cancelled, &sender);
+        let (program, model, resolved) = (python.clone(), config.first.model.clone(), events.clone());
+        let resolver = resolve::Background::run(move |events, sender| {
+            let model = resolve::run(&program, &model, events, sender);
             // If this fails, the supervisor has ended.
             let _ = resolved.send(Event::Resolved { generation, model });
         });
         let timeout = config.first.server.reload_timeout;
-        let resolver = Resolver(cancel);
         let stage = Stage::Resolving(Resolving { config, python, router, generation, _resolver: resolver });
         let deadline = Instant::now() + timeout;
         Ok(Self { stage, caller: None, deadline, timeout, gave_store: Vec::new(), drained: Vec::new() })

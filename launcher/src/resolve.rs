@@ -4,23 +4,47 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
+
+use rustix::process::Signal;
 
 use crate::args::resolved::ModelRef;
 use crate::child::ChildId;
 use crate::drain::{ClosingLine, Request, Stopped, stop};
 use crate::error::{EXIT_USER_MISTAKE, LauncherError};
 use crate::exit::Exit;
-pub use crate::model::ResolvedModel;
-use crate::process::{Event, Process};
+pub use crate::model::{Progress, ResolvedModel};
+use crate::output::{Tail, copy_lines};
+use crate::process::{Event, MAX_PENDING_EVENTS, Process};
 use crate::programs;
 
 /// Most output that is kept, more than the JSON lines need; the rest is read and discarded.
-const MAX_OUTPUT_BYTES: u64 = 2 << 20;
+const MAX_OUTPUT_BYTES: usize = 2 << 20;
 /// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A resolver whose output a thread waits for. Dropping this stops it.
+#[derive(Debug)]
+pub(crate) struct Background(SyncSender<Event>);
+
+impl Background {
+    /// Calls `work` in a thread, with events of its own, so that waiting for it stops nothing else.
+    pub(crate) fn run(work: impl FnOnce(&Receiver<Event>, &SyncSender<Event>) + Send + 'static) -> Self {
+        let (sender, events) = sync_channel(MAX_PENDING_EVENTS);
+        let own = sender.clone();
+        thread::spawn(move || work(&events, &own));
+        Self(sender)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        // This fails if the resolver has ended.
+        let _ = self.0.try_send(Event::Signal(Signal::TERM.as_raw()));
+    }
+}
 
 /// Finds or downloads a model.
 pub(crate) fn run(
@@ -29,7 +53,23 @@ pub(crate) fn run(
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<ResolvedModel, LauncherError> {
-    parse(&output_of(programs::resolver_command(python, model), events, sender)?)
+    parse(&output_of(programs::resolver_command(python, model), |_| (), events, sender)?)
+}
+
+/// Finds a model while the server runs, or downloads it if that is allowed, and estimates its memory with a KV cache of
+/// so many tokens. An error has the resolver's own message.
+pub(crate) fn find(
+    python: &Path,
+    (model, pool_tokens): (&ModelRef, u32),
+    downloads: bool,
+    progress: impl FnMut(Progress) + Send + 'static,
+    events: &Receiver<Event>,
+    sender: &SyncSender<Event>,
+) -> Result<ResolvedModel, LauncherError> {
+    let mut command = programs::estimator_command(python, &[(model, pool_tokens)]);
+    command.args(programs::FIND).args((!downloads).then_some(programs::LOCAL));
+    command.stderr(Stdio::piped());
+    parse(&output_of(command, progress, events, sender)?)
 }
 
 /// Finds or downloads models, and estimates the memory of each with a KV cache of so many tokens, where 0 is the
@@ -44,26 +84,28 @@ pub(crate) fn run_all(
     let same_revision = |a: &(&ModelRef, u32), b: &(&ModelRef, u32)| a.0.revision == b.0.revision;
     let mut resolved = Vec::new();
     for group in models.chunk_by(same_revision) {
-        let output = output_of(programs::estimator_command(python, group), events, sender)?;
+        let output = output_of(programs::estimator_command(python, group), |_| (), events, sender)?;
         resolved.extend(parse_all(&output, group.len())?);
     }
     Ok(resolved)
 }
 
-/// Runs a resolver and returns its output. The resolver writes its progress bars directly to stderr.
+/// Runs a resolver and returns its output. Unless its stderr is piped, it writes its progress bars and its error
+/// directly there.
 ///
 /// # Errors
 ///
-/// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has printed the reason.
+/// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has told the reason.
 fn output_of(
     mut command: Command,
+    progress: impl FnMut(Progress) + Send + 'static,
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<Vec<u8>, LauncherError> {
     command.stdin(Stdio::null());
     end_with_the_launcher(&mut command);
     let (process, stdout) = Process::spawn_with_output(ChildId::Resolver, command, sender)?;
-    let output = thread::spawn(move || read_output(stdout));
+    let output = thread::spawn(move || read_output(stdout, progress));
     while !process.has_ended() {
         // The end of the resolver is an event too. The channel cannot be closed, since `sender` is alive.
         if let Ok(Event::Signal(signal)) = events.recv() {
@@ -75,24 +117,27 @@ fn output_of(
             return Err(LauncherError::Interrupted { signal });
         }
     }
-    let (exit, _) = process.reap();
-    let output = output.join().unwrap_or_else(|_| Err(std::io::Error::other("the reading thread panicked")));
+    let (exit, Tail { last_line, verdict }) = process.reap();
+    let child = ChildId::Resolver;
     match exit {
-        Exit::Code(0) => {
-            output.map_err(|source| LauncherError::System { what: "read the resolver's output", source })
-        }
-        Exit::Code(EXIT_USER_MISTAKE) => {
-            Err(LauncherError::ChildRefused { child: ChildId::Resolver, verdict: None })
-        }
-        exit => Err(LauncherError::EndedBeforeReady { child: ChildId::Resolver, exit, last_line: None }),
+        Exit::Code(0) => output.join().map_err(|_| LauncherError::System {
+            what: "read the resolver's output",
+            source: std::io::Error::other("the reading thread panicked"),
+        }),
+        Exit::Code(EXIT_USER_MISTAKE) => Err(LauncherError::ChildRefused { child, verdict }),
+        exit => Err(LauncherError::EndedBeforeReady { child, exit, last_line }),
     }
 }
 
-fn read_output(mut stdout: impl Read) -> std::io::Result<Vec<u8>> {
+/// Returns the output without the lines that tell the progress.
+fn read_output(stdout: impl Read, mut progress: impl FnMut(Progress)) -> Vec<u8> {
     let mut output = Vec::new();
-    stdout.by_ref().take(MAX_OUTPUT_BYTES).read_to_end(&mut output)?;
-    std::io::copy(&mut stdout, &mut std::io::sink())?;
-    Ok(output)
+    copy_lines(stdout, |line| match serde_json::from_slice(line) {
+        Ok(told) => progress(told),
+        Err(_) if output.len() + line.len() <= MAX_OUTPUT_BYTES => output.extend_from_slice(line),
+        Err(_) => {}
+    });
+    output
 }
 
 /// Parses the last non-empty line of the resolver's output; a library may have printed others before it.
@@ -127,7 +172,7 @@ fn parse_all(output: &[u8], num_models: usize) -> Result<Vec<ResolvedModel>, Lau
 /// Asks the kernel to stop the resolver when the launcher dies, since the resolver has no lifeline.
 #[cfg(target_os = "linux")]
 fn end_with_the_launcher(command: &mut Command) {
-    use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+    use rustix::process::{getpid, getppid, set_parent_process_death_signal};
 
     let launcher = getpid();
     let hook = move || {

@@ -1,9 +1,11 @@
 //! Supervises the pair of router and shards that serves, restarts its children after a crash, replaces it by another
 //! pair at a reload, and stops everything.
 
+mod catalog;
 mod lanes;
 mod models;
 mod reload;
+mod reload_models;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,6 +32,8 @@ use crate::ready;
 use crate::reload::{Reload, ReloadError, Stage, reason};
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
+use catalog::Catalog;
+use reload_models::ModelsReload;
 
 /// Owns the children. Dropping it kills them.
 pub struct Supervisor<'a> {
@@ -50,6 +54,8 @@ pub struct Supervisor<'a> {
     callers: Vec<(Goal, Caller)>,
     /// The time at which a spare process is started for the next shard.
     spare_at: Option<Instant>,
+    catalog: Catalog,
+    models_reload: Option<ModelsReload>,
     /// The models whose shards are told to stop because one of them failed, and why.
     failed: BTreeMap<u32, String>,
 }
@@ -67,7 +73,7 @@ impl<'a> Supervisor<'a> {
         let log = plan.config().log();
         control::listen(&plan.base.runtime_dir, sender.clone())?;
         let serving = Pair::start(plan, Other::None, &log, &sender)?;
-        Ok(Self {
+        let own = Self {
             log,
             events,
             sender,
@@ -80,8 +86,12 @@ impl<'a> Supervisor<'a> {
             retired: Vec::new(),
             callers: Vec::new(),
             spare_at: None,
+            catalog: Catalog::default(),
+            models_reload: None,
             failed: BTreeMap::new(),
-        })
+        };
+        own.watch_folder();
+        Ok(own)
     }
 
     /// Supervises until a signal requests a stop or a child cannot be kept running. No child is left afterwards.
@@ -117,6 +127,22 @@ impl<'a> Supervisor<'a> {
                     self.resolved(generation, model);
                     Ok(())
                 }
+                Some(Event::Downloading(progress)) => {
+                    self.downloading(progress);
+                    Ok(())
+                }
+                Some(Event::Found(found)) => {
+                    self.found(found);
+                    Ok(())
+                }
+                Some(Event::Deleted { model, outcome }) => {
+                    self.deleted(model, outcome);
+                    Ok(())
+                }
+                Some(Event::Folder(models)) => {
+                    self.folder_changed(models);
+                    Ok(())
+                }
                 None => Ok(()),
             };
             if let Err(error) = handled.and_then(|()| self.go_on()) {
@@ -140,6 +166,7 @@ impl<'a> Supervisor<'a> {
         self.stop_drained();
         self.kill_late_shards();
         self.start_spare();
+        self.go_on_with_search();
         self.go_on_with_reload();
         let in_use = self.lanes_in_use();
         for (id, why) in self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)? {
@@ -234,7 +261,7 @@ impl<'a> Supervisor<'a> {
             }
             None => exit,
         };
-        let is_on_demand = self.serving.plan.config.is_on_demand() && id.is_shard();
+        let is_on_demand = self.serving.plan.is_on_demand && id.is_shard();
         if is_on_demand && !child.has_served {
             child.state = State::Unloaded;
             let error = ended_before_ready(id, exit, tail);
@@ -250,6 +277,9 @@ impl<'a> Supervisor<'a> {
             Verdict::RestartAfter(pause) => {
                 tail.release();
                 child.state = State::Crashed { restart_at: now + pause };
+                if id == ChildId::Router {
+                    self.router_crashed();
+                }
                 self.log.warn(
                     "exited unexpectedly; restarting",
                     &[("process", &id), ("pid", &pid), ("exit", &exit), ("after_ms", &pause.as_millis())],
@@ -307,6 +337,9 @@ impl<'a> Supervisor<'a> {
             (Report::Drained { socket }, ..) => self.lane_is_empty(pid, socket),
             (Report::Load { model }, Some(_), _) => self.load(*model),
             (Report::Unload { model }, Some(_), _) => self.unload(*model),
+            (Report::Find { model, downloads }, Some(_), _) => self.find(model.clone(), *downloads),
+            (Report::Delete { model }, Some(_), _) => self.delete(*model),
+            (Report::Replaced { model, problem }, Some(_), _) => self.replaced(*model, problem.clone()),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
@@ -367,7 +400,7 @@ impl<'a> Supervisor<'a> {
     /// Notes that the shard at this socket is ready, and announces once that the server is.
     fn ready(&mut self, socket: &Path, answers: Answers, announce: &mut impl FnMut(&str) -> io::Result<()>) {
         self.serving.shard_is_ready(socket);
-        if self.serving.plan.config.is_on_demand()
+        if self.serving.plan.is_on_demand
             && let Some(shard) = self.serving.shard_at(socket)
         {
             self.log.info("is ready", &[("process", &shard.id)]);
@@ -378,7 +411,8 @@ impl<'a> Supervisor<'a> {
         }
         self.was_ready = true;
         let plan = &self.serving.plan;
-        let banner = ready::banner(plan.reach(), plan.served_model_name(), answers, plan.models.len() - 1);
+        let banner =
+            ready::banner(plan.reach(), plan.served_model_name(), answers, plan.served().count() - 1);
         if let Err(error) = announce(&banner) {
             self.log.warn("cannot write to stdout", &[("error", &error)]);
         }
@@ -408,8 +442,8 @@ impl<'a> Supervisor<'a> {
 
     /// Takes all processes of all pairs, and stops a resolver.
     fn take_all(&mut self) -> Vec<Process> {
-        // It has nothing to finish.
-        self.serving.spare = None;
+        // They have nothing to finish.
+        (self.serving.spare, self.catalog) = (None, Catalog::default());
         let mut processes = self.serving.take_running(|_| true);
         if let Some(Reload { stage: Stage::Starting(mut pair), .. }) = self.reload.take() {
             processes.extend(pair.take_running(|_| true));

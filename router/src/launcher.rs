@@ -6,12 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_api::app::App;
+use trunkline_base::error::ApiError;
 use trunkline_engine::shard::Health;
-use trunkline_generation::models::{Action, Event, ModelId};
+use trunkline_generation::models::{Action, Entry, Event, ModelId, ModelSettings, Models};
 use trunkline_generation::served::ServedModel;
 use trunkline_scheduler::{LaneId, LaneStats};
 use trunkline_settings::{Order, Report};
 
+use crate::models::Asked;
 use crate::server::Opened;
 
 /// Exit code after the launcher has ended.
@@ -37,11 +39,15 @@ pub fn read_orders() -> mpsc::Receiver<Order> {
     read
 }
 
+/// Reads the settings of a model that the launcher adds.
+pub type ReadAdded = Box<dyn Fn(&Path) -> anyhow::Result<(Entry, ModelSettings)> + Send>;
+
 /// Obeys the launcher's orders, and reports to it from now on. `opened` gets each model, and `left` a message once
 /// another router has taken over the listening socket.
 pub fn attend(
     app: &Arc<App>,
     orders: mpsc::Receiver<Order>,
+    read_added: ReadAdded,
     mut opened: mpsc::UnboundedReceiver<Opened>,
     left: oneshot::Receiver<()>,
 ) {
@@ -51,7 +57,7 @@ pub fn attend(
         }
     });
     let lanes = Lanes::default();
-    tokio::spawn(obey(app.clone(), lanes.clone(), orders));
+    tokio::spawn(obey(app.clone(), lanes.clone(), orders, read_added));
     tokio::spawn(async move {
         while let Some(Opened { served, shard_sockets }) = opened.recv().await {
             for (lane, socket) in shard_sockets.into_iter().enumerate() {
@@ -66,26 +72,34 @@ pub fn attend(
     });
 }
 
-/// Lets the launcher load and unload models, `loads` of them from the start.
-pub async fn carry_out(app: Arc<App>, loads: Vec<u32>, mut actions: mpsc::UnboundedReceiver<Action>) {
+/// Lets the launcher find models, and load and unload them, `loads` of them from the start.
+pub async fn carry_out(app: Arc<App>, loads: Vec<u32>, asked: Asked) {
+    let Asked { mut actions, mut reports } = asked;
+    tokio::spawn(async move {
+        while let Some(asked) = reports.recv().await {
+            report(&asked);
+        }
+    });
     for model in loads {
         tell(&app, model, |model| Event::LoadAsked { model });
     }
     while let Some(action) = actions.recv().await {
         match action {
             Action::Load(model) => {
-                tracing::info!(model = app.models.name(model), "loading a model");
                 report(&Report::Load { model: model.0 });
+                let Some(entry) = app.models.entry(model) else { continue };
+                tracing::info!(model = entry.name, "loading a model");
                 // Its tokenizer is read while its shards start.
                 let app = app.clone();
                 tokio::spawn(async move {
-                    if app.models.served(model).await.is_err() {
+                    if app.models.served(&entry).await.is_err() {
                         report(&Report::Unload { model: model.0 });
                     }
                 });
             }
             Action::Unload(model) => {
-                tracing::info!(model = app.models.name(model), "unloading a model");
+                let name = app.models.entry(model).map(|entry| entry.name.clone()).unwrap_or_default();
+                tracing::info!(number = model.0, model = name, "unloading a model");
                 app.models.leave(model).await;
                 report(&Report::Unload { model: model.0 });
             }
@@ -104,20 +118,75 @@ fn report(report: &Report) {
 /// The lanes of the opened models, by the sockets of their shards.
 type Lanes = Arc<Mutex<Vec<(PathBuf, Arc<ServedModel>, LaneId)>>>;
 
-async fn obey(app: Arc<App>, lanes: Lanes, mut orders: mpsc::Receiver<Order>) {
+async fn obey(app: Arc<App>, lanes: Lanes, mut orders: mpsc::Receiver<Order>, read_added: ReadAdded) {
     while let Some(order) = orders.recv().await {
         match order {
             Order::Drain { socket, patience_ms } => set_drain(&lanes, &socket, Some(patience_ms)).await,
             Order::Undrain { socket } => set_drain(&lanes, &socket, None).await,
             Order::Unloaded { model } => {
-                tell(&app, model, |model| match app.models.entry(model).problem() {
+                let problem = app.models.entry(ModelId(model)).and_then(|entry| entry.problem());
+                tell(&app, model, |model| match problem {
                     Some(why) => Event::Failed { model, why },
                     None => Event::Unloaded { model },
                 });
             }
             Order::Failed { model, why } => tell(&app, model, |model| Event::Failed { model, why }),
+            order => change(&app.models, &read_added, order),
         }
     }
+}
+
+/// Changes which models there are.
+fn change(models: &Arc<Models>, read_added: &ReadAdded, order: Order) {
+    let Some(finder) = models.finder() else { return };
+    match order {
+        Order::Downloading { model, done_bytes, total_bytes } => {
+            finder.progress(&model, done_bytes, total_bytes);
+        }
+        Order::NotFound { model, why } => finder.end(&model, Err(why)),
+        Order::Added { settings, found_as, replaces } => {
+            let added = read_added(&settings).map(|(entry, settings)| {
+                let id = entry.id;
+                tracing::info!(model = entry.name, "a model was added");
+                // A search may have found what is there already.
+                if models.entry(id).is_none() {
+                    models.add(entry, settings);
+                }
+                if let Some(old) = replaces {
+                    tokio::spawn(replace(models.clone(), ModelId(old), id));
+                }
+                id
+            });
+            let added = added.map_err(|error| error.to_string());
+            if let Err(error) = &added {
+                tracing::error!(error, "cannot add a model");
+            }
+            found_as.into_iter().for_each(|name| finder.end(&name, added.clone()));
+        }
+        Order::Removed { model } => {
+            models.remove(ModelId(model));
+            tracing::info!(number = model, "a model was removed");
+            finder.end_deletion(ModelId(model), Ok(()));
+        }
+        Order::NotDeleted { model, why } => finder.end_deletion(ModelId(model), Err(why)),
+        Order::Drain { .. } | Order::Undrain { .. } | Order::Unloaded { .. } | Order::Failed { .. } => {}
+    }
+}
+
+/// Lets a model take the place of another one. If the other one is in memory, the new one is loaded before, and the
+/// other one stays if that fails.
+async fn replace(models: Arc<Models>, old: ModelId, new: ModelId) {
+    let load = async {
+        let (Some(gate), Some(entry)) = (models.gate(), models.entry(new)) else { return Ok(()) };
+        if !gate.is_held(old) {
+            return Ok(());
+        }
+        models.served(&entry).await?;
+        gate.load(new, &entry.name).await
+    };
+    let problem = load.await.err().map(|error: ApiError| error.to_string());
+    models.remove(if problem.is_some() { new } else { old });
+    report(&Report::Replaced { model: new.0, problem });
 }
 
 async fn set_drain(lanes: &Lanes, socket: &Path, patience_ms: Option<u64>) {
@@ -138,10 +207,10 @@ async fn set_drain(lanes: &Lanes, socket: &Path, patience_ms: Option<u64>) {
 
 /// Tells the gate what the launcher says of a model.
 fn tell(app: &App, model: u32, event: impl FnOnce(ModelId) -> Event) {
-    let known = app.models.all().map(|(id, _)| id).find(|id| id.0 == model);
-    match (known, app.models.gate()) {
-        (Some(model), Some(gate)) => gate.tell(event(model)),
-        _ => tracing::error!(model, "the launcher names a model that this router does not load"),
+    match app.models.gate() {
+        // It may be one that was removed and leaves the memory.
+        Some(gate) => gate.tell(event(ModelId(model))),
+        None => tracing::error!(model, "the launcher names a model, but this router loads none"),
     }
 }
 

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use trunkline_base::limits::ServerLimits;
 use trunkline_generation::model::Model;
 use trunkline_generation::models::{
-    Action, Event, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings, State,
+    Action, Event, Finder, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings, State,
 };
-use trunkline_settings::{ServeSettings, parse_adapter};
+use trunkline_settings::{Report, ServeSettings, parse_adapter};
 
 use crate::args::{read_settings, reasoning_format, tool_format};
-use crate::server::{LaterModel, ModelParts};
+use crate::server::{LaterModel, ModelParts, Others};
 
 /// The time that a model stays in memory before it must leave for another one, so that two models that do not fit
 /// together are not swapped at each request.
@@ -24,12 +23,10 @@ const MIN_IDLE_MS: u64 = 200;
 const BACKOFF_MS: u64 = 1_000;
 const MAX_BACKOFF_MS: u64 = 60_000;
 
-/// The models beside the first one, and what decides which of all are in memory.
-pub struct Others {
-    pub later: Vec<LaterModel>,
-    pub gate: Arc<Gate>,
-    /// Receives the orders for the launcher.
+/// What the router asks of its launcher.
+pub struct Asked {
     pub actions: mpsc::UnboundedReceiver<Action>,
+    pub reports: mpsc::UnboundedReceiver<Report>,
 }
 
 /// Reads what the router needs of a model, but no object store. `watermark_key` is the server's.
@@ -51,7 +48,11 @@ pub fn load(settings: &ServeSettings, watermark_key: u64) -> anyhow::Result<Mode
 }
 
 /// Reads the settings of all models beside the first one, which may be the only one.
-pub fn others(first: &ServeSettings, files: &[PathBuf], watermark_key: u64) -> anyhow::Result<Others> {
+pub fn others(
+    first: &ServeSettings,
+    files: &[PathBuf],
+    watermark_key: u64,
+) -> anyhow::Result<(Others, Asked)> {
     let settings = files.iter().map(|file| read_settings(file)).collect::<Result<Vec<_>, _>>()?;
     let mut residency = Residency::new(Settings {
         limit_bytes: first.residency.models_memory.unwrap_or(u64::MAX),
@@ -60,7 +61,8 @@ pub fn others(first: &ServeSettings, files: &[PathBuf], watermark_key: u64) -> a
         backoff_ms: BACKOFF_MS,
         max_backoff_ms: MAX_BACKOFF_MS,
     });
-    for (model, settings) in (0..).map(ModelId).zip([first].into_iter().chain(&settings)) {
+    for settings in [first].into_iter().chain(&settings) {
+        let model = ModelId(settings.model_number);
         residency.handle(Event::Added { model, settings: of_model(settings) }, 0);
     }
     if let Some(State::TooLarge(sizes)) = residency.state(ModelId(0)) {
@@ -69,16 +71,22 @@ pub fn others(first: &ServeSettings, files: &[PathBuf], watermark_key: u64) -> a
              `--max-batch-total-tokens`"
         );
     }
-    let later = settings.into_iter().map(|settings| LaterModel {
+    let later = settings.into_iter().map(|settings| later(settings, watermark_key)).collect();
+    let ((gate, actions), (finder, reports)) = (Gate::new(residency), Finder::new(first.residency.pull));
+    Ok((Others { later, gate, finder }, Asked { actions, reports }))
+}
+
+/// Returns a model that is opened when it is first asked for.
+pub fn later(settings: ServeSettings, watermark_key: u64) -> LaterModel {
+    LaterModel {
+        id: ModelId(settings.model_number),
         name: settings.served_model_name.clone(),
         aliases: settings.residency.model_alias.clone(),
         load: Box::new(move || load(&settings, watermark_key).map_err(|error| error.to_string())),
-    });
-    let (later, (gate, actions)) = (later.collect(), Gate::new(residency));
-    Ok(Others { later, gate, actions })
+    }
 }
 
-fn of_model(settings: &ServeSettings) -> ModelSettings {
+pub fn of_model(settings: &ServeSettings) -> ModelSettings {
     let residency = &settings.residency;
     ModelSettings {
         bytes: settings.model_bytes,

@@ -151,7 +151,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         );
         access.set_exposed();
     }
-    let (others, actions) = others.map(|others| ((others.gate, others.later), others.actions)).unzip();
+    let (others, asked) = others.unzip();
     let parts = ModelParts { remote, ..parts };
     let mut server = Server::start_all(parts, access, others)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
@@ -178,10 +178,16 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     if let Some(orders) = orders {
         let (_, opened) = mpsc::unbounded_channel();
         let opened = std::mem::replace(&mut server.opened, opened);
-        launcher::attend(&server.app, orders, opened, has_left);
+        let runner = server.runner.clone();
+        let read_added: launcher::ReadAdded = Box::new(move |path| {
+            let settings = args::read_settings(path)?;
+            let residency = models::of_model(&settings);
+            Ok((runner.later(models::later(settings, key)), residency))
+        });
+        launcher::attend(&server.app, orders, read_added, opened, has_left);
     }
-    if let Some(actions) = actions {
-        tokio::spawn(launcher::carry_out(server.app.clone(), start.loads.clone(), actions));
+    if let Some(asked) = asked {
+        tokio::spawn(launcher::carry_out(server.app.clone(), start.loads.clone(), asked));
     }
     if let Some(publisher) = publisher {
         server.app.served.kv_events.publish_to(publisher);
@@ -362,7 +368,7 @@ fn reread_keys(app: Arc<App>) -> std::io::Result<impl Future<Output = ()>> {
             let access = &app.admission.access;
             match access.reload() {
                 Ok(()) => {
-                    for (_, model) in app.models.all() {
+                    for model in app.models.all() {
                         if let Some(served) = model.opened() {
                             served.driver.set_weights(access.shares(), access.weights()).await;
                         }

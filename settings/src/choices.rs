@@ -60,6 +60,16 @@ choices! {
         Mean = "mean";
     }
 
+    /// The models that requests may add to the server by their names.
+    Pull {
+        /// Only the models that the server was started with.
+        Never = "never";
+        /// Hub repositories that were downloaded to this machine and, for admins, files by their absolute paths.
+        Local = "local";
+        /// The same, and for admins any Hub repository, which is downloaded.
+        Hub = "hub";
+    }
+
     /// The condition under which each thread is pinned to a core.
     PinThreads {
         /// Pin them when the threads use every core.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::choices::{
     Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, PoolingKind,
-    Quantize, ReasoningParser, ToolCallParser,
+    Pull, Quantize, ReasoningParser, ToolCallParser,
 };
 use crate::form::Form;
 use crate::macros::settings;
@@ -36,8 +36,11 @@ settings! {
         /// asked for [default: 90 % of the memory that is available at the start].
         models_memory: Option<u64> = None, Form::bytes(16 << 20, 1 << 50);
         /// Folder of models, which are served besides those that are named: each `.gguf` file, and each folder with
-        /// `config.json` or one `.gguf` file. It is read when the server starts [default: none].
+        /// `config.json` or one `.gguf` file. Models that are put into it or taken out later are noticed
+        /// [default: none].
         models_folder: Option<PathBuf> = None, Form::Folder;
+        /// Models that requests may add to the server by their names.
+        pull: Pull = Pull::Never, Form::Choice { what: "WHERE", named: Pull::NAMED };
         /// Time after its last request after which a model leaves the memory; 0 means that it stays as long as there is
         /// room.
         #[serde(with = "crate::value::seconds")]

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::adapter::{MAX_ADAPTER_NAME_BYTES, is_adapter_name, parse as parse_adapter};
 pub use crate::choices::{
     Backend, EvictionPolicy, KvCacheDtype, KvWindows, LogFormat, LogLevel, Numerics, PinThreads, PoolingKind,
-    Quantize, ReasoningParser, ToolCallParser,
+    Pull, Quantize, ReasoningParser, ToolCallParser,
 };
 pub use crate::form::Form;
 pub use crate::groups::{
@@ -85,6 +85,9 @@ pub fn all() -> Vec<(&'static Setting, Option<String>)> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServeSettings {
+    /// The number by which launcher and router speak of the model. The first one has 0.
+    #[serde(default)]
+    pub model_number: u32,
     /// Unix sockets of the shards, in the order of their lanes. The router retries until it can connect.
     pub shard_sockets: Vec<PathBuf>,
     /// The model's `.gguf` file or folder, from which the router reads the tokenizer and the chat template.
@@ -137,10 +140,16 @@ pub enum Report {
     Excused { socket: PathBuf, num_losses: u64 },
     /// Nothing is left on the shard at this socket, whose lane drains.
     Drained { socket: PathBuf },
-    /// Start the shards of the model with this number, in the order of the settings.
+    /// Start the shards of the model with this number ([`ServeSettings::model_number`]).
     Load { model: u32 },
     /// Stop the shards of this model.
     Unload { model: u32 },
+    /// Look for a model by the name that a request gave, and download it if that is allowed.
+    Find { model: String, downloads: bool },
+    /// Remove this model, which a request has added, and delete its files.
+    Delete { model: u32 },
+    /// This model has taken the place of another one, or cannot be loaded, so that the other one stays.
+    Replaced { model: u32, problem: Option<String> },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
 }
@@ -159,6 +168,17 @@ pub enum Order {
     Unloaded { model: u32 },
     /// The shards of this model cannot be started, or crash too often.
     Failed { model: u32, why: String },
+    /// So much of a model has been downloaded.
+    Downloading { model: String, done_bytes: u64, total_bytes: u64 },
+    /// A model cannot be added.
+    NotFound { model: String, why: String },
+    /// There is another model, with these settings. `found_as` is the name by which a request asked for it. If it
+    /// replaces another model, it is to be loaded before the other one leaves, if that is in memory.
+    Added { settings: PathBuf, found_as: Option<String>, replaces: Option<u32> },
+    /// This model is no longer served. Its requests may end.
+    Removed { model: u32 },
+    /// This model stays, and its files are not deleted.
+    NotDeleted { model: u32, why: String },
 }
 
 /// The kind of answer that a user of the served model wants first.
@@ -178,6 +198,7 @@ impl ServeSettings {
     /// Settings with every default, for one shard and the given model.
     pub fn new(shard_socket: PathBuf, model_path: PathBuf, served_model_name: String) -> Self {
         Self {
+            model_number: 0,
             shard_sockets: vec![shard_socket],
             model_path,
             served_model_name,

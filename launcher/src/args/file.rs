@@ -90,7 +90,7 @@ fn is_of_model(setting: &Setting) -> bool {
     }
     let own_limits = ["max_input_tokens", "max_total_tokens", "target_itl_ms", "target_ttft_ms", "speculate"];
     has::<Model>(setting)
-        || (has::<Residency>(setting) && !["models_memory", "models_folder"].contains(&setting.name))
+        || (has::<Residency>(setting) && !["models_memory", "models_folder", "pull"].contains(&setting.name))
         || own_limits.contains(&setting.name)
         || has::<StepLimits>(setting)
         || (has::<Replies>(setting) && setting.name != "watermark_key_file")

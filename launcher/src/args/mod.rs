@@ -3,7 +3,6 @@
 
 mod check;
 pub mod file;
-mod models_folder;
 pub mod parsed;
 pub mod resolved;
 
@@ -75,7 +74,9 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
                     )
                     .into());
                 }
-                Some(tables) => ServerConfig::of_tables(tables.collect::<Result<_, ParseError>>()?)?,
+                Some(tables) => {
+                    ServerConfig::of_tables(tables.collect::<Result<_, ParseError>>()?, &serve.settings)?
+                }
                 None => ServerConfig::new(&serve.models, &serve.settings)?,
             };
             Request::Serve(Box::new(config))
@@ -91,7 +92,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             match file.as_ref().map(|file| (file, &file.models)) {
                 Some((file, models)) if !models.is_empty() => {
                     let configs = models.iter().map(|model| of_model(&command, file, model, argv));
-                    ServerConfig::of_tables(configs.collect::<Result<_, ParseError>>()?)?;
+                    ServerConfig::of_tables(configs.collect::<Result<_, ParseError>>()?, &check.settings)?;
                 }
                 _ => drop(ServerConfig::new(&[], &check.settings)?),
             }

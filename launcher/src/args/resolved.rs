@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 
 use trunkline_settings::{
     AdapterAliases, AdapterSlots, Adapters, Aliases, Backend, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards,
-    Group, Limits, LogFormat, Logging, Model, Replies, Residency, RouterCache, Server, ShardCache,
+    Group, Limits, LogFormat, Logging, Model, Pull, Replies, Residency, RouterCache, Server, ShardCache,
     StepLimits, parse_adapter,
 };
 
-use super::models_folder;
 use super::parsed::{
     Given, LanesCommand, ModelsCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow,
 };
@@ -19,6 +18,7 @@ use crate::devices;
 use crate::error::LauncherError;
 use crate::log::Log;
 use crate::model::ResolvedModel;
+use crate::models_folder;
 
 /// TGI's variable for adapters, in the form of `--lora`.
 const TGI_ADAPTERS: &str = "LORA_ADAPTERS";
@@ -66,12 +66,14 @@ pub struct ModelRef {
 pub struct ServerConfig {
     pub first: ServeConfig,
     pub others: Vec<ServeConfig>,
+    /// What the flags say of models that are added while the server runs.
+    pub later: ServeConfig,
     /// True if the user has named no model, so that any one of a folder may be the first.
     is_any_first: bool,
 }
 
 /// Configuration of a model and its server. All paths are absolute.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ServeConfig {
     pub model: ModelRef,
     /// Name of the model in answers, unless it is the model's own.
@@ -95,20 +97,28 @@ impl ServerConfig {
     /// Checks the settings of each model, then those that several models must share or cannot have.
     pub(crate) fn new(models: &[String], parsed: &ParsedSettings) -> Result<Self, LauncherError> {
         let folder = parsed.group::<Residency>()?.models_folder;
-        let in_folder = folder.as_deref().map(models_folder::read).transpose()?;
-        let num_named = models.len();
-        let models = [models, &in_folder.unwrap_or_default()].concat();
+        let in_folder = folder.as_deref().map(models_folder::read).transpose()?.unwrap_or_default();
+        let is_any_first = folder.is_some() && models.is_empty();
+        if let Some(folder) = folder.filter(|_| is_any_first && in_folder.is_empty()) {
+            return Err(models_folder::empty(&folder));
+        }
+        let models = [models, &in_folder].concat();
         let first = ServeConfig::new(models.first(), parsed)?;
         let others = models.iter().skip(1).map(|model| ServeConfig::new(Some(model), parsed));
-        let is_any_first = folder.is_some() && num_named == 0;
-        Self { first, others: others.collect::<Result<_, _>>()?, is_any_first }.checked()
+        let others = others.collect::<Result<_, _>>()?;
+        let later = ServeConfig::new(None, parsed)?.of_later();
+        Self { first, others, later, is_any_first }.checked()
     }
 
     /// Does the same for the models of a configuration file, of which there is at least one.
-    pub(crate) fn of_tables(mut models: Vec<ServeConfig>) -> Result<Self, LauncherError> {
+    pub(crate) fn of_tables(
+        mut models: Vec<ServeConfig>,
+        parsed: &ParsedSettings,
+    ) -> Result<Self, LauncherError> {
         let others = models.split_off(1);
+        let later = ServeConfig::new(None, parsed)?.of_later();
         match models.pop() {
-            Some(first) => Self { first, others, is_any_first: false }.checked(),
+            Some(first) => Self { first, others, later, is_any_first: false }.checked(),
             None => Err(LauncherError::usage("the file of `--config` names no model")),
         }
     }
@@ -136,14 +146,10 @@ impl ServerConfig {
     /// Returns true if models are loaded when they are asked for.
     pub fn is_on_demand(&self) -> bool {
         let residency = &self.first.residency;
-        !self.others.is_empty() || !residency.idle_unload.is_zero() || residency.models_folder.is_some()
-    }
-
-    /// Lets shards start without their stores.
-    pub(crate) fn allow_no_store(&mut self) {
-        for config in [&mut self.first].into_iter().chain(&mut self.others) {
-            config.shard_cache.kv_disk_optional = true;
-        }
+        !self.others.is_empty()
+            || !residency.idle_unload.is_zero()
+            || residency.models_folder.is_some()
+            || residency.pull != Pull::Never
     }
 
     fn check_several(&self) -> Result<(), LauncherError> {
@@ -153,10 +159,13 @@ impl ServerConfig {
             return Err(LauncherError::usage(problem));
         }
         let cache = &first.router_cache;
+        let has_several = !self.others.is_empty()
+            || first.residency.models_folder.is_some()
+            || first.residency.pull != Pull::Never;
         let refused = [
             ("--shard-socket", !first.foreign_shards.is_empty(), self.is_on_demand()),
-            ("--kv-object-store", cache.kv_object_store.is_some(), !self.others.is_empty()),
-            ("--kv-events-endpoint", cache.kv_events_endpoint.is_some(), !self.others.is_empty()),
+            ("--kv-object-store", cache.kv_object_store.is_some(), has_several),
+            ("--kv-events-endpoint", cache.kv_events_endpoint.is_some(), has_several),
         ];
         match refused.into_iter().find(|(_, is_set, is_refused)| *is_set && *is_refused) {
             Some((flag, ..)) => Err(LauncherError::usage(format!(
@@ -223,6 +232,28 @@ impl ServeConfig {
             config.shard_cache.kv_disk_size.get_or_insert(DEFAULT_DISK_SIZE);
         }
         Ok(config)
+    }
+
+    /// Leaves out what the flags say of the first model, or can say of one model only. A model that is added later has
+    /// no store on disk, because the others have divided its size among them.
+    fn of_later(self) -> Self {
+        Self {
+            residency: Residency { pin: false, model_alias: Vec::new(), ..self.residency },
+            shard_cache: ShardCache { kv_disk_path: None, kv_disk_size: None, ..self.shard_cache },
+            adapters: Adapters::default(),
+            ..self
+        }
+    }
+
+    /// Returns the same configuration for another model.
+    pub(crate) fn of(&self, model: &str, served_model_name: Option<String>) -> Self {
+        let model = ModelRef { name: Some(model.to_owned()), revision: None };
+        Self { model, served_model_name, ..self.clone() }
+    }
+
+    /// Returns the tokens of the KV cache, or 0 for the default.
+    pub(crate) fn pool_tokens(&self) -> u32 {
+        self.step_limits.max_batch_total_tokens.unwrap_or(0)
     }
 
     /// Returns the shards that the launcher starts for the model with this number.

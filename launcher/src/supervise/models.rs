@@ -6,16 +6,18 @@ use rustix::process::Signal;
 use trunkline_settings::Order;
 
 use super::Supervisor;
+use super::catalog::MAX_REASON_CHARS;
 use crate::child::ChildId;
 use crate::pair::{State, Supervised};
 use crate::restart::RestartPolicy;
 
-/// Most characters of a reason, so that an order is written at once.
-const MAX_REASON_CHARS: usize = 500;
-
 impl Supervisor<'_> {
     /// Starts the shards of a model. Those that run go on.
     pub(super) fn load(&mut self, model: u32) {
+        if self.serving.plan.served_as(model).is_none() {
+            let why = "it was removed".to_owned();
+            return self.serving.order(&Order::Failed { model, why }, &self.log);
+        }
         let base_pause = self.serving.plan.base.pace.base_pause;
         for shard in self.shards_of(model).filter(|shard| matches!(shard.state, State::Unloaded)) {
             shard.state = State::Waiting;
@@ -44,7 +46,7 @@ impl Supervisor<'_> {
     pub(super) fn give_up_model(&mut self, id: ChildId, why: &str) -> bool {
         let ChildId::Shard(shard) = id else { return false };
         // A server whose first model cannot be loaded has never served anything.
-        if !self.serving.plan.config.is_on_demand() || (shard.model == 0 && !self.was_ready) {
+        if !self.serving.plan.is_on_demand || (shard.model == 0 && !self.was_ready) {
             return false;
         }
         self.log.warn("cannot load a model", &[("process", &id), ("reason", &why)]);
@@ -97,6 +99,7 @@ impl Supervisor<'_> {
             None => Order::Unloaded { model },
         };
         self.serving.order(&order, &self.log);
+        self.serving.forget_removed();
         self.plan_spare();
     }
 

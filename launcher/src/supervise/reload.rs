@@ -43,7 +43,7 @@ impl Supervisor<'_> {
         let begun = match (self.reloads(), self.was_ready) {
             (true, _) => Err(ReloadError::UnderWay),
             (false, false) => Err(ReloadError::NotReady),
-            (false, true) if self.serving.plan.config.is_on_demand() => Err(ReloadError::OnDemand),
+            (false, true) if self.serving.plan.is_on_demand => return self.reload_models(caller),
             (false, true) => {
                 self.generation += 1;
                 Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
@@ -66,14 +66,9 @@ impl Supervisor<'_> {
         let Reload { stage: Stage::Resolving(resolving), caller, .. } = reload else { return };
         let old = &self.serving.plan;
         let started = model.and_then(|model| {
-            let plan = Plan {
-                config: resolving.config,
-                python: resolving.python,
-                router: resolving.router,
-                models: vec![model],
-                generation: resolving.generation,
-                base: Arc::clone(&old.base),
-            };
+            let programs = (resolving.python, resolving.router);
+            let base = Arc::clone(&old.base);
+            let plan = Plan::new(*resolving.config, vec![model], programs, resolving.generation, base);
             Pair::start(plan, Other::Serves, &self.log, &self.sender)
         });
         match started {
@@ -187,7 +182,7 @@ impl Supervisor<'_> {
         self.refuse_reload(caller, error);
     }
 
-    fn refuse_reload(&self, caller: Option<Caller>, error: &ReloadError) {
+    pub(super) fn refuse_reload(&self, caller: Option<Caller>, error: &ReloadError) {
         let reason = error.to_string();
         self.log.warn("cannot reload; the server goes on as before", &[("reason", &reason)]);
         if let Some(caller) = caller {

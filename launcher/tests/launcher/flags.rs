@@ -154,6 +154,8 @@ const CONFIG: &str = "config";
 const SHARD_SOCKET: &str = "shard-socket";
 /// It is read with the command line. Its test is in `parts::args`.
 const MODELS_FOLDER: &str = "models-folder";
+/// It does not go with flags for a server of one model. Its test is in `models`.
+const PULL: &str = "pull";
 
 /// Returns flag and value of everything in `CASES`. The value of a switch is empty; ports are 0, since others may be in
 /// use.
@@ -228,18 +230,11 @@ fn command_lines(config: Box<ServerConfig>) -> [Vec<String>; 3] {
     let mut listener = Listener::open(&config.first.server.hostname, 0).unwrap();
     listener.port = config.first.server.port;
     let runtime_dir = RuntimeDir::create(&[folder.path().into()], &config.first.log()).unwrap();
-    let plan = Plan {
-        config,
-        python: "python".into(),
-        router: "trunkline-router".into(),
-        models: vec![ResolvedModel {
-            path: "/m.gguf".into(),
-            model_id: "fake/model".into(),
-            ..ResolvedModel::default()
-        }],
-        generation: 0,
-        base: Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() }),
-    };
+    let model =
+        ResolvedModel { path: "/m.gguf".into(), model_id: "fake/model".into(), ..ResolvedModel::default() };
+    let programs = ("python".into(), "trunkline-router".into());
+    let base = Arc::new(Base { listener, metrics_listener: None, runtime_dir, pace: Pace::default() });
+    let plan = Plan::new(*config, vec![model], programs, 0, base);
     let resolver = words(&plan.command(ChildId::Resolver, Other::None));
     let [shard, router] = settings_as_words(&plan.settings().next().unwrap());
     [resolver, shard, router]
@@ -251,7 +246,8 @@ fn every_flag_has_a_case() {
     command.build();
     let arguments = command.find_subcommand(SERVE).unwrap().get_arguments();
     let is_setting = |arg: &&Arg| {
-        arg.get_long().is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET, MODELS_FOLDER].contains(&flag))
+        arg.get_long()
+            .is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET, MODELS_FOLDER, PULL].contains(&flag))
     };
     let settings: Vec<&Arg> = arguments.filter(is_setting).collect();
     assert!(settings.iter().all(|arg| arg.is_hide_env_values_set()), "the help shows a variable's value");

@@ -1,5 +1,7 @@
 //! Several models under one router, which decides which of them are in memory.
 
+use std::fs;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -152,10 +154,143 @@ fn what_several_models_cannot_have_is_one_line() {
         assert_eq!(code, 2, "{stderr}");
         assert_one_error(&stderr, line);
     }
-    let mut server = Bench::new().ready(&["first", "other"]);
-    let output = server.bench.command(&["reload"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(server.bench.stderr().contains("cannot be reloaded; hint: restart the server"));
+}
+
+/// Waits for the `nth` order of this name, and returns it with the settings of the model that it adds.
+fn order(bench: &Bench, name: &str, nth: usize) -> (Value, Value) {
+    let order = bench.nth("router", name, nth);
+    let settings = order["settings"].as_str().map(|path| fs::read_to_string(path).unwrap());
+    (order, settings.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap()))
+}
+
+#[test]
+fn a_model_that_a_request_names_is_found_loaded_and_deleted() {
+    let mut server = Bench::new().with("FAKE_LIBRARY", "0").ready(&["first", "--pull", "hub", "--pin"]);
+    let bench = &server.bench;
+    bench.report_of_models(json!({"find": {"model": "hub/new", "downloads": true}}));
+    let (added, settings) = order(bench, "added", 1);
+    assert_eq!((&added["found_as"], &added["replaces"]), (&"hub/new".into(), &Value::Null));
+    assert_eq!((&settings["model_number"], &settings["served_model_name"]), (&1.into(), &"hub/new".into()));
+    assert_eq!((&settings["model_bytes"], &settings["residency"]["pin"]), (&1000.into(), &false.into()));
+    let (progress, _) = order(bench, "downloading", 1);
+    assert_eq!((&progress["done_bytes"], &progress["total_bytes"]), (&1.into(), &2.into()));
+    let resolver = bench.events("resolver", "start").pop().unwrap();
+    assert!(!resolver["argv"].as_array().unwrap().contains(&"--local".into()), "{resolver}");
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    let shard = pid(&of_model(bench, 1, "listen", 1));
+    // It is there already.
+    bench.report_of_models(json!({"find": {"model": "hub/new", "downloads": false}}));
+    assert_eq!(order(bench, "added", 2).1["model_number"], 1);
+    bench.report_of_models(json!({"find": {"model": "hub/new:second", "downloads": false}}));
+    assert_eq!(order(bench, "added", 3).1["model_number"], 2);
+    let resolver = bench.events("resolver", "start").pop().unwrap();
+    assert!(resolver["argv"].as_array().unwrap().contains(&"--local".into()), "{resolver}");
+    for (nth, (model, why)) in
+        [(0, "the server was started with it"), (1, "model `hub/new:second` is of the same repository")]
+            .into_iter()
+            .enumerate()
+    {
+        bench.report_of_models(json!({"delete": {"model": model}}));
+        let (kept, _) = order(bench, "not_deleted", nth + 1);
+        assert!(kept["why"].as_str().unwrap().contains(why), "{kept}");
+    }
+    bench.report_of_models(json!({"find": {"model": "hub/lost", "downloads": true}}));
+    assert_eq!(order(bench, "not_found", 1).0["why"], "nobody has `hub/lost`");
+    bench.report_of_models(json!({"unload": {"model": 1}}));
+    wait_until_gone(shard);
+    server.stop();
+}
+
+#[test]
+fn a_deleted_model_ends_with_its_last_request_and_its_number_is_not_used_again() {
+    let mut server = Bench::new().with("FAKE_LIBRARY", "0").ready(&["first", "--pull", "hub"]);
+    let bench = &server.bench;
+    bench.report_of_models(json!({"find": {"model": "hub/new", "downloads": true}}));
+    order(bench, "added", 1);
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    let shard = pid(&of_model(bench, 1, "listen", 1));
+    bench.report_of_models(json!({"delete": {"model": 1}}));
+    assert_eq!(order(bench, "removed", 1).0["model"], 1);
+    assert_eq!(bench.events("library", "start").len(), 1);
+    // Its requests go on until the router says otherwise.
+    assert!(is_alive(shard));
+    bench.report_of_models(json!({"unload": {"model": 1}}));
+    wait_until_gone(shard);
+    assert_eq!(order(bench, "unloaded", 1).0["model"], 1);
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    assert_eq!(order(bench, "failed", 1).0["why"], "it was removed");
+    bench.report_of_models(json!({"find": {"model": "hub/new", "downloads": true}}));
+    assert_eq!(order(bench, "added", 2).1["model_number"], 2);
+    // A router that is started again gets the models that are there.
+    bench.end_router(3);
+    bench.nth("router", "listen", 2);
+    let flags = bench.nth("router", "start", 2)["flags"].clone();
+    let flags: Vec<String> = serde_json::from_value(flags).unwrap();
+    let files: Vec<&String> = flags.iter().filter(|flag| flag.ends_with(".json")).collect();
+    assert!(
+        matches!(&files[..], [first, second] if first.ends_with("settings.json") && second.ends_with("-m2.json"))
+    );
+    server.stop();
+}
+
+#[test]
+fn a_reload_adds_replaces_and_removes_models_but_not_the_first() {
+    let bench = Bench::new();
+    let config = bench.path("trunkline.toml");
+    let write = |models: &[&str]| {
+        let tables = models.iter().map(|model| format!("[[model]]\nmodel-id = {model}\n"));
+        fs::write(&config, tables.collect::<String>()).unwrap();
+    };
+    let (first, other) = (r#""first""#, r#""other""#);
+    write(&[first, other]);
+    let mut server = bench.ready(&["--config", config.to_str().unwrap()]);
+    let bench = &server.bench;
+    assert_eq!(bench.run(&["reload"]).1, "reloaded\n", "nothing has changed");
+    let third = "\"third\"\nserved-model-name = \"third\"";
+    write(&[first, other, third]);
+    assert_eq!(bench.run(&["reload"]).1, "reloaded\n");
+    let (added, settings) = order(bench, "added", 1);
+    assert_eq!((&added["replaces"], &settings["served_model_name"]), (&Value::Null, &"third".into()));
+    // The router says whether the new one can be loaded, and until then both are there.
+    for (nth, problem) in [(2, "no memory".into()), (3, Value::Null)] {
+        let changed = format!("{third}\nmax-total-tokens = {}", 100 * nth);
+        write(&[first, other, &changed]);
+        let mut reload = bench.command(&["reload"]).stdout(Stdio::piped()).spawn().unwrap();
+        let (added, settings) = order(bench, "added", nth);
+        assert_eq!(added["replaces"], 2);
+        let number = settings["model_number"].as_u64().unwrap();
+        assert_eq!((number, &settings["limits"]["max_total_tokens"]), (nth as u64 + 1, &(100 * nth).into()));
+        bench.report_of_models(json!({"replaced": {"model": number, "problem": problem}}));
+        assert_eq!(reload.wait().unwrap().code(), Some(i32::from(!problem.is_null())));
+    }
+    assert!(bench.stderr().contains("`third` stays as it was: no memory"));
+    write(&[first]);
+    assert_eq!(bench.run(&["reload"]).1, "reloaded\n");
+    assert_eq!([1, 2].map(|nth| order(bench, "removed", nth).0["model"].clone()), [1, 4]);
+    write(&[first, r#""lost""#]);
+    assert_eq!(bench.run(&["reload"]).0, 1);
+    assert!(bench.stderr().contains("`lost`: nobody has `lost`"));
+    write(&["\"first\"\nmax-total-tokens = 100", other]);
+    assert_eq!(bench.run(&["reload"]).0, 1);
+    assert!(bench.stderr().contains("its first model, `fake/model`, have changed"));
+    server.stop();
+}
+
+#[test]
+fn models_of_a_folder_come_and_go_with_their_files() {
+    let bench = Bench::new();
+    let folder = bench.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let mut server = bench.ready(&["first", "--models-folder", folder.to_str().unwrap()]);
+    let bench = &server.bench;
+    let path = folder.join("other.gguf");
+    fs::write(&path, "one").unwrap();
+    assert_eq!(order(bench, "added", 1).1["model_number"], 1);
+    fs::write(&path, "another").unwrap();
+    assert_eq!(order(bench, "removed", 1).0["model"], 1);
+    assert_eq!(order(bench, "added", 2).1["model_number"], 2);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(order(bench, "removed", 2).0["model"], 2);
     server.stop();
 }
 

@@ -54,8 +54,8 @@ impl App {
         caller: &Caller,
         model: Option<&str>,
     ) -> Result<Arc<Self>, ApiError> {
-        let id = self.models.find(caller, model)?;
-        Ok(self.of_model(self.models.served(id).await?))
+        let entry = self.models.find(caller, model)?;
+        Ok(self.of_model(self.models.served(&entry).await?))
     }
 
     /// Reads the body of a request that computes no step, takes a place for it, and parses the body. A large body is
@@ -73,6 +73,19 @@ impl App {
         let (view, sender) = (app.clone(), caller.clone());
         let parsed = app.served.parse(&caller, body, move |body| parse(&view, &sender, body)).await?;
         Ok((app, caller, place, parsed))
+    }
+
+    /// Does the same for a body whose `model` may be one that the server does not have.
+    pub async fn read_of_any_model<T: Send + 'static>(
+        &self,
+        request: Request,
+        parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(Caller, Place, T), ApiError> {
+        let caller = Caller::of_request(&request)?;
+        let body = self.admission.read_body(&caller, request.into_body()).await?;
+        let place = self.admission.place_without_shard(&self.served, &caller)?;
+        let parsed = self.served.parse(&caller, body, parse).await?;
+        Ok((caller, place, parsed))
     }
 
     /// Admits a request, and waits until the model is in memory that its body names.

@@ -18,7 +18,7 @@ use super::app::App;
 use super::respond::ErrorForm;
 use super::stream::event_stream;
 use trunkline_base::error::ApiError;
-use trunkline_generation::models::{Gate, ModelId};
+use trunkline_generation::models::{Models, Target};
 use trunkline_http::{Events, StreamForm};
 
 /// The time between two comments.
@@ -27,12 +27,11 @@ const TICK: Duration = Duration::from_secs(1);
 /// Returns a stream of comments that the events of `answer` follow, or its error as an event.
 pub(crate) fn stream<E: ErrorForm>(
     app: &Arc<App>,
-    gate: Arc<Gate>,
-    model: ModelId,
+    target: Target,
     form: StreamForm,
     answer: impl Future<Output = Result<Response, ApiError>> + Send + 'static,
 ) -> Response {
-    let (name, metrics) = (app.models.name(model).to_owned(), app.metrics.clone());
+    let (models, metrics) = (app.models.clone(), app.metrics.clone());
     let answer = async move {
         answer.await.map_or_else(
             |error| {
@@ -48,7 +47,7 @@ pub(crate) fn stream<E: ErrorForm>(
         )
     };
     let ticks = interval(TICK);
-    let body = LoadingBody { answer: answer.boxed(), begun: None, gate, model, name, form, ticks };
+    let body = LoadingBody { answer: answer.boxed(), begun: None, models, target, form, ticks };
     event_stream(Body::new(body), form)
 }
 
@@ -56,9 +55,8 @@ struct LoadingBody {
     answer: BoxFuture<'static, Body>,
     /// The body of the answer once there is one.
     begun: Option<Body>,
-    gate: Arc<Gate>,
-    model: ModelId,
-    name: String,
+    models: Arc<Models>,
+    target: Target,
     form: StreamForm,
     ticks: Interval,
 }
@@ -81,10 +79,8 @@ impl hyper::body::Body for LoadingBody {
             return Pin::new(begun).poll_frame(cx);
         }
         ready!(body.ticks.poll_tick(cx));
-        let shown = body.gate.shown(body.model);
-        let detail = shown.detail.map(|detail| format!(", {detail}")).unwrap_or_default();
         let mut events = Events::new(body.form);
-        events.note(&format!("model {} is {}{detail}", body.name, shown.word));
+        events.note(&format!("model {} is {}", body.target.name(), body.models.shown(&body.target)));
         Poll::Ready(Some(Ok(Frame::data(events.take()))))
     }
 

@@ -34,9 +34,9 @@ impl FromRequestParts<Arc<App>> for OfModel {
             let name = query.ok().and_then(|Query(query)| query.model);
             match (name, parts.extensions.get::<Caller>()) {
                 (Some(name), Some(caller)) => {
-                    let id = app.models.find(caller, Some(&name))?;
+                    let entry = app.models.find(caller, Some(&name))?;
                     // Nothing is known of a model that was never in memory.
-                    let served = app.models.entry(id).opened().ok_or(ApiError::ModelLoading)?;
+                    let served = entry.opened().ok_or(ApiError::ModelLoading)?;
                     Ok(app.of_model(served.clone()))
                 }
                 _ => Ok(app.clone()),

@@ -81,8 +81,9 @@ pub async fn metrics(
     let form = TextForm::accepted_by(request.headers());
     let own = [(None, app.registry.as_ref())];
     let several = app.models.gate().is_some();
-    let models = app.models.listed(&caller).filter_map(|(_, model)| model.opened());
-    let models = models.map(|served| (several.then_some(&*served.model.served_name), &served.registry));
+    let opened: Vec<_> = app.models.listed(&caller).filter_map(|model| model.opened().cloned()).collect();
+    let models =
+        opened.iter().map(|served| (several.then_some(&*served.model.served_name), &served.registry));
     let may_see = |tenant: &str| caller.is_admin() || caller.name() == Some(tenant);
     match form.render(own.into_iter().chain(models), may_see) {
         Ok(text) => {

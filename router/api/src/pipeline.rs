@@ -149,14 +149,12 @@ pub(crate) async fn answer<C: Call, E: ErrorForm>(
     let form = <<C::Prompts as Prompts>::Answer as Answer>::Render::FORM;
     // Streams of lines are those of Ollama's API, where a request that does not say otherwise wants one.
     let is_stream = received.is_stream.unwrap_or(form == StreamForm::Lines);
-    let model = received.model;
+    let target = received.target.clone();
     let answered = answer_received(app.clone(), received, path, parse);
-    match app.models.gate() {
-        Some(gate) if is_stream && !gate.may_begin(model) => {
-            Ok(loading::stream::<E>(app, gate.clone(), model, form, answered))
-        }
-        _ => answered.await,
+    if is_stream && !app.models.may_begin(&target) {
+        return Ok(loading::stream::<E>(app, target, form, answered));
     }
+    answered.await
 }
 
 async fn answer_received<C: Call>(

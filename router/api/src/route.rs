@@ -147,6 +147,7 @@ routes! {
         GET "/api/ps" Ollama Unnamed (Answers) ollama::models::running;
         POST "/api/show" Ollama Named (Answers) ollama::models::show;
         POST "/api/pull" Ollama Named (Answers) ollama::pull::pull;
+        DELETE "/api/delete" Ollama Named (Answers) ollama::delete::delete;
         GET "/api/version" Ollama Unnamed (Answers) ollama::models::version;
         POST "/v1/embeddings" OpenAi Named (MakesVectors) vectors::embeddings::embeddings;
         POST "/embed" Tgi Unnamed (MakesVectors) vectors::embeddings::embed;

@@ -100,7 +100,7 @@ async fn report(
     let permit = app.admission.look_permit(caller).await;
     let mut memory = app.admission.answer_memory(caller);
     let several = app.models.gate().is_some();
-    let opened = app.models.all().filter_map(|(_, model)| model.opened());
+    let opened = app.models.all().into_iter().filter_map(|model| model.opened().cloned());
     let ledgers: Vec<_> = opened
         .map(|served| (several.then(|| served.model.served_name.clone()), served.usage.clone()))
         .collect();

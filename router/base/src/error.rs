@@ -59,6 +59,12 @@ pub enum ApiError {
     ModelTooLarge { model: String, problem: String },
     #[error("model `{model}` is pinned; hint: unpin it first")]
     ModelPinned { model: String },
+    #[error("model `{model}` cannot be added: {problem}")]
+    ModelNotPulled { model: String, problem: String },
+    #[error("model `{model}` was removed from this server; hint: `GET /v1/models` lists the models")]
+    ModelRemoved { model: String },
+    #[error("model `{model}` is not deleted: {problem}")]
+    ModelNotDeleted { model: String, problem: String },
     #[error(
         "this server keeps its model in memory; hint: start it with several models, or with `--idle-unload`, to load and \
          unload them"
@@ -342,7 +348,7 @@ impl ApiError {
             Self::UnknownAdapter { .. } => (404, "adapter_not_found"),
             Self::TextNotShown => (403, "text_not_shown"),
             Self::ForeignPage { .. } => (403, "origin_not_allowed"),
-            Self::UnknownModel { .. } => (404, "model_not_found"),
+            Self::UnknownModel { .. } | Self::ModelRemoved { .. } => (404, "model_not_found"),
             Self::UnknownNode { .. } => (404, "node_not_found"),
             Self::UnknownResponse { .. } => (404, "response_not_found"),
             Self::UnknownRoute { .. } => (404, "route_not_found"),
@@ -370,6 +376,8 @@ impl ApiError {
             Self::ModelLoading => (503, "model_loading"),
             Self::ModelFailed { .. } => (503, "model_failed"),
             Self::ModelPinned { .. } => (409, "model_pinned"),
+            Self::ModelNotPulled { .. } => (404, "model_not_pulled"),
+            Self::ModelNotDeleted { .. } => (409, "model_not_deleted"),
             Self::NotOnDemand => (400, "not_on_demand"),
             Self::ModelTooLarge { .. } => (503, "model_too_large"),
             Self::ShardAway => (503, "shard_away"),

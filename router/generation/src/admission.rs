@@ -16,7 +16,7 @@ use trunkline_scheduler::{Millis, Scheduler};
 use super::answer_memory::AnswerMemory;
 use super::choices::Choices;
 use super::generate::Generation;
-use super::models::{ModelId, Models, NamedModel};
+use super::models::{ModelId, Models, NamedModel, Target};
 use super::place::Place;
 use super::served::ServedModel;
 use crate::request::arrival::Arrival;
@@ -45,7 +45,7 @@ pub struct Received {
     pub arrival: Arrival,
     /// Whether the body asks for a stream, if it says so. Only a server of several models knows it so early.
     pub is_stream: Option<bool>,
-    pub model: ModelId,
+    pub target: Target,
     permit: Place,
 }
 
@@ -106,9 +106,9 @@ impl Admission {
         let permit =
             self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
         let named = self.named(models, served, &arrival.caller, &body).await;
-        let model = models.find(&arrival.caller, named.name.as_deref())?;
-        let permit = Place { of_model: self.place_of_model(models, served, model)?, ..permit };
-        Ok(Received { body, arrival, is_stream: named.is_stream, model, permit })
+        let target = models.target(&arrival.caller, named.name.as_deref())?;
+        let permit = Place { of_model: self.place_of_model(models, served, target.name())?, ..permit };
+        Ok(Received { body, arrival, is_stream: named.is_stream, target, permit })
     }
 
     /// Does the same for a request that is checked like those that generate but computes no step. It is not charged to
@@ -125,8 +125,8 @@ impl Admission {
         let body = self.read_body(&arrival.caller, request.into_body()).await?;
         let permit = self.place_without_shard(served, &arrival.caller)?;
         let named = self.named(models, served, &arrival.caller, &body).await;
-        let model = models.find(&arrival.caller, named.name.as_deref())?;
-        Ok(Received { body, arrival, is_stream: Some(false), model, permit })
+        let target = models.target(&arrival.caller, named.name.as_deref())?;
+        Ok(Received { body, arrival, is_stream: Some(false), target, permit })
     }
 
     /// Counts a request among those for its model, if there are several models. Requests that wait for one must leave
@@ -135,15 +135,15 @@ impl Admission {
         &self,
         models: &Models,
         served: &ServedModel,
-        model: ModelId,
+        model: &str,
     ) -> Result<Option<Arc<HeldPlaces>>, ApiError> {
         if models.gate().is_none() {
             return Ok(None);
         }
-        match self.models.take(models.name(model), 1, self.open.available_permits()) {
+        match self.models.take(model, 1, self.open.available_permits()) {
             Ok(held) => Ok(Some(Arc::new(held))),
             Err(num_open) => Err(ApiError::PlacesOfModel {
-                model: models.name(model).to_owned(),
+                model: model.to_owned(),
                 num_open,
                 limit: self.limits.max_concurrent_requests,
                 retry_after_s: next_end_s(served, num_open),
@@ -157,12 +157,12 @@ impl Admission {
         models: &Models,
         received: Received,
     ) -> Result<(Arc<ServedModel>, Admitted, Bytes), ApiError> {
-        let Received { body, arrival, model, mut permit, .. } = received;
+        let Received { body, arrival, target, mut permit, .. } = received;
         let entering = async {
             if let Some(trace) = arrival.id.trace() {
-                trace.update(|record| record.model = models.name(model).to_owned());
+                trace.update(|record| record.model = target.name().to_owned());
             }
-            let (served, using) = models.enter(model).await?;
+            let (model, served, using) = models.enter(target).await?;
             permit.uses(using);
             let shard = served.serving()?;
             Ok((served, Admitted { permit, model, shard, arrival: arrival.clone() }, body))

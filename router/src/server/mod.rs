@@ -6,7 +6,7 @@ pub mod routes;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -23,14 +23,13 @@ use trunkline_base::tenants::{Access, MemoryBudget};
 use trunkline_base::trace::TelemetrySlot;
 use trunkline_generation::admission::Admission;
 use trunkline_generation::model::Model;
-use trunkline_generation::models::{Entry, Gate, ModelId, Models};
+use trunkline_generation::models::{Entry, Finder, Gate, ModelId, Models};
 use trunkline_http::browser::BrowserGuard;
 use trunkline_http::cors::Origin;
 use trunkline_http::serve::{self, AbortOnDrop, Host};
 use trunkline_http::tls::Tls;
 
-use model::Runner;
-pub use model::{LaterModel, ModelParts, Opened};
+pub use model::{LaterModel, ModelParts, Opened, Runner};
 
 /// The time in which clients must read the errors that end their streams.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -50,6 +49,14 @@ pub struct Front {
     pub guard: Option<BrowserGuard>,
 }
 
+/// The models beside the first one, which are opened when they are first asked for, and what decides which of all are
+/// in memory.
+pub struct Others {
+    pub later: Vec<LaterModel>,
+    pub gate: Arc<Gate>,
+    pub finder: Finder,
+}
+
 /// A server whose tasks run, without a listener yet.
 pub struct Server {
     pub app: Arc<App>,
@@ -65,8 +72,8 @@ pub struct Server {
     pub left: Option<oneshot::Sender<()>>,
     /// Receives each model that is opened, the first one included.
     pub opened: mpsc::UnboundedReceiver<Opened>,
+    pub runner: Arc<Runner>,
     shutdown: Shutdown,
-    runner: Arc<Runner>,
     /// Receives a message when the step loop of a model has ended.
     ended: mpsc::Receiver<()>,
 }
@@ -88,12 +95,8 @@ impl Server {
         Self::start_all(ModelParts { model, limits, shard_sockets, remote: None }, access, None)
     }
 
-    /// Starts a server of this model, and of others that are opened when they are first asked for.
-    pub fn start_all(
-        first: ModelParts,
-        access: Access,
-        others: Option<(Arc<Gate>, Vec<LaterModel>)>,
-    ) -> io::Result<Self> {
+    /// Starts a server of this model and of others.
+    pub fn start_all(first: ModelParts, access: Access, others: Option<Others>) -> io::Result<Self> {
         let metrics = Arc::new(Metrics::default());
         let limits = Arc::new(first.limits.clone());
         let shutdown = Shutdown::default();
@@ -121,7 +124,7 @@ impl Server {
             phase: shutdown.subscribe(),
             telemetry: telemetry.clone(),
             working: Arc::new(TenantPermits::new(num_working, num_working)),
-            gate: others.as_ref().map(|(gate, _)| gate.clone()),
+            gate: others.as_ref().map(|others| others.gate.clone()),
             opened: opened_in,
             ended: ended_in,
             tasks: Mutex::default(),
@@ -129,9 +132,9 @@ impl Server {
         let served = runner.start(ModelId(0), first)?;
         let models = match others {
             None => Models::one(served.clone()),
-            Some((gate, others)) => {
-                let others = (1..).map(ModelId).zip(others).map(|(id, later)| runner.later(id, later));
-                Models::several([Entry::opened_as(served.clone())].into_iter().chain(others).collect(), gate)
+            Some(Others { gate, finder, later }) => {
+                let first = Entry::opened_as(ModelId(0), served.clone());
+                Models::several(first, later.into_iter().map(|later| runner.later(later)), gate, finder)
             }
         };
         let app = Arc::new(App {
@@ -257,7 +260,7 @@ impl Server {
             tracing::warn!("some clients did not read their responses in time");
         }
         serving.abort();
-        self.runner.tasks.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.runner.tasks().clear();
         result
     }
 }

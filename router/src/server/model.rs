@@ -1,8 +1,9 @@
 //! Starts what serves one model: its scheduler, and a link and a health poll for each of its shards.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use futures::future::join_all;
@@ -40,6 +41,7 @@ pub struct ModelParts {
 
 /// A model that is opened when it is first asked for.
 pub struct LaterModel {
+    pub id: ModelId,
     pub name: String,
     pub aliases: Vec<String>,
     /// Reads the model's tokenizer and templates, which takes a while. The error is a line for operators.
@@ -64,14 +66,14 @@ pub struct Runner {
     pub opened: mpsc::UnboundedSender<Opened>,
     /// Receives a message when the step loop of a model has ended, which is a defect.
     pub ended: mpsc::Sender<()>,
-    /// What runs until the server ends.
-    pub tasks: Mutex<Vec<AbortOnDrop>>,
+    /// What runs for each model until it is removed or the server ends.
+    pub tasks: Mutex<BTreeMap<ModelId, Vec<AbortOnDrop>>>,
 }
 
 impl Runner {
     /// Starts what serves a model. It must be called inside a tokio runtime, and fails if the thread of the step loop
     /// cannot be started.
-    pub fn start(&self, id: ModelId, parts: ModelParts) -> io::Result<Arc<ServedModel>> {
+    pub fn start(self: &Arc<Self>, id: ModelId, parts: ModelParts) -> io::Result<Arc<ServedModel>> {
         let ModelParts { model, limits, shard_sockets, remote } = parts;
         let metrics = Arc::new(ModelMetrics::default());
         let (driver, ends) = Driver::new(
@@ -143,7 +145,10 @@ impl Runner {
         let expects =
             gate.map(|gate| AbortOnDrop::spawn(expect_shards(gate, id, served.clone(), expected_in)));
         let tasks = [Some(polls), Some(steps), upload, loaded, expects];
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks.into_iter().flatten());
+        self.tasks().insert(id, tasks.into_iter().flatten().collect());
+        if let Some(gate) = self.gate.clone() {
+            tokio::spawn(end_if_removed(self.clone(), gate, id));
+        }
         // Nobody listens in tests.
         let _ = self.opened.send(Opened { served: served.clone(), shard_sockets });
         Ok(served)
@@ -172,9 +177,13 @@ impl Runner {
         }
     }
 
+    pub fn tasks(&self) -> MutexGuard<'_, BTreeMap<ModelId, Vec<AbortOnDrop>>> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the entry of a model that is opened when it is first asked for.
-    pub fn later(self: &Arc<Self>, id: ModelId, later: LaterModel) -> Entry {
-        let (runner, load) = (self.clone(), Arc::new(later.load));
+    pub fn later(self: &Arc<Self>, later: LaterModel) -> Entry {
+        let (runner, load, id) = (self.clone(), Arc::new(later.load), later.id);
         let open = move || {
             let (runner, load) = (runner.clone(), load.clone());
             async move {
@@ -184,7 +193,7 @@ impl Runner {
             }
             .boxed()
         };
-        Entry::new(later.name, later.aliases, Box::new(open))
+        Entry::new(id, later.name, later.aliases, Box::new(open))
     }
 }
 
@@ -206,6 +215,12 @@ async fn expect_shards(
         // The sender is in the gate, so this does not fail.
         let _ = changes.changed().await;
     }
+}
+
+/// Ends what runs for a model once it is removed and has left the memory.
+async fn end_if_removed(runner: Arc<Runner>, gate: Arc<Gate>, model: ModelId) {
+    gate.forgotten(model).await;
+    runner.tasks().remove(&model);
 }
 
 /// Tells the gate each time that the shards of a model begin to compute.

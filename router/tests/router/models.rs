@@ -5,14 +5,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use trunkline_api::app::App;
+use trunkline_base::error::ApiError;
 use trunkline_base::limits::ServerLimits;
 use trunkline_base::tenants::{Access, SharedPlaces};
 use trunkline_generation::model::{Choice, Model};
 use trunkline_generation::models::{
-    Action, Event, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
+    Action, Event, Finder, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
 };
-use trunkline_router::server::{LaterModel, ModelParts};
+use trunkline_router::server::{LaterModel, ModelParts, Others};
+use trunkline_settings::{Pull, Report};
 
 use crate::mock::{MockShard, ShardPlan, write_model};
 use crate::support::{DEADLINE, Router, eventually, sse_data, with};
@@ -27,6 +30,8 @@ struct Several {
     gate: Arc<Gate>,
     launcher: Launcher,
     sockets: [PathBuf; 3],
+    /// What the router asks about models that it does not have.
+    reports: mpsc::UnboundedReceiver<Report>,
 }
 
 /// Starts and stops mock shards as the router asks for it.
@@ -41,10 +46,10 @@ struct Launcher {
 
 impl Several {
     async fn start() -> Self {
-        Self::start_with(Access::open()).await
+        Self::start_with(Access::open(), Pull::Never).await
     }
 
-    async fn start_with(access: Access) -> Self {
+    async fn start_with(access: Access, pull: Pull) -> Self {
         let mut residency = Residency::new(Settings {
             limit_bytes: 20,
             min_stay_ms: 50,
@@ -70,10 +75,17 @@ impl Several {
                 let limits = ServerLimits::default();
                 Ok(ModelParts { model, limits, shard_sockets: vec![socket.clone()], remote: None })
             };
-            LaterModel { name: name.into(), aliases: vec![format!("{name}-alias")], load: Box::new(load) }
+            LaterModel {
+                id: ModelId(number),
+                name: name.into(),
+                aliases: vec![format!("{name}-alias")],
+                load: Box::new(load),
+            }
         };
         let others = vec![later(1, "test/second"), later(2, "test/third")];
-        let router = Router::start_several(access, gate.clone(), others).await;
+        let (finder, reports) = Finder::new(pull);
+        let others = Others { later: others, gate: gate.clone(), finder };
+        let router = Router::start_several(access, others).await;
         let sockets = [router.socket.clone(), socket(1), socket(2)];
         let launcher = Launcher::default();
         let (own, own_gate, own_sockets) = (launcher.clone(), gate.clone(), sockets.clone());
@@ -83,14 +95,17 @@ impl Several {
                 match action {
                     Action::Load(model) => {
                         let models = models.clone();
-                        tokio::spawn(async move { models.served(model).await.map(drop) });
+                        tokio::spawn(async move {
+                            let entry = models.entry(model).unwrap();
+                            models.served(&entry).await.map(drop)
+                        });
                     }
                     Action::Unload(model) => models.leave(model).await,
                 }
                 own.obey(action, &own_gate, &own_sockets);
             }
         });
-        Self { router, gate, launcher, sockets }
+        Self { router, gate, launcher, sockets, reports }
     }
 
     async fn chat(&self, model: Option<&str>) -> Value {
@@ -278,7 +293,8 @@ async fn a_key_sees_and_uses_only_its_models() {
                 [tenants.b]\nkeys = [\"key-of-tenant-b-0123456789\"]\nadmin = true\n";
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), keys).unwrap();
-    let several = Several::start_with(Access::new(Some(file.path().to_owned()), None).unwrap()).await;
+    let several =
+        Several::start_with(Access::new(Some(file.path().to_owned()), None).unwrap(), Pull::Never).await;
     let (a, b) = ("key-of-tenant-a-0123456789", "key-of-tenant-b-0123456789");
     let list = several.router.ask(a, "GET", "/v1/models", &Value::Null).await.ok();
     assert_eq!(list["data"].as_array().unwrap().len(), 1, "{list}");
@@ -452,7 +468,7 @@ async fn ollamas_clients_see_what_is_in_memory_and_say_how_long_it_stays() {
     let lines: Vec<Value> = pulled.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.last().unwrap()["status"], "success");
     let missing = json!({"model": "llama3", "stream": false});
-    several.router.post("/api/pull", &missing).await.fails(404, "model_not_found");
+    several.router.post("/api/pull", &missing).await.fails(404, "model_not_pulled");
     several.router.post("/api/pull", &json!({})).await.fails(400, "missing_field");
     ask(json!({"keep_alive": "10m"})).await;
     let list = several.router.get("/api/ps").await.ok();
@@ -475,4 +491,71 @@ async fn ollamas_clients_see_what_is_in_memory_and_say_how_long_it_stays() {
     let text = stream.answer().await.text();
     let first: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
     assert_eq!(first["message"]["content"], "2", "{text}");
+}
+
+#[tokio::test]
+async fn a_request_for_another_model_waits_until_it_is_found_and_learns_why_it_is_not() {
+    let Several { router, mut reports, .. } = Several::start_with(Access::open(), Pull::Hub).await;
+    let finder = router.app.models.finder().unwrap();
+    // TGI's body has no model of its own, so the model that is found need not have this name.
+    let body = json!({"model": "hf.co/org/new:latest", "inputs": "hi", "stream": true});
+    let stream = router.post("/", &body);
+    let launcher = async {
+        let expected = Report::Find { model: "org/new".into(), downloads: true };
+        assert_eq!(reports.recv().await.unwrap(), expected);
+        finder.progress("org/new", 1, 4);
+        // Another request waits for the same search.
+        let body = json!({"model": "org/new", "stream": false});
+        let other = router.post("/api/pull", &body);
+        let found = async {
+            let admission = &router.app.admission;
+            let limit = admission.limits.max_concurrent_requests;
+            eventually("the other request", async || admission.open.available_permits() + 2 <= limit).await;
+            finder.end("org/new", Ok(SECOND));
+        };
+        let (pulled, ()) = tokio::join!(other, found);
+        assert_eq!(pulled.ok()["status"], "success");
+    };
+    let (answer, ()) = tokio::join!(stream, launcher);
+    let text = answer.text();
+    assert!(text.contains(": model org/new is "), "{text}");
+    assert!(text.contains(r#""generated_text":"1""#), "{text}");
+    let lost = with(chat(Some("org/none")), json!({}));
+    let launcher = async {
+        reports.recv().await.unwrap();
+        finder.end("org/none", Err("nobody has it".into()));
+    };
+    let (answer, ()) = tokio::join!(router.post(CHAT, &lost), launcher);
+    assert!(answer.fails(404, "model_not_pulled").contains("nobody has it"));
+    for name in ["gpt-4", "../secret", "org/", "org/a/b", "org/a:"] {
+        router.post(CHAT, &chat(Some(name))).await.fails(404, "model_not_found");
+    }
+}
+
+#[tokio::test]
+async fn searches_are_bounded() {
+    let several = Several::start_with(Access::open(), Pull::Hub).await;
+    let finder = several.router.app.models.finder().unwrap();
+    let caller = trunkline_base::tenants::Caller::anybody();
+    let names: Vec<String> = (0..8).map(|number| format!("org/model{number}")).collect();
+    let _searches: Vec<_> = names.iter().map(|name| finder.seek(&caller, name).unwrap().unwrap()).collect();
+    several.router.post(CHAT, &chat(Some("org/another"))).await.fails(503, "model_failed");
+    finder.end("org/model0", Err("not there".into()));
+    assert!(finder.seek(&caller, "org/another").unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_removed_model_ends_its_streams_and_is_unknown_to_new_requests() {
+    let several = Several::start().await;
+    several.chat(Some("test/second")).await;
+    let models = several.router.app.models.clone();
+    let using = several.gate.try_enter(SECOND).unwrap();
+    models.remove(SECOND);
+    several.router.post(CHAT, &chat(Some("test/second"))).await.fails(404, "model_not_found");
+    assert_eq!(several.launcher.asked(), ["load 1"]);
+    drop(using);
+    several.gate.forgotten(SECOND).await;
+    assert_eq!(several.launcher.asked(), ["load 1", "unload 1"]);
+    let error = several.gate.enter(SECOND, "test/second").await.unwrap_err();
+    assert!(matches!(error, ApiError::ModelRemoved { .. }));
 }

@@ -56,8 +56,14 @@ def resolve():
     # The models come before the flags.
     flags = [at for at, word in enumerate(sys.argv) if word.startswith("--") and at > 3]
     for name in sys.argv[4 : min(flags, default=len(sys.argv))] or [""]:
+        if "lost" in name:
+            print(f"error: nobody has `{name}`", file=sys.stderr)
+            sys.exit(2)
+        if "--progress" in sys.argv:
+            print(json.dumps({"done_bytes": 1, "total_bytes": 2}))
         model_id = "fake/other" if "other" in name else "fake/model"
-        print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": model_id, "revision": None, **sizes}))
+        revision = "commit" if name.startswith("hub/") else None
+        print(json.dumps({"path": os.environ["FAKE_MODEL"], "model_id": model_id, "revision": revision, **sizes}))
 
 
 def chatter():
@@ -163,6 +169,6 @@ elif sys.argv[1:4] == ["-m", "trunkline_server", "spare"]:
 elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "rm"):
     note("library", "start", variables=VARIABLES)
     print(*sys.argv[3:])
-    sys.exit(7)
+    sys.exit(int(os.environ.get("FAKE_LIBRARY", "7")))
 else:
     sys.exit(f"not a command line of the page: {sys.argv}")

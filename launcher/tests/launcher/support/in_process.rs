@@ -46,7 +46,7 @@ impl Bench {
             let model =
                 ResolvedModel { path: model, model_id: "fake/model".into(), ..ResolvedModel::default() };
             let models = config.models().map(|_| model.clone()).collect();
-            let plan = Plan { config, python, router, models, generation: 0, base };
+            let plan = Plan::new(*config, models, (python, router), 0, base);
             let reread = Box::new(|| unreachable!("no test of this kind reloads"));
             Supervisor::start(plan, reread, &events, supervisor_sender)?.run(|_| {
                 is_ready.send(()).unwrap();

@@ -12,7 +12,7 @@ use crate::openai::ErrorResponse;
 use crate::respond;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
-use trunkline_generation::models::{Event, Gate, ModelId};
+use trunkline_generation::models::{Entry, Event, Gate};
 
 const ROUTE: &str = "/v1/models/{id}/{action}";
 
@@ -71,23 +71,23 @@ async fn do_it(app: &App, caller: &Caller, path: &str) -> Result<ModelCard, ApiE
         similar: Some(ROUTE.to_owned()),
     })?;
     let gate = app.models.gate().ok_or(ApiError::NotOnDemand)?;
-    let model = app.models.find(caller, Some(name))?;
-    let name = app.models.name(model);
-    tracing::info!(model = name, path, "an administrator manages a model");
+    let entry = app.models.find(caller, Some(name))?;
+    let model = entry.id;
+    tracing::info!(model = entry.name, path, "an administrator manages a model");
     match action {
-        Manage::Load => load(app, gate, model).await?,
-        Manage::Unload => gate.unload(model, name).await?,
+        Manage::Load => load(app, gate, &entry).await?,
+        Manage::Unload => gate.unload(model, &entry.name).await?,
         Manage::Pin => {
             gate.tell(Event::Pinned { model, is_pinned: true });
-            load(app, gate, model).await?;
+            load(app, gate, &entry).await?;
         }
         Manage::Unpin => gate.tell(Event::Pinned { model, is_pinned: false }),
     }
-    card(app, model, app.models.entry(model))
+    card(app, &entry)
 }
 
 /// Loads a model, if it can be read.
-async fn load(app: &App, gate: &Gate, model: ModelId) -> Result<(), ApiError> {
-    app.models.served(model).await?;
-    gate.load(model, app.models.name(model)).await
+async fn load(app: &App, gate: &Gate, entry: &Entry) -> Result<(), ApiError> {
+    app.models.served(entry).await?;
+    gate.load(entry.id, &entry.name).await
 }

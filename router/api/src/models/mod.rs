@@ -21,7 +21,7 @@ use anthropic::{ModelInfo, ModelPage, ModelsQuery};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_generation::adapters::{Adapter, Named};
-use trunkline_generation::models::{Entry, LOADED, ModelId, Shown};
+use trunkline_generation::models::{Entry, LOADED, Shown};
 
 /// The list of models.
 #[derive(Debug, Serialize, ToSchema)]
@@ -100,8 +100,8 @@ impl ModelCard {
 }
 
 /// Describes a model. On a server of one model, an error while it loads; on any, one while the server drains.
-fn card(app: &App, id: ModelId, entry: &Entry) -> Result<ModelCard, ApiError> {
-    let status = app.models.gate().map(|gate| gate.shown(id).into());
+fn card(app: &App, entry: &Entry) -> Result<ModelCard, ApiError> {
+    let status = app.models.gate().map(|gate| gate.shown(entry.id).into());
     let served = entry.opened();
     let shard = match (served, &status) {
         (Some(served), None) => Some(served.serving()?),
@@ -125,8 +125,8 @@ fn card(app: &App, id: ModelId, entry: &Entry) -> Result<ModelCard, ApiError> {
 /// Describes the models that the caller may use and their adapters.
 pub(crate) async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, ApiError> {
     let mut cards = Vec::new();
-    for (id, entry) in app.models.listed(caller) {
-        let model = card(app, id, entry)?;
+    for entry in app.models.listed(caller) {
+        let model = card(app, &entry)?;
         cards.push(model.clone());
         if let Some(served) = entry.opened() {
             let adapters = served.adapters.listed(caller).await;
@@ -138,13 +138,12 @@ pub(crate) async fn cards(app: &App, caller: &Caller) -> Result<Vec<ModelCard>, 
 
 /// Describes the model or adapter with this name.
 pub(crate) fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard, ApiError> {
-    let id = app.models.find(caller, Some(name))?;
-    let entry = app.models.entry(id);
+    let entry = app.models.find(caller, Some(name))?;
     let chosen = match entry.opened() {
         Some(served) => served.choose(caller, Named::model(Some(name)))?,
         None => None,
     };
-    let model = card(app, id, entry)?;
+    let model = card(app, &entry)?;
     Ok(chosen.map_or_else(|| model.clone(), |chosen| model.of_adapter(chosen.adapter(), caller)))
 }
 

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod chat;
+pub mod delete;
 mod error;
 pub mod generate;
 pub mod keep_alive;

@@ -166,7 +166,7 @@ pub async fn tags(State(app): State<Arc<App>>, Extension(caller): Extension<Call
 /// Returns the last shard that had a model, or the model of an adapter.
 fn shard_of(app: &App, card: &ModelCard) -> Option<Arc<ShardInfo>> {
     let name = card.parent.as_ref().unwrap_or(&card.id);
-    let (_, entry) = app.models.all().find(|(_, entry)| entry.name == *name)?;
+    let entry = app.models.all().into_iter().find(|entry| entry.name == *name)?;
     entry.opened()?.last_shard()
 }
 

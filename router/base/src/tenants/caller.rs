@@ -81,6 +81,11 @@ impl Caller {
         allowed.is_none_or(|allowed| allowed.contains(name))
     }
 
+    /// Returns true if no list limits the models that the caller may use.
+    pub fn may_use_all_models(&self) -> bool {
+        self.tenant.as_ref().is_none_or(|tenant| tenant.models.is_none())
+    }
+
     /// Returns true if the caller may see what is cached under `salt`, as its tenant or as an admin.
     pub fn may_see(&self, salt: &Salt) -> bool {
         self.is_admin || (self.tenant.is_some() && salt.tenant() == self.name())

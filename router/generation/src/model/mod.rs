@@ -15,7 +15,9 @@ pub use reply_style::{CallIds, Choice, ReplyStyle};
 const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 
 /// The suffix that Ollama's clients put behind a name that has no other tag.
-pub(crate) const LATEST: &str = ":latest";
+const LATEST: &str = ":latest";
+/// What Ollama's users write before the name of a repository of the Hub.
+const HUB_PREFIXES: [&str; 2] = ["hf.co/", "huggingface.co/"];
 
 /// The most characters of an unknown name that an error repeats. A name may be as long as the body.
 pub(crate) const MAX_SHOWN_CHARS: usize = 128;
@@ -55,10 +57,15 @@ impl Model {
         Ok(Self { text, served_name, aliases: Vec::new(), reply, created_unix_s: unix_s() })
     }
 
-    /// Returns true if clients call the model by this name. The tag `:latest` may be left out, as in Ollama's API.
+    /// Returns true if clients call the model by this name.
     pub fn is_named(&self, name: &str) -> bool {
-        let own = [&self.served_name].into_iter().chain(&self.aliases);
-        let untagged = |name: &'_ str| name.strip_suffix(LATEST).unwrap_or(name).to_owned();
-        MODEL_ALIASES.contains(&name) || own.into_iter().any(|own| untagged(own) == untagged(name))
+        let mut own = [&self.served_name].into_iter().chain(&self.aliases);
+        MODEL_ALIASES.contains(&name) || own.any(|own| plain_name(own) == plain_name(name))
     }
+}
+
+/// Returns a name without the tag and the prefix that Ollama's clients may add.
+pub(crate) fn plain_name(name: &str) -> &str {
+    let name = name.strip_suffix(LATEST).unwrap_or(name);
+    HUB_PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }

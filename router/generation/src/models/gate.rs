@@ -198,11 +198,15 @@ impl Gate {
         }
     }
 
-    /// Returns whether a model is in memory, or why it cannot be; `None` while that is not known.
+    /// Returns whether a model is in memory, or why it cannot be or is no more; `None` while that is not known.
     fn outcome(&self, id: ModelId, name: &str) -> Option<Result<(), ApiError>> {
         let now = self.now_ms();
         let model = name.to_owned();
-        match self.inner().residency.state(id)? {
+        let Some(state) = self.inner().residency.state(id) else {
+            return Some(Err(ApiError::ModelRemoved { model }));
+        };
+        match state {
+            State::Removed => Some(Err(ApiError::ModelRemoved { model })),
             State::Loaded { .. } => Some(Ok(())),
             State::Failed { why, retry_at_ms } => Some(Err(failed(model, why, retry_at_ms, now))),
             State::TooLarge(sizes) => {
@@ -215,6 +219,13 @@ impl Gate {
     /// Returns true once any model was in memory.
     pub fn has_loaded(&self) -> bool {
         self.has_loaded.load(Ordering::Relaxed)
+    }
+
+    /// Waits until a model is removed and has left the memory.
+    pub async fn forgotten(&self, model: ModelId) {
+        let mut changed = self.changed.subscribe();
+        // The sender is here, so this does not fail.
+        let _ = changed.wait_for(|()| self.inner().residency.state(model).is_none()).await;
     }
 
     /// Returns true if a model is in memory or on its way, and not leaving.
@@ -255,6 +266,7 @@ impl Gate {
             }
             State::Loaded { .. } => (LOADED, None),
             State::Draining { place, .. } | State::Unloading { place } => ("unloading", place.map(behind)),
+            State::Removed => ("unloading", None),
             State::Failed { why, .. } => ("failed", Some(why)),
             State::TooLarge(sizes) => ("failed", Some(sizes.to_string())),
         };

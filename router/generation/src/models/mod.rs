@@ -1,10 +1,12 @@
 //! The models of a server: their names, and the gate that a request passes before it uses one.
 
+mod finder;
 mod gate;
 mod named;
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use futures::future::BoxFuture;
 use tokio::sync::OnceCell;
@@ -12,8 +14,9 @@ use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 
 use crate::adapters::{MAX_HINTS, Named};
-use crate::model::{LATEST, MAX_SHOWN_CHARS};
+use crate::model::{MAX_SHOWN_CHARS, plain_name};
 use crate::served::ServedModel;
+pub use finder::{Finder, Search, Sought};
 pub use gate::{Gate, LOADED, Shown, Using};
 pub use named::NamedModel;
 pub use trunkline_residency::{Action, Event, KeepAlive, ModelId, ModelSettings, Residency, Settings, State};
@@ -24,14 +27,23 @@ pub type Open = Box<dyn Fn() -> BoxFuture<'static, Result<Arc<ServedModel>, Stri
 /// All models of a server. The first one answers requests that name none.
 #[derive(Debug)]
 pub struct Models {
-    entries: Vec<Entry>,
+    first: Arc<Entry>,
+    entries: RwLock<BTreeMap<ModelId, Arc<Entry>>>,
     /// Set where models are loaded when they are asked for. Without it the server has one model, whose shards always
     /// run.
-    gate: Option<Arc<Gate>>,
+    on_demand: Option<OnDemand>,
+}
+
+/// What a server needs that loads models when they are asked for.
+#[derive(Debug)]
+struct OnDemand {
+    gate: Arc<Gate>,
+    finder: Finder,
 }
 
 /// A model that requests may name.
 pub struct Entry {
+    pub id: ModelId,
     pub name: String,
     /// Other names of the model.
     aliases: Vec<String>,
@@ -39,6 +51,22 @@ pub struct Entry {
     open: Open,
     /// Why the model could not be opened the last time.
     problem: Mutex<Option<String>>,
+}
+
+/// The model of a request: one of the server's, or one that it is looking for.
+#[derive(Debug, Clone)]
+pub enum Target {
+    Known(Arc<Entry>),
+    Sought(Sought),
+}
+
+impl Target {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Known(entry) => &entry.name,
+            Self::Sought(sought) => &sought.name,
+        }
+    }
 }
 
 impl fmt::Debug for Entry {
@@ -51,15 +79,15 @@ impl fmt::Debug for Entry {
 }
 
 impl Entry {
-    pub fn new(name: String, aliases: Vec<String>, open: Open) -> Self {
-        Self { name, aliases, served: OnceCell::new(), open, problem: Mutex::default() }
+    pub fn new(id: ModelId, name: String, aliases: Vec<String>, open: Open) -> Self {
+        Self { id, name, aliases, served: OnceCell::new(), open, problem: Mutex::default() }
     }
 
     /// Returns the entry of a model that is open already.
-    pub fn opened_as(served: Arc<ServedModel>) -> Self {
+    pub fn opened_as(id: ModelId, served: Arc<ServedModel>) -> Self {
         let (name, aliases) = (served.model.served_name.clone(), served.model.aliases.clone());
         let open: Open = Box::new(|| Box::pin(async { Err("it is open".to_owned()) }));
-        Self { served: OnceCell::from(served), ..Self::new(name, aliases, open) }
+        Self { served: OnceCell::from(served), ..Self::new(id, name, aliases, open) }
     }
 
     /// Returns the model if its tokenizer was read.
@@ -72,74 +100,105 @@ impl Entry {
         self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns true if the model has this plain name.
     fn is_named(&self, name: &str) -> bool {
-        self.name == name || self.aliases.iter().any(|alias| alias == name)
+        [&self.name].into_iter().chain(&self.aliases).any(|own| plain_name(own) == name)
+    }
+
+    /// Returns true if an adapter of the model has this name, alone or after the model's.
+    fn knows(&self, caller: &Caller, name: &str) -> bool {
+        self.opened().is_some_and(|served| {
+            !matches!(served.choose(caller, Named::model(Some(name))), Err(ApiError::UnknownModel { .. }))
+        })
     }
 }
 
 impl Models {
     /// The one model of a server, which is always in memory.
     pub fn one(served: Arc<ServedModel>) -> Self {
-        Self { entries: vec![Entry::opened_as(served)], gate: None }
+        let first = Arc::new(Entry::opened_as(ModelId(0), served));
+        Self { entries: RwLock::new([(first.id, first.clone())].into()), first, on_demand: None }
     }
 
-    /// Models that are loaded when they are asked for. There is at least one, and their places are their ids.
-    pub fn several(entries: Vec<Entry>, gate: Arc<Gate>) -> Self {
-        Self { entries, gate: Some(gate) }
+    /// Models that are loaded when they are asked for.
+    pub fn several(
+        first: Entry,
+        others: impl Iterator<Item = Entry>,
+        gate: Arc<Gate>,
+        finder: Finder,
+    ) -> Self {
+        let first = Arc::new(first);
+        let entries = [first.clone()].into_iter().chain(others.map(Arc::new));
+        let entries = entries.map(|entry| (entry.id, entry)).collect();
+        Self { entries: RwLock::new(entries), first, on_demand: Some(OnDemand { gate, finder }) }
     }
 
     pub fn gate(&self) -> Option<&Arc<Gate>> {
-        self.gate.as_ref()
+        self.on_demand.as_ref().map(|on_demand| &on_demand.gate)
+    }
+
+    pub fn finder(&self) -> Option<&Finder> {
+        self.on_demand.as_ref().map(|on_demand| &on_demand.finder)
+    }
+
+    /// Adds a model while the server runs.
+    pub fn add(&self, entry: Entry, settings: ModelSettings) {
+        let Some(gate) = self.gate() else { return };
+        gate.tell(Event::Added { model: entry.id, settings });
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).insert(entry.id, Arc::new(entry));
+    }
+
+    /// Forgets a model, whose open requests go on. The first one stays.
+    pub fn remove(&self, id: ModelId) {
+        let Some(gate) = self.gate().filter(|_| id != self.first.id) else { return };
+        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        gate.tell(Event::Removed { model: id });
     }
 
     /// Returns the models that the caller may use.
-    pub fn listed(&self, caller: &Caller) -> impl Iterator<Item = (ModelId, &Entry)> {
-        self.all().filter(|(_, entry)| caller.may_use_model(&entry.name))
+    pub fn listed(&self, caller: &Caller) -> impl Iterator<Item = Arc<Entry>> {
+        self.all().into_iter().filter(|entry| caller.may_use_model(&entry.name))
     }
 
-    pub fn all(&self) -> impl Iterator<Item = (ModelId, &Entry)> {
-        (0..).map(ModelId).zip(&self.entries)
+    /// Returns the models in the order in which they were added.
+    pub fn all(&self) -> Vec<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    pub fn entry(&self, id: ModelId) -> &Entry {
-        &self.entries[id.0 as usize]
+    pub fn entry(&self, id: ModelId) -> Option<Arc<Entry>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     /// Returns the time at which a model was opened, or else at which the server was started, in Unix seconds.
     pub fn created(&self, entry: &Entry) -> u64 {
-        let opened = entry.opened().or_else(|| self.entries[0].opened());
+        let opened = entry.opened().or_else(|| self.first.opened());
         opened.map_or(0, |served| served.model.created_unix_s)
-    }
-
-    pub fn name(&self, id: ModelId) -> &str {
-        &self.entry(id).name
     }
 
     /// Returns the model that a request names, alone or before the name of an adapter, or else the first one that the
     /// caller may use. Fails for other names, unless an adapter of that model has it.
-    pub fn find(&self, caller: &Caller, asked: Option<&str>) -> Result<ModelId, ApiError> {
-        if self.gate.is_none() && caller.may_use_model(self.name(ModelId(0))) {
-            return Ok(ModelId(0));
+    pub fn find(&self, caller: &Caller, asked: Option<&str>) -> Result<Arc<Entry>, ApiError> {
+        if self.on_demand.is_none() && caller.may_use_model(&self.first.name) {
+            return Ok(self.first.clone());
         }
-        let exactly = |name: &str| self.listed(caller).find(|(_, entry)| entry.is_named(name));
-        let first = self.listed(caller).next();
-        let found = match asked {
-            None => first,
+        let listed: Vec<Arc<Entry>> = self.listed(caller).collect();
+        let exactly = |name: &str| listed.iter().find(|entry| entry.is_named(name));
+        let found = match asked.map(plain_name) {
+            None => listed.first(),
             Some(asked) => {
-                let short = asked.strip_suffix(LATEST);
-                let base = asked.rsplit_once(':').map(|(base, _)| base);
-                let of_first = || {
-                    first.filter(|(_, entry)| {
-                        let chosen =
-                            entry.opened().map(|served| served.choose(caller, Named::model(Some(asked))));
-                        chosen.is_some_and(|chosen| !matches!(chosen, Err(ApiError::UnknownModel { .. })))
-                    })
+                let base = || {
+                    let base = exactly(asked.rsplit_once(':')?.0)?;
+                    // Where models may be added, the end of the name may also be that of a file.
+                    let is_its =
+                        self.finder().is_none() || base.opened().is_none() || base.knows(caller, asked);
+                    is_its.then_some(base)
                 };
-                exactly(asked).or_else(|| exactly(short?)).or_else(|| exactly(base?)).or_else(of_first)
+                let of_first = || listed.first().filter(|first| first.knows(caller, asked));
+                exactly(asked).or_else(base).or_else(of_first)
             }
         };
-        found.map(|(id, _)| id).ok_or_else(|| {
-            let mut names = self.listed(caller).map(|(_, entry)| Arc::from(&*entry.name));
+        found.cloned().ok_or_else(|| {
+            let mut names = listed.iter().map(|entry| Arc::from(&*entry.name));
             ApiError::UnknownModel {
                 model: asked.unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect(),
                 served: names.next().map(|name: Arc<str>| name.to_string()).unwrap_or_default(),
@@ -148,14 +207,45 @@ impl Models {
         })
     }
 
+    /// Does the same, and begins to look for a model that the server does not have, if the caller may add it.
+    pub fn target(&self, caller: &Caller, asked: Option<&str>) -> Result<Target, ApiError> {
+        match (self.find(caller, asked), asked, self.finder()) {
+            (Err(unknown @ ApiError::UnknownModel { .. }), Some(asked), Some(finder)) => {
+                finder.seek(caller, asked)?.map(Target::Sought).ok_or(unknown)
+            }
+            (found, ..) => found.map(Target::Known),
+        }
+    }
+
+    /// Returns what a client is told that waits for its model.
+    pub fn shown(&self, target: &Target) -> String {
+        match (target, self.gate()) {
+            (Target::Sought(sought), _) => sought.shown(),
+            (Target::Known(entry), Some(gate)) => {
+                let shown = gate.shown(entry.id);
+                let detail = shown.detail.map(|detail| format!(", {detail}")).unwrap_or_default();
+                format!("{}{detail}", shown.word)
+            }
+            (Target::Known(_), None) => LOADED.to_owned(),
+        }
+    }
+
+    /// Returns true if a request need not wait for its model.
+    pub fn may_begin(&self, target: &Target) -> bool {
+        match target {
+            Target::Known(entry) => self.gate().is_none_or(|gate| gate.may_begin(entry.id)),
+            Target::Sought(_) => false,
+        }
+    }
+
     /// Checks that requests would be served now: the server does not drain, and of the models in memory at least one is
     /// well. A server of several models is ready, too, if none is in memory after the first load.
     pub fn readiness(&self) -> Result<(), ApiError> {
-        let Some(first) = self.entries[0].opened() else { return Err(ApiError::ModelLoading) };
-        let Some(gate) = &self.gate else { return first.readiness() };
+        let Some(first) = self.first.opened() else { return Err(ApiError::ModelLoading) };
+        let Some(gate) = self.gate() else { return first.readiness() };
         first.not_draining()?;
-        let held = self.all().filter(|(id, _)| gate.shown(*id).word == LOADED);
-        let outcomes = held.filter_map(|(_, entry)| entry.opened()).map(|served| served.readiness());
+        let held = self.all().into_iter().filter(|entry| gate.shown(entry.id).word == LOADED);
+        let outcomes = held.filter_map(|entry| entry.opened().map(|served| served.readiness()));
         match outcomes.reduce(|known, next| known.or(next)) {
             Some(outcome) => outcome,
             None if gate.has_loaded() => Ok(()),
@@ -165,39 +255,55 @@ impl Models {
 
     /// Prepares a model for the end of its shards, which is no loss then.
     pub async fn leave(&self, id: ModelId) {
-        if let Some(served) = self.entry(id).opened() {
+        if let Some(served) = self.entry(id).and_then(|entry| entry.opened().cloned()) {
             served.set_drains(Some(0)).await;
         }
     }
 
     /// Checks that restarting the shards of any model helps.
     pub fn liveness(&self) -> Result<(), ApiError> {
-        let opened = self.entries.iter().filter_map(Entry::opened);
-        opened.map(|served| served.liveness()).reduce(|known, next| known.or(next)).unwrap_or(Ok(()))
+        let opened =
+            self.all().into_iter().filter_map(|entry| entry.opened().map(|served| served.liveness()));
+        opened.reduce(|known, next| known.or(next)).unwrap_or(Ok(()))
     }
 
-    /// Waits until a model is in memory. Its tokenizer is read before that, so that no other model makes room in vain
-    /// for one that cannot be read.
-    pub async fn enter(&self, id: ModelId) -> Result<(Arc<ServedModel>, Option<Using>), ApiError> {
-        let Some(gate) = &self.gate else { return Ok((self.served(id).await?, None)) };
-        if self.entry(id).problem().is_some() {
-            gate.check_backoff(id, self.name(id))?;
+    /// Waits until a model is found and in memory. Its tokenizer is read before that, so that no other model makes room
+    /// in vain for one that cannot be read.
+    pub async fn enter(
+        &self,
+        target: Target,
+    ) -> Result<(ModelId, Arc<ServedModel>, Option<Using>), ApiError> {
+        let entry = self.known(target).await?;
+        let Some(gate) = self.gate() else { return Ok((entry.id, self.served(&entry).await?, None)) };
+        if entry.problem().is_some() {
+            gate.check_backoff(entry.id, &entry.name)?;
         }
-        let served = self.served(id).await?;
-        Ok((served, Some(gate.enter(id, self.name(id)).await?)))
+        let served = self.served(&entry).await?;
+        Ok((entry.id, served, Some(gate.enter(entry.id, &entry.name).await?)))
+    }
+
+    /// Waits until a model is found.
+    pub async fn known(&self, target: Target) -> Result<Arc<Entry>, ApiError> {
+        match target {
+            Target::Known(entry) => Ok(entry),
+            Target::Sought(sought) => {
+                let model = sought.name.to_string();
+                let found = self.entry(sought.found().await?);
+                found.ok_or(ApiError::ModelRemoved { model })
+            }
+        }
     }
 
     /// Returns a model, whose tokenizer is read now if it was never asked for. Its shards may not run.
-    pub async fn served(&self, id: ModelId) -> Result<Arc<ServedModel>, ApiError> {
-        let entry = self.entry(id);
+    pub async fn served(&self, entry: &Entry) -> Result<Arc<ServedModel>, ApiError> {
         let opened = entry.served.get_or_try_init(&entry.open).await.cloned();
         let mut last = entry.problem.lock().unwrap_or_else(PoisonError::into_inner);
         *last = opened.as_ref().err().cloned();
         opened.map_err(|problem| {
             tracing::error!(model = entry.name, problem, "cannot open a model");
-            let told = self.gate.as_ref().and_then(|gate| {
-                gate.tell(Event::Unreadable { model: id, why: problem.clone() });
-                gate.check_backoff(id, &entry.name).err()
+            let told = self.gate().and_then(|gate| {
+                gate.tell(Event::Unreadable { model: entry.id, why: problem.clone() });
+                gate.check_backoff(entry.id, &entry.name).err()
             });
             told.unwrap_or(ApiError::ModelFailed { model: entry.name.clone(), problem, retry_after_s: None })
         })

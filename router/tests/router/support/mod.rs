@@ -21,10 +21,9 @@ use trunkline_base::tenants::Access;
 use trunkline_engine::driver::NewSequence;
 use trunkline_engine::shard::{ShardStatus, proto};
 use trunkline_generation::model::{Choice, Model, ReplyStyle};
-use trunkline_generation::models::Gate;
 use trunkline_object::Remote;
 use trunkline_reply::ReasoningMarks;
-use trunkline_router::server::{DriverEnded, Front, LaterModel, ModelParts, Server};
+use trunkline_router::server::{DriverEnded, Front, ModelParts, Others, Server};
 use trunkline_scheduler::SequenceRequest;
 
 pub use crate::mock::{
@@ -95,7 +94,7 @@ struct Setup {
     write: fn(&Path),
     num_lanes: usize,
     /// Models that are loaded when they are asked for.
-    others: Option<(Arc<Gate>, Vec<LaterModel>)>,
+    others: Option<Others>,
 }
 
 impl Setup {
@@ -215,8 +214,8 @@ impl Router {
     }
 
     /// Starts a router of several models, of which none is in memory.
-    pub async fn start_several(access: Access, gate: Arc<Gate>, others: Vec<LaterModel>) -> Self {
-        let others = Some((gate, others));
+    pub async fn start_several(access: Access, others: Others) -> Self {
+        let others = Some(others);
         Setup { others, access, ..Setup::new(ServerLimits::default()) }.start_without_shard()
     }
 
