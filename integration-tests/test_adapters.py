@@ -10,7 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from harness import NUM_SHALLOW_LAYERS, TRUNKLINE, Trunkline, cached_tokens, http, serving, sse_events, wait_for
+from harness import (
+    NUM_SHALLOW_LAYERS,
+    TRUNKLINE,
+    Trunkline,
+    cached_tokens,
+    http,
+    serving,
+    sse_events,
+    wait_for,
+    write_shallow,
+)
 from made_adapters import write_adapter
 
 PROMPT = [1000 + 7 * position % 4001 for position in range(200)]
@@ -173,3 +183,32 @@ def test_a_bad_adapter_fails_alone(tmp_path: Path) -> None:
         loaded = http.post(url, json={"lora_name": "more", "lora_path": str(tmp_path / "good")})
         assert loaded.status_code == 200, loaded.text
         assert result(ask(server, "more")) == result(ask(server, "good"))
+
+
+def test_an_adapter_is_registered_for_a_model_that_is_not_in_memory(tmp_path: Path) -> None:
+    adapter = made(tmp_path / "adapter", 1)
+    for name in ("first", "second"):
+        write_shallow(tmp_path / f"{name}.gguf")
+    first, second = (str(tmp_path / f"{name}.gguf") for name in ("first", "second"))
+    with serving("--lora", f"one={adapter}", model=second) as server:
+        expected, without = (result(ask(server, name)) for name in ("one", None))
+    assert expected != without
+    with serving(second, "--enable-lora", "--max-batch-total-tokens", "4096", model=first) as server:
+
+        def manage(action: str, **fields: str) -> int:
+            body = {"lora_name": "one", "base_model_name": "second", **fields}
+            return http.post(f"{server.base_url}/v1/{action}_lora_adapter", json=body).status_code
+
+        def is_loaded() -> bool:
+            states = {
+                model["id"]: model.get("status") for model in http.get(f"{server.base_url}/v1/models").json()["data"]
+            }
+            return states["second"]["value"] == "loaded"
+
+        assert manage("load", lora_path=str(adapter)) == 200
+        assert not is_loaded()
+        assert result(ask(server, "second:one")) == expected
+        assert is_loaded() and result(ask(server, "second")) == without
+        refused = http.post(f"{server.base_url}/v1/completions", json={"model": "first:one", "prompt": "a"})
+        assert refused.status_code == 404, refused.text
+        assert manage("unload") == 200 and manage("unload") == 404

@@ -9,12 +9,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::of_model::{ModelQuery, OfModel};
+use crate::of_model::{ModelQuery, NoModel, OfModel};
 use crate::openai::ErrorResponse;
 use crate::{respond, tgi};
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_generation::adapters::{Adapter, State as Known};
+use trunkline_generation::models::ModelId;
+use trunkline_generation::served::ServedModel;
 use trunkline_http::{Refused, parse};
 
 /// Fields of vLLM's body that are refused, because ignoring them would change the answers.
@@ -71,11 +73,15 @@ impl AdapterRow {
     get, path = "/lora-adapters", tag = "llama.cpp", params(ModelQuery),
     responses((status = 200, description = "The adapters", body = Vec<AdapterRow>))
 )]
-pub async fn list(OfModel(app): OfModel, Extension(caller): Extension<Caller>) -> Response {
-    let listed = app.served.adapters.listed(&caller).await;
-    let rows: Vec<AdapterRow> = listed.iter().enumerate().map(|row| AdapterRow::new(row, &caller)).collect();
-    let memory = app.admission.answer_memory(&caller);
-    respond::answer::<tgi::ErrorResponse>(memory.hold(axum::Json(rows).into_response()).await)
+pub async fn list(view: Result<OfModel, NoModel>, Extension(caller): Extension<Caller>) -> Response {
+    let list = async {
+        let OfModel(app) = view.map_err(|NoModel(error)| error)?;
+        let listed = app.served.adapters.listed(&caller).await;
+        let rows: Vec<AdapterRow> =
+            listed.iter().enumerate().map(|row| AdapterRow::new(row, &caller)).collect();
+        app.admission.answer_memory(&caller).hold(axum::Json(rows).into_response()).await
+    };
+    respond::answer::<tgi::ErrorResponse>(list.await)
 }
 
 /// The body of a request to load an adapter.
@@ -87,6 +93,8 @@ pub struct LoadAdapter {
     pub lora_path: String,
     /// If true, the adapter may replace the one with its name.
     pub load_inplace: Option<bool>,
+    /// The model that the adapter changes, on a server of several ones. The default is the first one.
+    pub base_model_name: Option<String>,
 }
 
 /// The body of a request to unload an adapter.
@@ -96,25 +104,31 @@ pub struct UnloadAdapter {
     pub lora_name: String,
     /// vLLM's number of the adapter, which is ignored.
     pub lora_int_id: Option<i64>,
+    /// The model of the adapter, on a server of several ones. The default is the first one.
+    pub base_model_name: Option<String>,
 }
 
-/// Opens an adapter and gives it a name. Only admins may.
+/// Opens an adapter and gives it a name. That of a model which is not in memory is opened when a request names it. Only
+/// admins may.
 #[utoipa::path(
     post, path = "/v1/load_lora_adapter", tag = "vLLM", request_body = LoadAdapter,
     responses(
         (status = 200, description = "The adapter can be used", body = String),
         (status = 400, description = "The adapter cannot be used, or its name is taken", body = ErrorResponse),
         (status = 403, description = "The caller is no admin", body = ErrorResponse),
+        (status = 404, description = "No model has the name `base_model_name`", body = ErrorResponse),
         (status = 503, description = "No shard is connected", body = ErrorResponse),
     )
 )]
 pub async fn load(State(app): State<Arc<App>>, request: Request) -> Response {
     let loaded = async {
-        let body: LoadAdapter = read(&app, "/v1/load_lora_adapter", request).await?;
+        let (caller, body) = read::<LoadAdapter>(&app, "/v1/load_lora_adapter", request).await?;
         let (name, path) = (&*body.lora_name, &*body.lora_path);
-        let (served, replaces) = (&app.served, body.load_inplace == Some(true));
-        served.adapters.load(&served.model, name, path, replaces).await?;
-        tracing::info!(adapter = name, source = path, "adapter loaded");
+        let (id, served) = base(&app, &caller, body.base_model_name.as_deref()).await?;
+        let is_in_memory = app.models.gate().is_none_or(|gate| gate.is_held(id));
+        let replaces = body.load_inplace == Some(true);
+        served.adapters.load(&served.model, name, path, replaces, is_in_memory).await?;
+        tracing::info!(model = served.model.served_name, adapter = name, source = path, "adapter loaded");
         Ok(format!("Success: LoRA adapter '{name}' added successfully."))
     };
     respond::answer::<ErrorResponse>(loaded.await)
@@ -127,14 +141,16 @@ pub async fn load(State(app): State<Arc<App>>, request: Request) -> Response {
         (status = 200, description = "The adapter is gone", body = String),
         (status = 400, description = "The body is invalid", body = ErrorResponse),
         (status = 403, description = "The caller is no admin", body = ErrorResponse),
-        (status = 404, description = "No adapter has this name", body = ErrorResponse),
+        (status = 404, description = "No adapter or model has this name", body = ErrorResponse),
     )
 )]
 pub async fn unload(State(app): State<Arc<App>>, request: Request) -> Response {
     let unloaded = async {
-        let UnloadAdapter { lora_name: name, .. } = read(&app, "/v1/unload_lora_adapter", request).await?;
-        app.served.adapters.unload(&name)?;
-        tracing::info!(adapter = name, "adapter unloaded");
+        let (caller, body) = read::<UnloadAdapter>(&app, "/v1/unload_lora_adapter", request).await?;
+        let (_, served) = base(&app, &caller, body.base_model_name.as_deref()).await?;
+        let name = body.lora_name;
+        served.adapters.unload(&name)?;
+        tracing::info!(model = served.model.served_name, adapter = name, "adapter unloaded");
         Ok(format!("Success: LoRA adapter '{name}' removed successfully."))
     };
     respond::answer::<ErrorResponse>(unloaded.await)
@@ -145,11 +161,24 @@ async fn read<T: serde::de::DeserializeOwned + Send + 'static>(
     app: &App,
     route: &'static str,
     request: Request,
-) -> Result<T, ApiError> {
+) -> Result<(Caller, T), ApiError> {
     let caller = Caller::of_request(&request)?;
     if !caller.is_admin() {
         return Err(ApiError::AdminsOnly { route });
     }
     let body = app.admission.read_body(&caller, request.into_body()).await?;
-    app.served.parse(&caller, body, |body| parse(body, REFUSED, "")).await
+    let parsed = app.served.parse(&caller, body, |body| parse(body, REFUSED, "")).await?;
+    Ok((caller, parsed))
+}
+
+/// Returns the model that the field `base_model_name` names, which need not be in memory.
+async fn base(
+    app: &App,
+    caller: &Caller,
+    name: Option<&str>,
+) -> Result<(ModelId, Arc<ServedModel>), ApiError> {
+    let entry = app.models.find(caller, name)?;
+    let served = app.models.served(&entry).await?;
+    served.check_name(caller, name)?;
+    Ok((entry.id, served))
 }

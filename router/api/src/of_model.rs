@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequestParts, Query};
 use axum::http::request::Parts;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -24,10 +24,19 @@ pub struct ModelQuery {
 /// The server from the point of view of the model that the query names.
 pub struct OfModel(pub Arc<App>);
 
-impl FromRequestParts<Arc<App>> for OfModel {
-    type Rejection = Response;
+/// Why the query names no model. Its answer has OpenAI's form; a route of another dialect takes it as a `Result`.
+pub struct NoModel(pub ApiError);
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Response> {
+impl IntoResponse for NoModel {
+    fn into_response(self) -> Response {
+        respond::error::<ErrorResponse>(&self.0)
+    }
+}
+
+impl FromRequestParts<Arc<App>> for OfModel {
+    type Rejection = NoModel;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, NoModel> {
         let view = async {
             // The route says what is wrong with the rest of its query.
             let query = Query::<ModelQuery>::try_from_uri(&parts.uri);
@@ -42,6 +51,6 @@ impl FromRequestParts<Arc<App>> for OfModel {
                 _ => Ok(app.clone()),
             }
         };
-        view.await.map(Self).map_err(|error: ApiError| respond::error::<ErrorResponse>(&error))
+        view.await.map(Self).map_err(NoModel)
     }
 }

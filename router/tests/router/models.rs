@@ -17,7 +17,7 @@ use trunkline_generation::models::{
 use trunkline_router::server::{LaterModel, ModelParts, Others};
 use trunkline_settings::{Pull, Report};
 
-use crate::mock::{MockShard, ShardPlan, write_model};
+use crate::mock::{MockAdapters, MockShard, ShardPlan, write_model};
 use crate::support::{DEADLINE, Router, eventually, sse_data, with};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -146,7 +146,9 @@ impl Launcher {
         let socket = &sockets[model.0 as usize];
         // A killed shard leaves its socket behind.
         let _ = std::fs::remove_file(socket);
-        let shard = MockShard::start(socket, ShardPlan::saying(&model.0.to_string()));
+        let adapters = MockAdapters::of(&[("/sql", 8)]);
+        let said = ShardPlan::saying(&model.0.to_string());
+        let shard = MockShard::start(socket, ShardPlan { num_adapter_slots: 4, adapters, ..said });
         self.shards.lock().unwrap().insert(model.0, shard);
     }
 
@@ -447,6 +449,11 @@ async fn operators_see_each_model() {
     several.router.get("/v1/kv/tree?model=test/second&limit=2").await.ok();
     several.router.get("/v1/kv?model=test/fourth").await.fails(404, "model_not_found");
     several.router.get("/lora-adapters?model=test/second").await.ok();
+    assert_eq!(several.router.get("/info?model=test/second").await.ok()["model_id"], "test/second");
+    several.router.get("/info").await.fails(503, "shard_away");
+    let unknown = several.router.get("/info?model=test/fourth").await;
+    unknown.fails(404, "model_not_found");
+    assert!(unknown.json()["error_type"].is_string(), "{}", unknown.text());
 }
 
 #[tokio::test]
@@ -558,4 +565,46 @@ async fn a_removed_model_ends_its_streams_and_is_unknown_to_new_requests() {
     assert_eq!(several.launcher.asked(), ["load 1", "unload 1"]);
     let error = several.gate.enter(SECOND, "test/second").await.unwrap_err();
     assert!(matches!(error, ApiError::ModelRemoved { .. }));
+}
+
+#[tokio::test]
+async fn an_adapter_belongs_to_the_model_that_its_registration_names() {
+    let several = Several::start().await;
+    several.chat(None).await;
+    let load = async |fields: Value| {
+        let body = with(json!({"lora_name": "sql", "lora_path": "/sql"}), fields);
+        several.router.post("/v1/load_lora_adapter", &body).await
+    };
+    let states = async |model: &str| -> Vec<Value> {
+        let rows = several.router.get(&format!("/lora-adapters?model={model}")).await.ok();
+        rows.as_array().unwrap().iter().map(|row| row["state"].clone()).collect()
+    };
+    let of_second = || json!({"base_model_name": "test/second"});
+    // The second model is not in memory, and is not loaded for this.
+    assert_eq!(load(of_second()).await.status, 200);
+    load(of_second()).await.fails(400, "invalid_value");
+    assert_eq!(load(with(of_second(), json!({"lora_name": "lost", "lora_path": "/lost"}))).await.status, 200);
+    assert_eq!(several.launcher.asked(), ["load 0"]);
+    assert_eq!(states("test/second").await, ["unopened", "unopened"]);
+    assert_eq!(states("test/model").await, [""; 0]);
+    several.router.post(CHAT, &chat(Some("sql"))).await.fails(404, "model_not_found");
+    assert_eq!(content(&several.chat(Some("test/second:sql")).await), "1");
+    several.router.post(CHAT, &chat(Some("test/second:lost"))).await.fails(400, "adapter_unusable");
+    assert_eq!(states("test/second").await, ["open", "unusable"]);
+    // The default is the first model, which is in memory, so the adapter is opened at once.
+    load(json!({"lora_path": "/lost"})).await.fails(400, "adapter_unusable");
+    assert_eq!(load(json!({})).await.status, 200);
+    assert_eq!(states("test/model").await, ["open"]);
+    let unload = async |base: &str| {
+        let body = json!({"lora_name": "sql", "base_model_name": base});
+        several.router.post("/v1/unload_lora_adapter", &body).await
+    };
+    assert_eq!(unload("test/second").await.status, 200);
+    unload("test/second").await.fails(404, "adapter_not_found");
+    assert_eq!(content(&several.chat(Some("sql")).await), "0");
+    unload("test/fourth").await.fails(404, "model_not_found");
+    load(json!({"base_model_name": "test/fourth"})).await.fails(404, "model_not_found");
+    let one = Router::default().await;
+    let body = json!({"lora_name": "sql", "base_model_name": "test/second"});
+    one.post("/v1/unload_lora_adapter", &body).await.fails(404, "model_not_found");
 }

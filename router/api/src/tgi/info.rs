@@ -1,15 +1,14 @@
 //! The handler of `/info`.
 
-use std::sync::Arc;
-
-use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::ErrorResponse;
 use crate::app::App;
+use crate::of_model::{ModelQuery, NoModel, OfModel};
 use crate::respond;
+use trunkline_base::error::ApiError;
 use trunkline_generation::request::prompt_limits::PromptLimits;
 
 /// The served model and the limits of the server, under TGI's names.
@@ -55,21 +54,24 @@ pub struct Info {
     pub docker_label: Option<&'static str>,
 }
 
-/// Describes the served model and the limits of the server.
+/// Describes a served model and the limits of the server.
 #[utoipa::path(
-    get, path = "/info", tag = "TGI",
+    get, path = "/info", tag = "TGI", params(ModelQuery),
     responses(
         (status = 200, description = "The model and the limits", body = Info),
+        (status = 404, description = "No model has the name of the query", body = ErrorResponse),
         (status = 503, description = "The model is loading", body = ErrorResponse),
     )
 )]
-pub async fn info(State(app): State<Arc<App>>) -> Response {
-    let shard = match app.served.shard_info() {
-        Ok(shard) => shard,
-        Err(error) => return respond::error::<ErrorResponse>(&error),
-    };
+pub async fn info(view: Result<OfModel, NoModel>) -> Response {
+    let info = view.map_err(|NoModel(error)| error).and_then(|OfModel(app)| describe(&app));
+    respond::answer::<ErrorResponse>(info.map(axum::Json))
+}
+
+fn describe(app: &App) -> Result<Info, ApiError> {
+    let shard = app.served.shard_info()?;
     let PromptLimits { max_input_tokens, max_total_tokens, .. } = app.served.validator(&shard).prompt;
-    axum::Json(Info {
+    Ok(Info {
         model_id: app.served.model.served_name.clone(),
         model_sha: None,
         model_architecture: shard.architecture.clone(),
@@ -90,5 +92,4 @@ pub async fn info(State(app): State<Arc<App>>) -> Response {
         sha: None,
         docker_label: None,
     })
-    .into_response()
 }

@@ -325,13 +325,15 @@ impl Adapters {
         }
     }
 
-    /// Opens an adapter and registers it. `replaces` allows a name that is registered already.
+    /// Registers an adapter, which it opens before if the model `is_in_memory`. `replaces` allows a name that is
+    /// registered already.
     pub async fn load(
         self: &Arc<Self>,
         model: &Model,
         name: &str,
         source: &str,
         replaces: bool,
+        is_in_memory: bool,
     ) -> Result<(), ApiError> {
         if !is_adapter_name(name) {
             let problem =
@@ -356,7 +358,9 @@ impl Adapters {
         taken()?;
         self.lock().make_room(name)?;
         let adapter = Adapter::new(name, source, false);
-        self.open(&adapter).await.map_err(|not_open| not_open.error(&adapter))?;
+        if is_in_memory {
+            self.open(&adapter).await.map_err(|not_open| not_open.error(&adapter))?;
+        }
         taken()?;
         self.lock().insert(adapter)
     }
