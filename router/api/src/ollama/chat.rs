@@ -10,6 +10,7 @@ use trunkline_text::ChatRequest;
 use utoipa::ToSchema;
 
 use super::answer::{Answer, ChatAnswer, Form};
+use super::body::body;
 use super::keep_alive::KeepAlive;
 use super::messages::{Message, to_chat};
 use super::options::{Options, parse, raw_params};
@@ -30,6 +31,7 @@ use trunkline_generation::adapters::Named;
 use trunkline_generation::grammars::CompiledGrammar;
 use trunkline_generation::models;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices};
+use trunkline_generation::request::raw::RawParams;
 use trunkline_http::Refused;
 
 /// Fields that are refused, because ignoring them would change the answer.
@@ -43,35 +45,21 @@ const REFUSED: &[Refused] = &[
     Refused { field: "_debug_render_only", neutral: &["false"], hint: "use `/v1/chat/completions/render`" },
 ];
 
-/// The body of a request to chat.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = OllamaChatRequest)]
-pub struct ChatBody {
-    /// The name of the served model or of an adapter, with or without `:latest`; may be omitted.
-    pub model: Option<String>,
-    /// The conversation, oldest first. Without messages the answer says only that the model is loaded.
-    #[serde(default, deserialize_with = "optional_list")]
-    #[schema(required = false)]
-    pub messages: Vec<Message>,
-    /// The tools that the model may call.
-    pub tools: Option<Vec<ToolField>>,
-    /// The format of the reply: `json`, or a JSON schema.
-    #[schema(value_type = Option<Object>)]
-    pub format: Option<Value>,
-    /// The options of the output.
-    pub options: Option<Options>,
-    /// Says whether the model reasons before it answers, and how much; by default as its template has it.
-    pub think: Option<Think>,
-    /// If false, the answer is one JSON object; by default it is a stream of lines.
-    pub stream: Option<bool>,
-    /// Returns the logprobs of the generated tokens.
-    pub logprobs: Option<bool>,
-    /// The number of likeliest tokens to return at each position.
-    #[schema(minimum = 0, maximum = 20)]
-    pub top_logprobs: Option<i64>,
-    /// The time for which the model stays in memory after this request, where models are loaded when they are asked
-    /// for.
-    pub keep_alive: Option<KeepAlive>,
+body! {
+    /// The body of a request to chat.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(as = OllamaChatRequest)]
+    pub struct ChatBody {
+        /// The conversation, oldest first. Without messages the answer says only that the model is loaded.
+        #[serde(default, deserialize_with = "optional_list")]
+        #[schema(required = false)]
+        pub messages: Vec<Message>,
+        /// The tools that the model may call.
+        pub tools: Option<Vec<ToolField>>,
+        /// The format of the reply: `json`, or a JSON schema.
+        #[schema(value_type = Option<Object>)]
+        pub format: Option<Value>,
+    }
 }
 
 /// Generates the next message of a chat.
@@ -91,28 +79,23 @@ impl Call for ChatBody {
     type Prompts = Chat;
 
     fn named(&self) -> Named<'_> {
-        Named::model(self.model.as_deref().map(untagged))
+        self.names()
     }
 
     fn keep_alive(&self) -> Option<models::KeepAlive> {
         self.keep_alive.map(Into::into)
     }
 
-    fn asked(self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Chat>, ApiError> {
         let (limits, style) = (&scope.app.limits, scope.app.served.model.reply);
         limits.check_messages("messages", self.messages.iter().map(|_| 0))?;
-        let params = raw_params(self.options, "messages", self.logprobs, self.top_logprobs)?;
+        let (params, is_stream) = (self.params("messages")?, self.is_stream());
         let tools = tools(self.tools, None, None, limits)?;
         let grammar = tools.constrain(style, json_format("format", self.format)?);
         let chat = ChatRequest { messages: to_chat(self.messages)?, ..ChatRequest::default() };
         let conversation = conversation(chat, self.think, tools, scope)?;
-        Ok(Asked {
-            params,
-            grammar,
-            num_choices: NumChoices::ONE,
-            is_stream: self.stream != Some(false),
-            prompts: Chat { conversation },
-        })
+        let prompts = Chat { conversation };
+        Ok(Asked { params, grammar, num_choices: NumChoices::ONE, is_stream, prompts })
     }
 
     fn without_output(&self, scope: &Scope) -> Option<Response> {

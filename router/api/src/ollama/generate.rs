@@ -10,6 +10,7 @@ use trunkline_text::{ChatMessage, ChatRequest, Infill, ModelText};
 use utoipa::ToSchema;
 
 use super::answer::{Answer, Form, GenerateAnswer};
+use super::body::body;
 use super::chat::conversation;
 use super::keep_alive::KeepAlive;
 use super::messages::READS_TEXT;
@@ -29,6 +30,7 @@ use trunkline_generation::adapters::Named;
 use trunkline_generation::grammars::CompiledGrammar;
 use trunkline_generation::models;
 use trunkline_generation::request::checked::{CheckedParams, NumChoices};
+use trunkline_generation::request::raw::RawParams;
 use trunkline_generation::request::ready;
 use trunkline_http::Refused;
 
@@ -46,38 +48,24 @@ const REFUSED: &[Refused] = &[
     Refused { field: "_debug_render_only", neutral: &["false"], hint: "use `/v1/chat/completions/render`" },
 ];
 
-/// The body of a request to answer a prompt.
-#[derive(Debug, Deserialize, ToSchema)]
-#[schema(as = OllamaGenerateRequest)]
-pub struct GenerateBody {
-    /// The name of the served model or of an adapter, with or without `:latest`; may be omitted.
-    pub model: Option<String>,
-    /// The prompt, which becomes the message of a user. Without one the answer says only that the model is loaded.
-    pub prompt: Option<String>,
-    /// A text that follows the output, which then fills the gap after the prompt, without the chat template. The model
-    /// must have fill-in-the-middle tokens.
-    pub suffix: Option<String>,
-    /// The system message before the prompt.
-    pub system: Option<String>,
-    /// If true, the prompt is continued as it is, without the chat template.
-    pub raw: Option<bool>,
-    /// The format of the output: `json`, or a JSON schema.
-    #[schema(value_type = Option<Object>)]
-    pub format: Option<Value>,
-    /// The options of the output.
-    pub options: Option<Options>,
-    /// Says whether the model reasons before it answers, and how much; by default as its template has it.
-    pub think: Option<Think>,
-    /// If false, the answer is one JSON object; by default it is a stream of lines.
-    pub stream: Option<bool>,
-    /// Returns the logprobs of the generated tokens.
-    pub logprobs: Option<bool>,
-    /// The number of likeliest tokens to return at each position.
-    #[schema(minimum = 0, maximum = 20)]
-    pub top_logprobs: Option<i64>,
-    /// The time for which the model stays in memory after this request, where models are loaded when they are asked
-    /// for.
-    pub keep_alive: Option<KeepAlive>,
+body! {
+    /// The body of a request to answer a prompt.
+    #[derive(Debug, Deserialize, ToSchema)]
+    #[schema(as = OllamaGenerateRequest)]
+    pub struct GenerateBody {
+        /// The prompt, which becomes the message of a user. Without one the answer says only that the model is loaded.
+        pub prompt: Option<String>,
+        /// A text that follows the output, which then fills the gap after the prompt, without the chat template. The
+        /// model must have fill-in-the-middle tokens.
+        pub suffix: Option<String>,
+        /// The system message before the prompt.
+        pub system: Option<String>,
+        /// If true, the prompt is continued as it is, without the chat template.
+        pub raw: Option<bool>,
+        /// The format of the output: `json`, or a JSON schema.
+        #[schema(value_type = Option<Object>)]
+        pub format: Option<Value>,
+    }
 }
 
 /// Answers a prompt.
@@ -100,15 +88,15 @@ impl Call for GenerateBody {
     type Prompts = Prompt;
 
     fn named(&self) -> Named<'_> {
-        Named::model(self.model.as_deref().map(untagged))
+        self.names()
     }
 
     fn keep_alive(&self) -> Option<models::KeepAlive> {
-        self.keep_alive.map(models::KeepAlive::from)
+        self.keep_alive.map(Into::into)
     }
 
-    fn asked(self, scope: &Scope) -> Result<Asked<Prompt>, ApiError> {
-        let params = raw_params(self.options, "prompt", self.logprobs, self.top_logprobs)?;
+    fn asked(mut self, scope: &Scope) -> Result<Asked<Prompt>, ApiError> {
+        let (params, is_stream) = (self.params("prompt")?, self.is_stream());
         let grammar = json_format("format", self.format)?;
         let system = self.system.filter(|text| !text.is_empty());
         let text = self.prompt.unwrap_or_default();
@@ -131,7 +119,6 @@ impl Call for GenerateBody {
             let chat = ChatRequest { messages, ..ChatRequest::default() };
             Prompt::Chat(Box::new(conversation(chat, self.think, Tools::default(), scope)?))
         };
-        let is_stream = self.stream != Some(false);
         Ok(Asked { params, grammar, num_choices: NumChoices::ONE, is_stream, prompts })
     }
 

@@ -1,6 +1,7 @@
 //! Ollama's API: <https://docs.ollama.com/api>. Its route for vectors is in `vectors`.
 
 pub mod answer;
+mod body;
 pub mod chat;
 pub mod delete;
 mod error;
