@@ -1,21 +1,23 @@
-//! The run itself: the events on the clock, the scheduler that handles them, and the execution of its plans.
+//! The run itself: the events on the clock, and the scheduler that handles them.
 
 mod adapters;
 mod checks;
+mod steps;
+mod stores;
+mod updates;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use trunkline_scheduler::{
-    AdapterLoad, BlockKey, Consumption, EndReason, Event, LaneId, Millis, NodeId, RejectReason, Restore,
-    Scheduler, SequenceId, ShardLimits, SlotId, Stats, StepPlan, StepResult, StoreOutcome, TokenScore,
-    Transfers, Update,
+    AdapterLoad, Consumption, Event, LaneId, Millis, NodeId, Restore, Scheduler, SequenceId, ShardLimits,
+    Stats, StepResult, TokenScore, Transfers,
 };
 
 use super::model::{Known, Model};
 use super::rng::{Rng, mix};
 use super::scenario::{Arrival, Client, Drain, Outage, Poison, Scenario};
 use super::shard::FakeShard;
-use super::store::{FakeStore, Record, Write};
+use super::store::{FakeStore, Write};
 use super::{Blow, Options, Report};
 
 #[derive(Clone, Debug)]
@@ -353,13 +355,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Notes the openings of all stores for a lane, and returns those that were noted before.
-    fn note_openings(&mut self, lane: LaneId) -> Vec<u64> {
-        let openings = self.lanes.iter().map(|lane| lane.store.as_ref().map_or(0, |store| store.opening));
-        let openings = openings.collect();
-        std::mem::replace(&mut self.lane(lane).openings, openings)
-    }
-
     fn lane(&mut self, lane: LaneId) -> &mut Lane {
         &mut self.lanes[lane.0 as usize]
     }
@@ -436,108 +431,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Begins to write the blocks that a prompt lacks to the store, as if the tier below had them.
-    fn fetch(&mut self) {
-        let last = self.scenario.arrivals.len() as u64 - 1;
-        let arrival = &self.scenario.arrivals[self.rng.range(0, last) as usize];
-        let (salt, tokens) = (&arrival.request.salt, &arrival.request.token_ids);
-        let lane = self.any_lane();
-        let of_lane = &mut self.lanes[lane.0 as usize];
-        let (Some(store), Some(shard)) = (&mut of_lane.store, &of_lane.shard) else { return };
-        let block_size = shard.limits.block_size as usize;
-        let (mut key, mut prefix, mut records) = (salt.root_key(), Model::start(arrival.salt), Vec::new());
-        for (depth, block) in tokens.chunks_exact(block_size).enumerate() {
-            let parent = (depth > 0).then_some(key);
-            key = key.extend(block);
-            let hashes = block.iter().map(|&token| {
-                prefix = Model::extend(prefix, token);
-                prefix
-            });
-            records.push(Record { key, parent, depth: depth as u32, hashes: hashes.collect() });
-        }
-        let keys: Vec<BlockKey> = records.iter().map(|record| record.key).collect();
-        let mut tier = self.scheduler.lower_tier(lane);
-        let Some(coverage) = tier.coverage(salt, tokens, &keys).filter(|coverage| coverage.is_extensible)
-        else {
-            return;
-        };
-        records.drain(..coverage.num_blocks.min(keys.len()));
-        let Some(first) = records.first() else { return };
-        let slots = tier.reserve_adopted(salt, first.parent, records.len());
-        let writes = slots.into_iter().zip(records).map(|(slot, record)| {
-            store.begin_write(slot.0);
-            Write { slot: slot.0, record, is_good: true }
-        });
-        let writes: Vec<Write> = writes.collect();
-        let at = self.now.plus(self.rng.range(0, store.plan.max_delay_ms));
-        self.trace(&writes);
-        self.scheduler.check_invariants();
-        self.at(at, Happening::Fetched(lane, writes));
-    }
-
-    fn end_fetch(&mut self, lane: LaneId, writes: Vec<Write>) {
-        let Some(store) = &mut self.lanes[lane.0 as usize].store else { return };
-        let mut is_written = true;
-        for write in writes {
-            let (slot, key, parent) = (write.slot, write.record.key, write.record.parent);
-            // The router stops at the first block that cannot be written.
-            let write = Write { is_good: is_written, ..write };
-            is_written = store.end_write(write, self.now, &mut self.rng);
-            self.scheduler.lower_tier(lane).adopt(SlotId(slot), key, parent, is_written);
-        }
-        self.scheduler.check_invariants();
-    }
-
-    fn end_fetches(&mut self, lane: LaneId) {
-        let is_fetch = |happening: &Happening| matches!(happening, Happening::Fetched(of, _) if *of == lane);
-        let pending = self.happenings.iter().filter(|(_, happening)| is_fetch(happening)).map(|(&at, _)| at);
-        for at in pending.collect::<Vec<_>>() {
-            if let Some(Happening::Fetched(_, writes)) = self.happenings.remove(&at) {
-                self.end_fetch(lane, writes);
-            }
-        }
-    }
-
     /// Schedules a grammar's answer. The delay depends only on the seed, the sequence and the time, so that it changes
     /// no other number of a seed.
     fn allow_soon(&mut self, id: SequenceId) {
         let delay_ms = mix(self.scenario.seed ^ mix(id.0 ^ self.now.0 << 16)) % 4;
         self.at(self.now.plus(delay_ms), Happening::Allow(id));
-    }
-
-    fn open_store(&mut self, lane: LaneId, block_size: u32) {
-        let Some(plan) = self.scenario.store.filter(|plan| !plan.is_lost(self.now)) else { return };
-        let store = &mut self.lane(lane).store;
-        if store.as_ref().is_none_or(|store| store.block_size != block_size) {
-            let mut new = FakeStore::new(plan, block_size);
-            new.opening = store.as_ref().map_or(0, |replaced| replaced.opening);
-            *store = Some(new);
-        }
-        let contents = store.as_mut().expect("just opened").contents(lane);
-        self.tell(Event::StoreReady(lane, contents));
-    }
-
-    fn end_write(&mut self, lane: LaneId, write: Write) -> StoreOutcome {
-        let slot = write.slot;
-        let store = self.lanes[lane.0 as usize].store.as_mut().expect("a write has a store");
-        StoreOutcome { slot, is_stored: store.end_write(write, self.now, &mut self.rng) }
-    }
-
-    /// Ends the writes of a lane's killed shard, each of which has happened or not.
-    fn kill_transfers(&mut self, lane: LaneId) {
-        let killed = ShardName { lane, number: self.lane(lane).num_shards };
-        let lost: Vec<Happening> = self.happenings.values().cloned().collect();
-        for happening in lost {
-            if let Happening::Written(name, writes) = happening
-                && name == killed
-            {
-                for write in writes {
-                    if self.rng.once_in(2) {
-                        self.end_write(lane, write);
-                    }
-                }
-            }
-        }
     }
 
     fn tell(&mut self, event: Event) {
@@ -546,261 +444,6 @@ impl<'a> World<'a> {
         self.scheduler.handle(self.now, event, &mut updates);
         self.scheduler.check_invariants();
         self.take(updates);
-    }
-
-    /// Plans as the router does: all lanes, again as long as one had a plan.
-    fn plan(&mut self) {
-        let mut has_planned = true;
-        while has_planned {
-            has_planned = false;
-            for lane in self.scheduler.lane_ids() {
-                has_planned |= self.plan_lane(lane);
-            }
-            has_planned &= self.lanes.len() > 1;
-        }
-        if let Some(deadline) = self.scheduler.next_wakeup() {
-            assert!(deadline > self.now, "expired sequences have ended");
-            let mut until = self.happenings.range(..=(deadline, u64::MAX));
-            if !until.any(|(_, happening)| matches!(happening, Happening::Wake)) {
-                self.at(deadline, Happening::Wake);
-            }
-        }
-    }
-
-    /// Plans until the scheduler has no further plan for a lane. Returns true if it had one.
-    fn plan_lane(&mut self, lane: LaneId) -> bool {
-        let mut has_planned = false;
-        loop {
-            let mut updates = Vec::new();
-            let plan = self.scheduler.plan(lane, self.now, &mut updates);
-            let has_updates = !updates.is_empty();
-            if plan.is_some() || has_updates || self.lanes.len() == 1 {
-                self.scheduler.check_invariants();
-            }
-            self.take(updates);
-            self.send_late_masks(lane);
-            match plan {
-                Some(plan) => {
-                    has_planned = true;
-                    self.execute(lane, &plan);
-                }
-                None if has_updates => {}
-                None => return has_planned,
-            }
-        }
-    }
-
-    fn execute(&mut self, id: LaneId, plan: &StepPlan) {
-        self.trace(&(id, plan));
-        let lane = &mut self.lanes[id.0 as usize];
-        let shard = lane.shard.as_mut().expect("plans are for a shard that is there");
-        assert!(lane.blocked.is_none(), "no step is planned behind one that awaits masks");
-        let result = shard.execute(plan, &self.known, &mut self.rng);
-        let delay_ms = result.device_time_us.div_ceil(1_000) + self.rng.range(0, self.scenario.max_delay_ms);
-        let from = lane.free_at.max(self.now);
-        lane.free_at = self.scenario.end_of(id, from, from.plus(delay_ms));
-        let writes = std::mem::take(&mut shard.writes);
-        let name = ShardName { lane: id, number: lane.num_shards };
-        let crashes = |poison: Poison| match poison {
-            Poison::Position { request, position } => shard.computes(plan, request, position),
-            Poison::Pair(one, other) => shard.has(plan, one) && shard.has(plan, other),
-        };
-        let (crashes, awaits_masks) = (self.scenario.poison.is_some_and(crashes), shard.num_awaiting() > 0);
-        lane.free_at = lane.free_at.plus(if crashes { self.scenario.hang_ms } else { 0 });
-        let (seeds, free_at) = (shard.seeds(plan), lane.free_at);
-        lane.in_flight.push_back(seeds.clone());
-        let hangs = self.scenario.hang_ms > 0 && self.scenario.poison.is_some();
-        let never_stalls =
-            |other: usize| !hangs && self.scenario.stalls.iter().all(|stall| stall.lane.0 as usize != other);
-        let others = self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != id.0 as usize && never_stalls(*other));
-        for (other, lane) in others {
-            let is_here = |seed: &&u64| lane.in_flight.iter().flatten().any(|known| known == *seed);
-            assert_eq!(seeds.iter().find(is_here), None, "computed on lanes {} and {other}", id.0);
-        }
-        if crashes {
-            self.at(free_at, Happening::Crash(name));
-        }
-        if awaits_masks {
-            self.lane(id).blocked = Some(result);
-        } else {
-            self.at(free_at, Happening::Result(name, result));
-        }
-        for load in plan.adapter_loads.iter().filter(|load| !load.path.is_empty()) {
-            let longest_ms = self.scenario.load_ms.unwrap_or(0);
-            let at = self.now.plus(self.adapter_rng.range(0, longest_ms));
-            self.at(self.scenario.end_of(id, self.now, at), Happening::Loaded(name, load.clone()));
-        }
-        let lane = &mut self.lanes[id.0 as usize];
-        let Some(store) = &mut lane.store else {
-            assert!(
-                writes.is_empty() && plan.restores.is_empty() && plan.discards.is_empty(),
-                "there is no store"
-            );
-            return;
-        };
-        plan.discards.iter().for_each(|&slot| store.discard(slot));
-        writes.iter().for_each(|write| store.begin_write(write.slot));
-        let times = store.plan;
-        let openings = self.note_openings(id);
-        for restore in &plan.restores {
-            let shard = self.lane(id).shard.as_mut().expect("plans are for a shard that is there");
-            restore.blocks.iter().for_each(|block| shard.begin_restore(block));
-            let at = self.scenario.end_of(id, self.now, self.now.plus(times.read_ms(&mut self.rng)));
-            let lane = restore.store_folder.parse().unwrap_or(id.0 as usize);
-            let own = self.lanes[lane].store.as_ref().expect("only stores that are there are read").opening;
-            let opening = if lane == id.0 as usize { own } else { openings[lane] };
-            self.at(at, Happening::Read(name, restore.clone(), ReadFrom { lane, opening }));
-        }
-        if !writes.is_empty() {
-            let at = free_at.plus(self.rng.range(0, times.max_delay_ms));
-            self.at(at, Happening::Written(name, writes));
-        }
-    }
-
-    /// Sends late masks to the lane's step that awaits them.
-    fn send_late_masks(&mut self, id: LaneId) {
-        for late in self.scheduler.take_late_masks(id) {
-            self.trace(&(id, &late));
-            let lane = &mut self.lanes[id.0 as usize];
-            let shard = lane.shard.as_mut().expect("masks are for a shard that is there");
-            let result = shard.take_late_mask(&late, &mut self.rng);
-            let is_last = shard.num_awaiting() == 0;
-            if let Some(blocked) = &mut lane.blocked {
-                blocked.sequences.extend(result);
-            } else {
-                assert!(result.is_none(), "a step with a chunk that samples waits for it");
-            }
-            if is_last && let Some(result) = lane.blocked.take() {
-                let name = ShardName { lane: id, number: lane.num_shards };
-                let from = lane.free_at.max(self.now);
-                lane.free_at = self.scenario.end_of(id, from, from);
-                let free_at = lane.free_at;
-                self.at(free_at, Happening::Result(name, result));
-            }
-        }
-    }
-
-    fn take(&mut self, updates: Vec<Update>) {
-        for update in updates {
-            self.trace(&update);
-            match update {
-                Update::Started { id, cached_tokens, queued_ms, restored } => {
-                    assert!(restored.num_tokens <= cached_tokens, "restored tokens are cached");
-                    self.check_open(id);
-                    assert_eq!(queued_ms, self.now.since(self.submitted[&id]));
-                    assert!(cached_tokens < self.arrivals[&id].request.token_ids.len() as u32);
-                    assert!(self.report.started_at.insert(id, self.now).is_none(), "started once");
-                    self.report.cached_tokens.insert(id, cached_tokens);
-                }
-                Update::Pinned { id, pinned } => {
-                    self.check_open(id);
-                    let request = &self.arrivals[&id].request;
-                    assert!(request.retention.pinned_ms.is_some(), "only requested pins are reported");
-                    let num_asked = request.retention.num_tokens.unwrap_or(u32::MAX);
-                    assert!(pinned.num_tokens <= num_asked.min(request.token_ids.len() as u32));
-                    let has_none = self.report.outputs[&id].is_empty();
-                    assert!(has_none || request.constrained, "before the first token that is sampled");
-                    assert!(self.pinned.insert(id), "once");
-                }
-                Update::Scored { id, scores } => {
-                    self.check_open(id);
-                    assert!(!scores.is_empty(), "an update has scores");
-                    self.scores.entry(id).or_default().extend(scores);
-                }
-                Update::Pooled { id, vector } => {
-                    self.check_open(id);
-                    let arrival = &self.arrivals[&id];
-                    let prompt = arrival.request.token_ids.iter();
-                    let hash =
-                        prompt.fold(Model::start(arrival.salt), |hash, &token| Model::extend(hash, token));
-                    assert!(arrival.request.pooling.is_some() && self.report.started_at.contains_key(&id));
-                    assert_eq!(vector, Model::vector(hash), "the vector of sequence {}", id.0);
-                    assert!(self.pooled.insert(id), "once");
-                }
-                Update::Drafted { id, num_drafts, num_accepted } => {
-                    self.check_open(id);
-                    assert!(num_accepted <= num_drafts && num_drafts > 0);
-                }
-                Update::Token { id, token } => {
-                    self.check_open(id);
-                    self.check_scores(id);
-                    let request = &self.arrivals[&id].request;
-                    // Forced tokens may come before the prompt is computed.
-                    let is_told = request.retention.pinned_ms.is_none() || self.pinned.contains(&id);
-                    assert!(is_told || request.constrained, "the outcome of the pin is reported first");
-                    assert!(self.report.started_at.contains_key(&id), "only started sequences have tokens");
-                    let output = self.report.outputs.get_mut(&id).expect("submitted");
-                    output.push(token.token_id);
-                    self.report.first_token_at.entry(id).or_insert(self.now);
-                    if let Some(last) = self.last_token_at.insert(id, self.now) {
-                        self.report.longest_pause_ms = self.report.longest_pause_ms.max(self.now.since(last));
-                    }
-                    self.react(id);
-                }
-                Update::Awaits { id, token_ids, drafts } => {
-                    self.check_open(id);
-                    assert!(!token_ids.is_empty() && self.report.outputs[&id].ends_with(&token_ids));
-                    self.asked_drafts.insert(id, drafts);
-                    self.allow_soon(id);
-                }
-                Update::Ended { id, reason, usage } => {
-                    self.check_open(id);
-                    let output = &self.report.outputs[&id];
-                    assert_eq!(usage.prompt_tokens as usize, self.arrivals[&id].request.token_ids.len());
-                    assert_eq!(usage.output_tokens as usize, output.len());
-                    assert_eq!(usage.cached_tokens, self.report.cached_tokens.get(&id).copied().unwrap_or(0));
-                    self.check_text(id, &reason);
-                    self.check_lost(id, &reason);
-                    if matches!(reason, EndReason::EndToken | EndReason::Length) {
-                        self.check_scores(id);
-                    }
-                    self.report.ends.insert(id, reason);
-                    self.report.ended_ats.insert(id, self.now);
-                }
-                Update::Rejected { id, reason, retry_after_ms } => {
-                    self.check_open(id);
-                    assert!(!self.report.started_at.contains_key(&id), "a started sequence is not rejected");
-                    let is_overload = matches!(
-                        reason,
-                        RejectReason::QueueFull { .. }
-                            | RejectReason::QueueShared { .. }
-                            | RejectReason::DeadlineUnreachable { .. }
-                            | RejectReason::ShardAway
-                    );
-                    assert_eq!(retry_after_ms.is_some_and(|ms| ms > 0), is_overload);
-                    let has_shard = self.lanes.iter().any(|lane| lane.shard.is_some());
-                    assert!(reason != RejectReason::ShardAway || !has_shard, "all lanes are away");
-                    self.check_adapter_refusal(id, &reason);
-                    self.report.rejections.insert(id, reason);
-                    self.report.ended_ats.insert(id, self.now);
-                }
-            }
-        }
-    }
-
-    /// Lets a client act that waits for this number of tokens.
-    fn react(&mut self, id: SequenceId) {
-        let num_tokens = self.report.outputs[&id].len() as u32;
-        let request = &self.arrivals[&id].request;
-        // Forced tokens, and those of right drafts, are reported together.
-        let may_be_several = request.constrained || request.drafter.is_some();
-        match self.arrivals[&id].client {
-            Client::StopsAfterTokens(count) if count == num_tokens && may_be_several => {
-                self.at(self.now, Happening::Finish(id));
-            }
-            Client::StopsAfterTokens(count) if count == num_tokens => {
-                // The sequence may have ended with this very token, so the scheduler may not know it any more.
-                self.tell(Event::Finish(id));
-            }
-            Client::AbortsAfterTokens(count) if count == num_tokens => {
-                self.at(self.now, Happening::Leave(id));
-            }
-            _ => {}
-        }
     }
 
     #[allow(clippy::print_stdout)]
