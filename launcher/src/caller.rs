@@ -26,6 +26,9 @@ pub(crate) struct Status {
     /// The lanes, in order.
     #[serde(default)]
     pub(crate) lanes: Vec<Lane>,
+    /// The names and lanes of the other models.
+    #[serde(default)]
+    pub(crate) others: Vec<(String, Vec<Lane>)>,
 }
 
 /// A lane in the answer to `trunkline status`.

@@ -317,7 +317,16 @@ impl Pair {
         }
     }
 
-    /// Returns the state of each lane.
+    /// Returns the name and the lanes of each model after the first one. These lanes are never drained.
+    pub(crate) fn other_lanes(&self) -> Vec<(String, Vec<Lane>)> {
+        let lane =
+            |child: &Supervised| Lane { state: child.lane_state(), pid: child.process().map(Process::pid) };
+        let lanes = |model| self.shards().filter(|child| child.model() == Some(model)).map(lane).collect();
+        let others = self.plan.served().filter(|(number, _)| *number != 0);
+        others.map(|(number, planned)| (planned.name().to_owned(), lanes(number))).collect()
+    }
+
+    /// Returns the state of each lane of the first model.
     pub(crate) fn lanes(&self) -> Vec<Lane> {
         let lane = |number| {
             let shard = self.first_shards().find(|child| child.lane() == Some(number));

@@ -104,24 +104,35 @@ fn elsewhere(server: &Server) -> Result<Row, LauncherError> {
     })
 }
 
-/// Returns the table of a server's lanes.
+/// Returns the table of a server's lanes, with the model of each one if there are several.
 pub(crate) fn lanes(status: &Status) -> String {
     let url = status.metrics_url.as_ref().unwrap_or(&status.url);
     // Without the metrics, only the numbers are missing.
     let metrics = Server::new(url, None, Trust::Anybody).and_then(|server| server.probe("/metrics"));
     let metrics = metrics.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
-    let row = |(number, lane): (usize, &Lane)| {
-        // A server of several models names the model before the lane, the first one first.
+    let has_others = !status.others.is_empty();
+    let row = |model: &str, number: usize, lane: &Lane| {
+        let model_label = if has_others { format!("model=\"{model}\",") } else { String::new() };
+        // The server of one model may name it before the lane, too.
         let lane_label = format!("lane=\"{number}\"}} ");
         let running = metrics.lines().find_map(|line| {
             let labels = line.strip_prefix("trunkline_lane_running_sequences{")?;
-            labels.split_once(&lane_label)?.1.parse().ok()
+            labels.strip_prefix(&model_label)?.split_once(&lane_label)?.1.parse().ok()
         });
         let pid = lane.pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string());
-        [number.to_string(), pid, lane.state.to_string(), shown(running)]
+        [model.to_owned(), number.to_string(), pid, lane.state.to_string(), shown(running)]
     };
-    let head = ["LANE", "PID", "STATE", "RUNNING"].map(str::to_owned);
-    table::render(&[head].into_iter().chain(status.lanes.iter().enumerate().map(row)).collect::<Vec<_>>())
+    let first = [(&status.model, &status.lanes)];
+    let models = first.into_iter().chain(status.others.iter().map(|(model, lanes)| (model, lanes)));
+    let rows = models.flat_map(|(model, lanes)| {
+        lanes.iter().enumerate().map(move |(number, lane)| row(model, number, lane))
+    });
+    let head = ["MODEL", "LANE", "PID", "STATE", "RUNNING"].map(str::to_owned);
+    let rows: Vec<_> = [head].into_iter().chain(rows).collect();
+    if has_others {
+        return table::render(&rows);
+    }
+    table::render(&rows.into_iter().map(|[_, rest @ ..]| rest).collect::<Vec<[String; 4]>>())
 }
 
 /// Returns `ready`, or the code and the message with which the server says why it is not.

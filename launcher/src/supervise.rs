@@ -431,6 +431,7 @@ impl<'a> Supervisor<'a> {
             shards: (num_shards > 0).then_some((num_running, num_shards)),
             uptime_s: self.started.elapsed().as_secs(),
             lanes: self.serving.lanes(),
+            others: self.serving.other_lanes(),
         }
     }
 

@@ -94,8 +94,9 @@ pub(crate) enum ParsedCommand {
     /// List the replicas of a running server, stop one of them, or start it again
     ///
     /// Each replica of the model is a lane of the server, with a number from 0. The list has the process id of its
-    /// shard, its state, and the number of sequences that run on it; `-` stands for what is unknown. Exit codes: 0 once
-    /// it is done, 1 if not, for the reason that is printed.
+    /// shard, its state, and the number of sequences that run on it; `-` stands for what is unknown. The list of a
+    /// server of several models names the model of each lane; the other commands are about lanes of the first model.
+    /// Exit codes: 0 once it is done, 1 if not, for the reason that is printed.
     Lanes {
         /// The command to run.
         #[command(subcommand)]

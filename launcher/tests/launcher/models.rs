@@ -32,12 +32,22 @@ fn shards_start_and_stop_as_the_router_asks() {
     bench.report_of_models(json!({"load": {"model": 1}}));
     let second = of_model(bench, 1, "listen", 1);
     assert_eq!(of_model(bench, 1, "start", 1)["settings"]["served_model_name"], "fake/other");
+    let lanes = || bench.run(&["lanes"]).1;
+    wait_for("the second model to serve", || (lanes().matches("serves").count() == 2).then_some(()));
+    let cells = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let listed: Vec<Vec<String>> = lanes().lines().map(cells).collect();
+    let row = |model, shard: u32| cells(&format!("{model} 0 {shard} serves -"));
+    let expected =
+        [cells("MODEL LANE PID STATE RUNNING"), row("fake/model", first), row("fake/other", pid(&second))];
+    assert_eq!(listed, expected);
     // A model that is in memory goes on.
     bench.report_of_models(json!({"load": {"model": 1}}));
     bench.report_of_models(json!({"unload": {"model": 0}}));
     wait_until_gone(first);
     assert_eq!(bench.nth("router", "unloaded", 1)["model"], 0);
     assert!(is_alive(pid(&second)));
+    let unloaded = lanes().lines().any(|line| cells(line) == cells("fake/model 0 - unloaded -"));
+    assert!(unloaded, "{}", lanes());
     bench.report_of_models(json!({"load": {"model": 0}}));
     of_model(bench, 0, "listen", 2);
     server.stop();
