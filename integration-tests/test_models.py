@@ -39,6 +39,8 @@ WHOLE_BLOCKS = 640
 LONG: dict[str, Any] = {"prompt": "The sea is", "temperature": 0, "ignore_eos": True, "stream": True}
 # The launcher gives a model up whose shard crashes more often than this within a minute.
 MAX_CRASHES = 6
+# Keys and values of a token in a layer, in bytes as int8: three heads of 64 elements.
+TOKEN_BYTES = 2 * 3 * 64
 NUM_FLOODED, NUM_FLOODING = 20, 1000
 
 
@@ -274,6 +276,22 @@ def test_a_stream_tells_that_its_model_is_loading(models: Trunkline) -> None:
     text = "".join(event["choices"][0]["text"] for event in events if event["choices"])
     assert text == ask(models, "three", max_tokens=4)["choices"][0]["text"]
     assert lines[-1] == "data: [DONE]"
+
+
+def test_a_model_shows_what_its_shard_takes_once_it_was_loaded(folder: Path) -> None:
+    num_tokens = 65_536
+    flags = ("--max-batch-total-tokens", str(num_tokens), "--kv-cache-dtype", "int4")
+    with serving(str(folder / "three.gguf"), *flags, model=str(folder / "two.gguf")) as server:
+        # The estimate does not know the flag.
+        expected = listed(server)["three"]["memory_bytes"]
+        ask(server, "three")
+        measured = listed(server)["three"]["memory_bytes"]
+        least_bytes = num_tokens * 3 * TOKEN_BYTES // 2
+        assert (
+            max(least_bytes, proportional_bytes(shard_of(server, "three"))) <= measured < expected - 0.7 * least_bytes
+        )
+        manage(server, "three", "unload")
+        assert listed(server)["three"]["memory_bytes"] == measured
 
 
 def test_a_flood_for_many_models_is_answered_or_refused(folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from trunkline_server import hub
 from trunkline_server.backends.cpu.build import kv_dtype_of, step_limits
 from trunkline_server.backends.cpu.memory import BLOCK_SIZE, DEFAULT_POOL_TOKENS, memory_need, plan_pool
-from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.backends.host_memory import PROCESS_BYTES, available_memory
 from trunkline_server.backends.states import LEAST_STATES, STATE_ELEMENT_BYTES
 from trunkline_server.errors import InvalidArgument, ModelNotFound
 from trunkline_server.models.shapes import weight_shapes
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _WEIGHTS = (".safetensors", ".gguf")
 _MIB, _GIB = 2**20, 2**30
 _LICENCE = "general.license"
-# What a shard's process takes before it has a model: interpreter, gRPC and kernels.
-_PROCESS_BYTES = 48 * _MIB
 
 
 def listed() -> list[str]:
@@ -188,7 +186,7 @@ def expected_memory(path: Path, pool_tokens: int | None) -> int:
     checkpoint = open_checkpoint(path)
     need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype_of("auto", checkpoint.config), **step_limits(None, None))
     num_blocks = plan_pool(need, available_bytes=available_memory(), block_size=BLOCK_SIZE, wanted_tokens=pool_tokens)
-    return _PROCESS_BYTES + need.bytes_with(num_blocks * BLOCK_SIZE)
+    return PROCESS_BYTES + need.bytes_with(num_blocks * BLOCK_SIZE)
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:

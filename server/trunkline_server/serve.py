@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
     model, base, backend = _load(settings, options)
 
+    from trunkline_server.backends.host_memory import process_memory
     from trunkline_server.engine import Engine
     from trunkline_server.loop import EngineLoop
     from trunkline_server.service import ShardServer, ShardService
@@ -56,7 +58,10 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     engine = Engine(backend, vocab_size=model.vocab_size)
     adapters = _adapter_loader(settings, engine, base, backend)
     loop = EngineLoop(engine, _end_process)
-    service = ShardService(model, backend.info, backend.store, adapters, loop, _end_process)
+    info = backend.info
+    if info.memory_bytes:
+        info = replace(info, memory_bytes=info.memory_bytes + process_memory(info.weight_bytes))
+    service = ShardService(model, info, backend.store, adapters, loop, _end_process)
     server = ShardServer(service, Path(options.socket))
     signals.hold()
     loop.start()
@@ -64,7 +69,6 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     # The objects so far live as long as the process. Without this, each full garbage collection would look through all
     # of them between two tokens.
     gc.freeze()
-    info = backend.info
     logger.info(
         "ready",
         extra={

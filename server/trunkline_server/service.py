@@ -252,6 +252,7 @@ def describe(model: ModelShape, backend: BackendInfo) -> shard_pb2.DescribeRespo
         only_pools=not model.has_output_head,
         recurrent=backend.recurrent,
         asks_about_pairs=pooling is not None and bool(pooling.answer_rows),
+        memory_bytes=backend.memory_bytes,
     )
 
 

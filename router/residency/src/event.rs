@@ -68,7 +68,7 @@ pub enum Event {
     Closed {
         model: ModelId,
     },
-    /// A load has succeeded. `bytes` is the measured size.
+    /// A load has succeeded. `bytes` is the measured size, which counts from now on instead of the estimate.
     Loaded {
         model: ModelId,
         bytes: Option<u64>,

@@ -5,8 +5,9 @@
 //! their ends as events.
 //!
 //! - **Memory.** The models that are loading, loaded or unloading never need more than the limit. The bytes of a model
-//!   are free only after [`Event::Unloaded`] or [`Event::Failed`]. If a model turns out to be larger than estimated,
-//!   nothing is loaded until enough has been unloaded, and its measured size counts from then on.
+//!   are free only after [`Event::Unloaded`] or [`Event::Failed`]. A model is estimated before its first load, and the
+//!   size that was measured at the last one counts from then on. If it is larger than expected, nothing is loaded until
+//!   enough has been unloaded.
 //! - **Turns.** Models are loaded one at a time, in the order in which they were wanted.
 //! - **Eviction.** Idle models leave, those of the lowest priority first and then the least recently used, and only as
 //!   many as are needed. A busy model is drained if the idle ones are not enough: its streams end, and its new requests

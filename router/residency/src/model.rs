@@ -19,8 +19,8 @@ pub(crate) struct Failure {
 pub(crate) struct Model {
     pub(crate) settings: ModelSettings,
     pub(crate) phase: Phase,
-    /// The size at the last load, or 0.
-    pub(crate) measured_bytes: u64,
+    /// The size at the last load, if it was measured.
+    pub(crate) measured_bytes: Option<u64>,
     pub(crate) num_open: u32,
     /// The time of the load, or of the last request that began, ended or was wanted since.
     pub(crate) last_used_ms: u64,
@@ -48,7 +48,7 @@ impl Model {
             keep_alive: settings.keep_alive,
             settings,
             phase: Phase::Unloaded,
-            measured_bytes: 0,
+            measured_bytes: None,
             num_open: 0,
             last_used_ms: 0,
             was_used: false,
@@ -62,7 +62,7 @@ impl Model {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.settings.bytes.max(self.measured_bytes)
+        self.measured_bytes.unwrap_or(self.settings.bytes)
     }
 
     /// Returns the bytes that the model holds at present.
@@ -123,7 +123,7 @@ impl Model {
     /// The load has succeeded.
     pub(crate) fn loaded(&mut self, bytes: Option<u64>, now_ms: u64) {
         self.phase = Phase::Loaded { since_ms: now_ms };
-        self.measured_bytes = bytes.unwrap_or(self.measured_bytes);
+        self.measured_bytes = bytes.or(self.measured_bytes);
         self.last_used_ms = now_ms;
         self.was_used = false;
         self.failure = None;

@@ -92,7 +92,7 @@ impl Residency {
         sum(self.models.values().map(Model::used_bytes))
     }
 
-    /// Returns the memory that a model needs: the estimate, or what was measured if that is more.
+    /// Returns the memory that a model needs: what was measured at its last load, or else the estimate.
     pub fn bytes(&self, model: ModelId) -> u64 {
         self.models.get(&model).map_or(0, Model::bytes)
     }
@@ -191,7 +191,7 @@ impl Residency {
         model.settings = settings;
         if model.phase == Phase::Unloaded {
             // It was measured with other settings.
-            model.measured_bytes = 0;
+            model.measured_bytes = None;
         }
     }
 

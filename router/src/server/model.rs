@@ -229,10 +229,20 @@ async fn report_loaded(gate: Arc<Gate>, model: ModelId, served: Arc<ServedModel>
     let is_ready = |status: &ShardStatus| matches!(status, ShardStatus::Ready(_));
     loop {
         served.wait_ready().await;
-        gate.tell(Event::Loaded { model, bytes: None });
+        gate.tell(Event::Loaded { model, bytes: memory_of(&served.shards.borrow()) });
         // An error means that the driver has ended.
         if shards.wait_for(|shards| !shards.iter().any(is_ready)).await.is_err() {
             return;
         }
     }
+}
+
+/// Returns the memory of all shards of a model, whose lanes are alike, from what those say that compute already.
+fn memory_of(shards: &[ShardStatus]) -> Option<u64> {
+    let bytes = |status: &ShardStatus| match status {
+        ShardStatus::Ready(info) => Some(info.memory_bytes),
+        _ => None,
+    };
+    let most = shards.iter().filter_map(bytes).max().filter(|bytes| *bytes > 0)?;
+    Some(most.saturating_mul(shards.len() as u64))
 }

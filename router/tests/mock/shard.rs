@@ -70,6 +70,8 @@ pub struct ShardPlan {
     pub vectors: Option<MockVectors>,
     /// The adapters that it can have loaded at once.
     pub num_adapter_slots: u32,
+    /// The memory that it says it takes; 0 if it does not know.
+    pub memory_bytes: u64,
     /// What it says about the adapter of a source; of others, that they are missing.
     pub adapters: MockAdapters,
 }
@@ -173,6 +175,7 @@ impl ShardPlan {
             watch: None,
             vectors: None,
             num_adapter_slots: 0,
+            memory_bytes: 0,
             adapters: MockAdapters::default(),
         }
     }
@@ -286,6 +289,7 @@ impl ShardService for Service {
             max_own_drafts: 0,
             num_adapter_slots: self.plan.num_adapter_slots,
             adapter_bytes: u64::MAX,
+            memory_bytes: self.plan.memory_bytes,
             pooling: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.pooling.into()),
             vector_size: self.plan.vectors.as_ref().map_or(0, |vectors| vectors.size),
             labels: self.plan.vectors.as_ref().map(|vectors| vectors.labels.clone()).unwrap_or_default(),

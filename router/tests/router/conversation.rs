@@ -157,7 +157,7 @@ max_position_embeddings, block_size, bytes_per_block, num_device_blocks, max_ste
 numeric_fingerprint, device, kv_dtype, weight_bytes, num_store_slots, store_folder, num_window_parts,
 bytes_per_window_part, window_size, max_draft_tokens, max_own_drafts, pooling, vector_size,
 labels, whole_prompts, only_pools, recurrent, asks_about_pairs, reads_other_stores, num_adapter_slots,
-adapter_bytes }
+adapter_bytes, memory_bytes }
 
 impl<T: FromJson> FromJson for Vec<T> {
     fn from_json(value: &Value) -> Self {

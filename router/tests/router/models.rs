@@ -147,7 +147,7 @@ impl Launcher {
         // A killed shard leaves its socket behind.
         let _ = std::fs::remove_file(socket);
         let adapters = MockAdapters::of(&[("/sql", 8)]);
-        let said = ShardPlan::saying(&model.0.to_string());
+        let said = ShardPlan { memory_bytes: 9, ..ShardPlan::saying(&model.0.to_string()) };
         let shard = MockShard::start(socket, ShardPlan { num_adapter_slots: 4, adapters, ..said });
         self.shards.lock().unwrap().insert(model.0, shard);
     }
@@ -253,7 +253,8 @@ async fn models_are_listed_with_their_states_and_an_unknown_one_is_named_with_th
             ("test/third".into(), "unloaded".into()),
         ]
     );
-    assert_eq!(list["data"][1]["status"]["memory_bytes"], 10);
+    let bytes = |index: usize| list["data"][index]["status"]["memory_bytes"].clone();
+    assert_eq!((bytes(1), bytes(2)), (9.into(), 10.into()), "measured, and estimated");
     assert!(list["data"][1]["max_model_len"].is_u64() && list["data"][2]["max_model_len"].is_null());
     assert_eq!(several.router.get("/v1/models/test/second").await.ok(), list["data"][1]);
     let missing = several.router.post(CHAT, &chat(Some("test/fourth"))).await;

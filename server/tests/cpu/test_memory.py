@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from trunkline_server.backends.cpu.memory import (
     MemoryNeed,
     plan_pool,
 )
-from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.backends.host_memory import PROCESS_BYTES, available_memory, process_memory
 from trunkline_server.errors import DoesNotFit
 
 MIB = 2**20
@@ -110,3 +111,11 @@ def test_cgroup_v1_limits_count(system: System) -> None:
     system.write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2096\n")
     system.write("sys/fs/cgroup/memory/job/memory.stat", "total_inactive_file 96\n")
     assert available_memory(system.root) == 4096 - 2000
+
+
+def test_a_process_takes_what_is_resident_beside_its_weights(tmp_path: Path) -> None:
+    system = System(tmp_path)
+    pages = 300 * MIB // resource.getpagesize()
+    system.write("proc/self/statm", f"999999 {pages} 5 1 0 7 0\n")
+    assert process_memory(100 * MIB, system.root) == 200 * MIB
+    assert process_memory(299 * MIB, system.root) == PROCESS_BYTES, "mapped weights are not resident yet"

@@ -59,11 +59,13 @@ def test_checkpoints_that_are_decoded_are_quantised(case: str, tiny_model: TinyM
     folder = tiny_model("llama2").folder
     meant = write_quantized(folder, tmp_path / "quantized", case)
     checkpoint = open_checkpoint(tmp_path / "quantized")
-    plain, small = build_tiny(checkpoint), build_tiny(checkpoint, quantize="int8")
+    plain, small = (build_tiny(checkpoint, quantize=bits, block_size=64, **LIMITS) for bits in ("none", "int8"))
     assert small.info.weight_bytes < plain.info.weight_bytes * 0.6
-    for bits, backend in (("none", plain), ("int8", small)):
-        need = memory_need(checkpoint, bits, kv_dtype="int8", **LIMITS).weight_bytes
-        assert need == pytest.approx(backend.info.weight_bytes, rel=0.1)
+    for bits, info in (("none", plain.info), ("int8", small.info)):
+        need = memory_need(checkpoint, bits, kv_dtype="int8", **LIMITS)
+        assert need.weight_bytes == pytest.approx(info.weight_bytes, rel=0.1)
+        expected = need.bytes_with(info.num_device_blocks * info.block_size)
+        assert expected == pytest.approx(info.memory_bytes, rel=0.1)
     assert 0 < np.abs(log_softmax(small.score(PROMPT)) - log_softmax(plain.score(PROMPT))).mean() < 0.05
     # The same numbers in one tensor each.
     dequantized = open_checkpoint(write_dequantized(folder, tmp_path / "dequantized", meant))

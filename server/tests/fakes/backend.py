@@ -95,6 +95,7 @@ class FakeBackend:
             max_own_drafts=max_own_drafts,
             num_adapter_slots=num_adapter_slots,
             adapter_bytes=num_adapter_slots * ADAPTER_BYTES,
+            memory_bytes=num_blocks * block_size * 8,
         )
         self.on_step = on_step
         self.num_resets = 0

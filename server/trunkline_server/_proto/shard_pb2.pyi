@@ -32,7 +32,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs", "reads_other_stores", "num_adapter_slots", "adapter_bytes")
+    __slots__ = ("contract_version", "architecture", "vocab_size", "num_layers", "num_heads", "num_kv_heads", "head_size", "max_position_embeddings", "block_size", "bytes_per_block", "num_device_blocks", "max_step_tokens", "max_step_sequences", "numeric_fingerprint", "device", "kv_dtype", "weight_bytes", "num_store_slots", "store_folder", "num_window_parts", "bytes_per_window_part", "window_size", "max_draft_tokens", "max_own_drafts", "pooling", "vector_size", "labels", "whole_prompts", "only_pools", "recurrent", "asks_about_pairs", "reads_other_stores", "num_adapter_slots", "adapter_bytes", "memory_bytes")
     CONTRACT_VERSION_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +67,7 @@ class DescribeResponse(_message.Message):
     READS_OTHER_STORES_FIELD_NUMBER: _ClassVar[int]
     NUM_ADAPTER_SLOTS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     contract_version: int
     architecture: str
     vocab_size: int
@@ -101,7 +102,8 @@ class DescribeResponse(_message.Message):
     reads_other_stores: bool
     num_adapter_slots: int
     adapter_bytes: int
-    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ..., reads_other_stores: _Optional[bool] = ..., num_adapter_slots: _Optional[int] = ..., adapter_bytes: _Optional[int] = ...) -> None: ...
+    memory_bytes: int
+    def __init__(self, contract_version: _Optional[int] = ..., architecture: _Optional[str] = ..., vocab_size: _Optional[int] = ..., num_layers: _Optional[int] = ..., num_heads: _Optional[int] = ..., num_kv_heads: _Optional[int] = ..., head_size: _Optional[int] = ..., max_position_embeddings: _Optional[int] = ..., block_size: _Optional[int] = ..., bytes_per_block: _Optional[int] = ..., num_device_blocks: _Optional[int] = ..., max_step_tokens: _Optional[int] = ..., max_step_sequences: _Optional[int] = ..., numeric_fingerprint: _Optional[str] = ..., device: _Optional[str] = ..., kv_dtype: _Optional[str] = ..., weight_bytes: _Optional[int] = ..., num_store_slots: _Optional[int] = ..., store_folder: _Optional[str] = ..., num_window_parts: _Optional[int] = ..., bytes_per_window_part: _Optional[int] = ..., window_size: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., max_own_drafts: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., vector_size: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., whole_prompts: _Optional[bool] = ..., only_pools: _Optional[bool] = ..., recurrent: _Optional[bool] = ..., asks_about_pairs: _Optional[bool] = ..., reads_other_stores: _Optional[bool] = ..., num_adapter_slots: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class StoreContentsRequest(_message.Message):
     __slots__ = ()

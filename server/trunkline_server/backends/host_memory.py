@@ -1,8 +1,22 @@
-"""The amount of host memory that is still available to this process."""
+"""The amounts of host memory that this process takes, and that are still available to it."""
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
+
+# What a shard's process takes before it has a model: interpreter, gRPC and kernels.
+PROCESS_BYTES = 48 << 20
+
+
+def process_memory(weight_bytes: int, root: Path = Path("/")) -> int:
+    """Returns the bytes that this process takes beside the weights that it has loaded: at least `PROCESS_BYTES`, as
+    mapped weights may not have been read yet.
+
+    root: the folder that holds `proc`.
+    """
+    resident_pages = int((root / "proc/self/statm").read_text().split()[1])
+    return max(PROCESS_BYTES, resident_pages * resource.getpagesize() - weight_bytes)
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -109,6 +109,9 @@ class BackendInfo:
     num_adapter_slots: int = 0
     # The bytes that they may take together, as `AdapterSlots.num_bytes` counts them.
     adapter_bytes: int = 0
+    # What all buffers take of this machine's memory once they are in use, to which the shard adds its process; 0 if it
+    # is unknown.
+    memory_bytes: int = 0
 
     @property
     def pool_bytes(self) -> int:

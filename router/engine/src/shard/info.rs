@@ -46,6 +46,8 @@ pub struct ShardInfo {
     pub num_adapter_slots: u32,
     /// The bytes that loaded adapters may take together.
     pub adapter_bytes: u64,
+    /// The memory that the shard takes once all its buffers are in use; 0 if that is unknown.
+    pub memory_bytes: u64,
     /// The vectors that the model makes, if it makes any.
     pub vectors: Option<Vectors>,
     /// False if the model has no output head and generates nothing.
@@ -128,6 +130,7 @@ impl ShardInfo {
             reads_other_stores: describe.reads_other_stores,
             num_adapter_slots: describe.num_adapter_slots,
             adapter_bytes: describe.adapter_bytes,
+            memory_bytes: describe.memory_bytes,
             vectors,
             generates: !describe.only_pools,
         })

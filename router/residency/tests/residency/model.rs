@@ -113,7 +113,7 @@ enum Process {
 struct Actual {
     settings: ModelSettings,
     process: Process,
-    measured_bytes: u64,
+    measured_bytes: Option<u64>,
     num_open: u32,
     has_waiting: bool,
     is_removed: bool,
@@ -121,7 +121,7 @@ struct Actual {
 
 impl Actual {
     fn bytes(&self) -> u64 {
-        self.settings.bytes.max(self.measured_bytes)
+        self.measured_bytes.unwrap_or(self.settings.bytes)
     }
 
     fn used_bytes(&self) -> u64 {
@@ -155,14 +155,14 @@ impl World {
         let actual = self.models.entry(model).or_insert(Actual {
             settings: settings.clone(),
             process: Process::None,
-            measured_bytes: 0,
+            measured_bytes: None,
             num_open: 0,
             has_waiting: false,
             is_removed: false,
         });
         actual.settings = settings.clone();
         if actual.process == Process::None {
-            actual.measured_bytes = 0;
+            actual.measured_bytes = None;
         }
         self.tell(Event::Added { model, settings })
     }
@@ -261,8 +261,12 @@ impl World {
         let actual = self.actual(model);
         let is_start = actual.process == Process::Starting;
         let event = if is_start && succeeds {
-            let bytes = actual.settings.bytes.saturating_add_signed(excess);
-            actual.measured_bytes = bytes;
+            let mut bytes = actual.settings.bytes.saturating_add_signed(excess);
+            if excess <= 0 {
+                // Only those outgrow their last size that outgrow the estimate.
+                bytes = bytes.min(actual.bytes());
+            }
+            actual.measured_bytes = Some(bytes);
             Event::Loaded { model, bytes: Some(bytes) }
         } else if succeeds {
             Event::Unloaded { model }

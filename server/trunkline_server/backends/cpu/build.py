@@ -102,20 +102,19 @@ def build(
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
-    available_bytes = available_memory() if available_bytes is None else available_bytes
     sizes = _pool_sizes(
         config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
     )
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
-        options = replace(options, kv_dtype=draft_dtype)
-        draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options)
+        draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options, draft_dtype)
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
     info = replace(info, num_adapter_slots=max_loras, adapter_bytes=adapter_bytes)
     if draft_model is not None:
         info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
+    info = replace(info, memory_bytes=_buffer_bytes(info, executor, need, draft_model, num_shares))
     disk, info = (None, info) if store is None else open_store(executor, info, store)
     return CpuBackend(
         executor,
@@ -172,7 +171,10 @@ def _load(
     return _build_executor(builder, packed, **vars(options)), packed, ops.linear_ids
 
 
-def _load_draft(draft: Checkpoint, step: dict[str, int], num_blocks: int, options: _LoadOptions) -> DraftModel:
+def _load_draft(
+    draft: Checkpoint, step: dict[str, int], num_blocks: int, options: _LoadOptions, kv_dtype: str
+) -> DraftModel:
+    options = replace(options, kv_dtype=kv_dtype)
     # The cache keeps one model's weights, so those of the draft model are packed at each start.
     return DraftModel(_load(draft, step, PoolSizes(num_blocks=num_blocks), None, options)[0])
 
@@ -251,7 +253,7 @@ def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
 def _pool_sizes(
     config: ModelConfig,
     need: MemoryNeed,
-    available_bytes: int,
+    available_bytes: int | None,
     num_shares: int,
     wanted_tokens: int | None,
     window_parts: int | Literal["auto"] | None,
@@ -259,6 +261,7 @@ def _pool_sizes(
     block_size: int,
     step: dict[str, int],
 ) -> PoolSizes:
+    available_bytes = available_memory() if available_bytes is None else available_bytes
     num_blocks = plan_pool(
         need,
         available_bytes=available_bytes,
@@ -337,6 +340,19 @@ def _info(
         window_size=_window_size(config) if bytes_per_part else 0,
         recurrent=config.recurrent is not None,
     )
+
+
+def _buffer_bytes(
+    info: BackendInfo, executor: Executor, need: MemoryNeed, draft_model: DraftModel | None, num_shares: int
+) -> int:
+    """Returns what all buffers take once they are in use."""
+    num_bytes = info.weight_bytes + info.adapter_bytes + need.scratch_bytes + info.pool_bytes
+    if draft_model is not None:
+        num_bytes += info.num_device_blocks * draft_model.bytes_per_block
+    if executor.cache_note is not None:
+        # Lanes that map the same packed weights share their pages.
+        num_bytes -= executor.weight_bytes - executor.weight_bytes // num_shares
+    return num_bytes
 
 
 def _trace(builder: ProgramBuilder, checkpoint: Checkpoint, window_parts: int | None, bits: str) -> TracingOps:

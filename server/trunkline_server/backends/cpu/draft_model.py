@@ -43,6 +43,10 @@ class DraftModel:
     def weight_bytes(self) -> int:
         return self._executor.weight_bytes
 
+    @property
+    def bytes_per_block(self) -> int:
+        return self._executor.bytes_per_block
+
     def start(self, start: SequenceStart) -> None:
         """Starts a sequence of the main model."""
         greedy = SequenceStart(

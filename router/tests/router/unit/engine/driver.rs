@@ -82,6 +82,7 @@ fn shard() -> ShardInfo {
         max_own_drafts: 0,
         num_adapter_slots: 0,
         adapter_bytes: 0,
+        memory_bytes: 0,
         numeric_fingerprint: String::new(),
         device: "test".into(),
         kv_dtype: "f32".into(),
