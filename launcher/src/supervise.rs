@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use trunkline_settings::{Answers, Report};
+use trunkline_settings::{Answers, Order, Report};
 
 use crate::caller::{Caller, Status};
 use crate::child::ChildId;
@@ -344,6 +344,12 @@ impl<'a> Supervisor<'a> {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
                     retired.left();
                 }
+            }
+            (Report::Loading { percent }, Some(ChildId::Shard(shard)), _)
+                if self.serving.plan.is_on_demand =>
+            {
+                let order = Order::Loading { model: shard.model, lane: shard.lane, percent: *percent };
+                self.serving.order(&order, &self.log);
             }
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
             (Report::Excused { socket, num_losses }, Some(_), _) => self.excuse(socket, *num_losses),

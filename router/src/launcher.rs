@@ -131,6 +131,12 @@ async fn obey(app: Arc<App>, lanes: Lanes, mut orders: mpsc::Receiver<Order>, re
                 });
             }
             Order::Failed { model, why } => tell(&app, model, |model| Event::Failed { model, why }),
+            Order::Loading { model, lane, percent } => {
+                // A launcher names no others.
+                if let Some(gate) = app.models.gate() {
+                    gate.note_loading(ModelId(model), lane, percent);
+                }
+            }
             order => change(&app.models, &read_added, order),
         }
     }
@@ -169,7 +175,11 @@ fn change(models: &Arc<Models>, read_added: &ReadAdded, order: Order) {
             finder.end_deletion(ModelId(model), Ok(()));
         }
         Order::NotDeleted { model, why } => finder.end_deletion(ModelId(model), Err(why)),
-        Order::Drain { .. } | Order::Undrain { .. } | Order::Unloaded { .. } | Order::Failed { .. } => {}
+        Order::Drain { .. }
+        | Order::Undrain { .. }
+        | Order::Unloaded { .. }
+        | Order::Failed { .. }
+        | Order::Loading { .. } => {}
     }
 }
 

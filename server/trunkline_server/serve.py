@@ -186,6 +186,7 @@ class _Signals:
 
 def backend_options(settings: Settings, options: argparse.Namespace) -> BackendOptions:
     """Returns the part of the backend's settings that the lane has among `--replicas`. Raises InvalidArgument."""
+    from trunkline_server.backends.load_progress import LoadProgress
     from trunkline_server.backends.registry import BackendOptions
 
     compute, limits, cache = settings.compute, settings.step_limits, settings.shard_cache
@@ -207,6 +208,7 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         max_lora_rank=settings.adapter_slots.max_lora_rank,
         kv_disk=_kv_disk(cache, options, compute.replicas),
         kv_host_bytes=_part(cache.kv_host_size, compute.replicas),
+        on_progress=LoadProgress() if options.lifeline else None,
     )
 
 

@@ -21,6 +21,7 @@ from trunkline_server.lifeline import EXIT_CODE_LIFELINE_CUT
 _MODULES = (
     "trunkline_server.adapters.base",
     "trunkline_server.backends.cpu.build",
+    "trunkline_server.backends.load_progress",
     "trunkline_server.backends.registry",
     "trunkline_server.cores",
     "trunkline_server.engine",

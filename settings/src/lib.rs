@@ -152,6 +152,8 @@ pub enum Report {
     Replaced { model: u32, problem: Option<String> },
     /// The shard has loaded its model and waits until another process gives up the store on disk.
     AwaitsStore,
+    /// The shard has loaded so much of its model's weights.
+    Loading { percent: u8 },
 }
 
 /// An order of the launcher to the router, one line of JSON on the router's standard input. The end of that input means
@@ -168,6 +170,8 @@ pub enum Order {
     Unloaded { model: u32 },
     /// The shards of this model cannot be started, or crash too often.
     Failed { model: u32, why: String },
+    /// The shard of this lane has loaded so much of the model's weights.
+    Loading { model: u32, lane: u32, percent: u8 },
     /// So much of a model has been downloaded.
     Downloading { model: String, done_bytes: u64, total_bytes: u64 },
     /// A model cannot be added.

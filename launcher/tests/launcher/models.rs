@@ -31,6 +31,8 @@ fn shards_start_and_stop_as_the_router_asks() {
 
     bench.report_of_models(json!({"load": {"model": 1}}));
     let second = of_model(bench, 1, "listen", 1);
+    let loading = bench.nth("router", "loading", 2);
+    assert_eq!(json!([loading["model"], loading["lane"], loading["percent"]]), json!([1, 0, 40]));
     assert_eq!(of_model(bench, 1, "start", 1)["settings"]["served_model_name"], "fake/other");
     let lanes = || bench.run(&["lanes"]).1;
     wait_for("the second model to serve", || (lanes().matches("serves").count() == 2).then_some(()));

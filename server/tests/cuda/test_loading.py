@@ -60,7 +60,9 @@ def check(checkpoint: Checkpoint, weights: DeviceWeights, dtype: torch.dtype) ->
 )
 def test_safetensors_are_read_and_stacked(device: str, tiny_model: TinyModels, case: str) -> None:
     checkpoint = open_checkpoint(tiny_model(case).folder)
-    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16)
+    parts = list[float]()
+    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, on_progress=parts.append)
+    assert parts == sorted(parts) and 0 < parts[0] < 0.9 < parts[-1] <= 1
     check(checkpoint, weights, torch.bfloat16)
     query, begin, _ = weights.matrix("model.layers.1.self_attn.q_proj.weight")
     assert begin == 0

@@ -51,7 +51,7 @@ def test_lanes_have_equal_parts_of_the_cores_and_of_the_quota() -> None:
 
 def test_lanes_divide_memory_except_on_a_gpu(tmp_path: Path) -> None:
     sizes = {"max_batch_total_tokens": 1000, "kv_disk_path": "/kv", "kv_disk_size": 3 << 24, "kv_host_size": 1 << 30}
-    options = argparse.Namespace(lane=1, await_store=False)
+    options = argparse.Namespace(lane=1, await_store=False, lifeline=False)
     for backend, num_shares, num_tokens in [("cpu", 3, 333), ("reference", 3, 333), ("cuda", 1, 1000)]:
         settings = write_settings(tmp_path, tmp_path / "model.gguf", backend=backend, replicas=3, threads=2, **sizes)
         made = backend_options(read_settings(settings), options)

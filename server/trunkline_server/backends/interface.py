@@ -75,6 +75,8 @@ def step_result(chunks: Iterable[Chunk], outcomes: Mapping[int, SequenceResult])
     return StepResult(sequences=[outcomes[one.sequence_id] for one in chunks if one.sequence_id in outcomes])
 
 
+# Time before the first report of a load's progress and between two of them, so that a quick load makes none.
+PROGRESS_INTERVAL_S = 0.5
 # The most drafts of a chunk. More than these hardly ever follow each other without a mistake.
 MAX_DRAFT_TOKENS = 16
 

@@ -48,6 +48,8 @@ class BackendOptions:
     max_lora_rank: int = 0
     # Bytes of pinned host memory for KV blocks; only for the cuda backend.
     kv_host_bytes: int | None = None
+    # Called while weights are loaded with their part that is, from 0 to 1; not by all backends.
+    on_progress: Callable[[float], None] | None = None
 
     def given(self) -> dict[str, int]:
         """Returns the numeric options that are not None, except those that only some backends take."""
@@ -78,6 +80,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         pinning=options.pin_threads,
         quantize=options.quantize,
         weights_cache=options.weights_cache,
+        on_progress=options.on_progress,
         **options.adapters(),
         **options.given(),
     )
@@ -152,6 +155,7 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         tiers=TierOptions(host_bytes=options.kv_host_bytes, disk=options.kv_disk),
         max_loras=options.max_loras,
         max_lora_rank=options.max_lora_rank,
+        on_progress=options.on_progress,
     )
 
 

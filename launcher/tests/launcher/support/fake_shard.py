@@ -67,6 +67,7 @@ def resolve():
 
 
 def chatter():
+    print(json.dumps({"loading": {"percent": 40}}), flush=True)
     for number in range(int(os.environ.get("FAKE_CHATTER", "0"))):
         for stream in (sys.stdout, sys.stderr):
             stream.write("shard" * 200 + f" {number}\n")

@@ -31,6 +31,8 @@ struct Inner {
     residency: Residency,
     /// The number of requests that wait for each model.
     waiting: BTreeMap<ModelId, usize>,
+    /// How much of its weights each lane of a model has loaded, in percent, since the model's last load began.
+    progress: BTreeMap<ModelId, BTreeMap<u32, u8>>,
 }
 
 /// A request that uses a model, which stays in memory until this is dropped.
@@ -93,7 +95,7 @@ impl Gate {
     /// Returns the gate, and what the launcher has to do from now on.
     pub fn new(residency: Residency) -> (Arc<Self>, mpsc::UnboundedReceiver<Action>) {
         let (actions, ordered) = mpsc::unbounded_channel();
-        let inner = Mutex::new(Inner { residency, waiting: BTreeMap::new() });
+        let inner = Mutex::new(Inner { residency, waiting: BTreeMap::new(), progress: BTreeMap::new() });
         let (begin, changed) = (Instant::now(), watch::channel(()).0);
         let gate = Arc::new(Self { inner, begin, has_loaded: AtomicBool::new(false), changed, actions });
         tokio::spawn(wake(gate.clone()));
@@ -113,12 +115,26 @@ impl Gate {
         if let Event::Loaded { .. } = event {
             self.has_loaded.store(true, Ordering::Relaxed);
         }
-        let actions = self.inner().residency.handle(event, self.now_ms());
+        let actions = {
+            let mut inner = self.inner();
+            let actions = inner.residency.handle(event, self.now_ms());
+            for action in &actions {
+                if let Action::Load(model) = action {
+                    inner.progress.remove(model);
+                }
+            }
+            actions
+        };
         for action in actions {
             // This fails while the server stops.
             let _ = self.actions.send(action);
         }
         self.changed.send_replace(());
+    }
+
+    /// Notes how much of a model's weights a lane has loaded.
+    pub fn note_loading(&self, model: ModelId, lane: u32, percent: u8) {
+        self.inner().progress.entry(model).or_default().insert(lane, percent);
     }
 
     /// Waits until a request may use a model, which is loaded if it is not in memory.
@@ -262,7 +278,9 @@ impl Gate {
             State::Unloaded => ("unloaded", None),
             State::Queued { place } => ("queued", Some(behind(place))),
             State::Loading { since_ms } => {
-                ("loading", Some(format!("for {} s", now.saturating_sub(since_ms) / 1000)))
+                let percent = inner.progress.get(&model).and_then(|lanes| lanes.values().min());
+                let percent = percent.map(|percent| format!("{percent} %, ")).unwrap_or_default();
+                ("loading", Some(format!("{percent}for {} s", now.saturating_sub(since_ms) / 1000)))
             }
             State::Loaded { .. } => (LOADED, None),
             State::Draining { place, .. } | State::Unloading { place } => ("unloading", place.map(behind)),

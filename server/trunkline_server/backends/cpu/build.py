@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
@@ -28,7 +29,7 @@ from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.host_memory import available_memory
-from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, BackendInfo
+from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, PROGRESS_INTERVAL_S, BackendInfo
 from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, refuse_beside_states
 from trunkline_server.backends.store_files import StoreOptions
 from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
 MAX_ENCODER_TOKENS = 8192
+# Five seconds.
+REPORTS_PER_LOG_LINE = 10
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
 ENCODER_DTYPE = "f16"
@@ -75,6 +78,7 @@ def build(
     quantize: str = NONE,
     max_loras: int = 0,
     max_lora_rank: int = 0,
+    on_progress: Callable[[float], None] | None = None,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
@@ -84,7 +88,7 @@ def build(
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
     draft: a smaller model with the same vocabulary, which drafts tokens. quantize: a value of `--quantize`.
-    max_loras: slots for adapters, with matrices of at most max_lora_rank.
+    max_loras: slots for adapters, with matrices of at most max_lora_rank. on_progress: see `BackendOptions`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     _require_kernels()
@@ -105,7 +109,7 @@ def build(
     sizes = _pool_sizes(
         config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
     )
-    options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size)
+    options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
         draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options, draft_dtype)
@@ -135,6 +139,7 @@ class _LoadOptions:
     pinning: str
     kv_dtype: str
     block_size: int
+    tell: Callable[[float], None] | None
 
 
 def _load(
@@ -174,7 +179,7 @@ def _load(
 def _load_draft(
     draft: Checkpoint, step: dict[str, int], num_blocks: int, options: _LoadOptions, kv_dtype: str
 ) -> DraftModel:
-    options = replace(options, kv_dtype=kv_dtype)
+    options = replace(options, kv_dtype=kv_dtype, tell=None)
     # The cache keeps one model's weights, so those of the draft model are packed at each start.
     return DraftModel(_load(draft, step, PoolSizes(num_blocks=num_blocks), None, options)[0])
 
@@ -389,21 +394,23 @@ def _build_executor(
     pinning: str,
     kv_dtype: str,
     block_size: int,
+    tell: Callable[[float], None] | None,
 ) -> Executor:
     """Builds the program. int4's key scaling comes from the cache, or is measured now and cached."""
     from trunkline_server import _kernels
 
+    packing: Any = {"progress": _logged(tell), "interval_s": PROGRESS_INTERVAL_S}
     if kv_dtype != "int4" or packed is None:
         began = time.monotonic()
         cache = None if packed is None else packed.cache
-        executor = builder.build(threads, pinning, cache=cache, progress=_log_progress)
+        executor = builder.build(threads, pinning, cache=cache, **packing)
         if kv_dtype == "int4":
             _log_measured(began)
         return executor
     file = packed.key_scaling_file(_kernels.NUMERICS_VERSION, block_size)
     kept = file.load()
     began = time.monotonic()
-    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept, progress=_log_progress)
+    executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept, **packing)
     scaling = executor.key_scaling
     assert scaling is not None
     if scaling != kept:
@@ -427,8 +434,17 @@ def _log_formats(checkpoint: Checkpoint, tensors: list[Weight]) -> None:
     logger.info("quantised weights repacked", extra={"fields": {name.lower(): n for name, n in sorted(counts.items())}})
 
 
-def _log_progress(done: float) -> None:
-    logger.info("packing weights", extra={"fields": {"percent": f"{100 * done:.0f}"}})
+def _logged(tell: Callable[[float], None] | None) -> Callable[[float], None]:
+    """Returns a function that also logs now and then what it passes on."""
+    calls = itertools.count(1)
+
+    def report(done: float) -> None:
+        if tell is not None:
+            tell(done)
+        if next(calls) % REPORTS_PER_LOG_LINE == 0:
+            logger.info("packing weights", extra={"fields": {"percent": f"{100 * done:.0f}"}})
+
+    return report
 
 
 def _log_load(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:

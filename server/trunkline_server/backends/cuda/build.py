@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -88,13 +89,15 @@ def build(
     rounds_to_fp8: bool = False,
     max_loras: int = 0,
     max_lora_rank: int = 0,
+    on_progress: Callable[[float], None] | None = None,
 ) -> CudaBackend:
     """Loads the weights, measures the remaining memory, allocates the pool and captures steps.
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
     its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
     checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3.
-    max_loras: slots for adapters of at most max_lora_rank. Raises BackendUnavailable, InvalidArgument, DoesNotFit.
+    max_loras: slots for adapters of at most max_lora_rank. on_progress: see `BackendOptions`. Raises
+    BackendUnavailable, InvalidArgument, DoesNotFit.
     """
     began = time.monotonic()
     refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
@@ -113,7 +116,9 @@ def build(
         # Nothing is kept: two steps, and what waits for them.
         max_batch_total_tokens = 4 * limits.num_rows + 2 * block_size * num_sequences
     with torch.inference_mode():
-        weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8)
+        weights = load_weights(
+            checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8, on_progress=on_progress
+        )
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
             return _Assembly(

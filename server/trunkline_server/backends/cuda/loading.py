@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -82,10 +82,12 @@ def load_weights(
     dtype: torch.dtype,
     *,
     rounds_to_fp8: bool = False,
+    on_progress: Callable[[float], None] | None = None,
 ) -> DeviceWeights:
     """Loads all weights of a checkpoint onto the device and waits for them.
 
     dtype: of dense matrices and of activations. rounds_to_fp8: rounds dense matrices of layers to e4m3.
+    on_progress: called with the part of the bytes that is loaded, from 0 to 1.
     Raises DoesNotFit, UnsupportedFormat, and DamagedFile if a number is not finite in `dtype`.
     """
     scheme = _ROUNDED if rounds_to_fp8 else checkpoint.quantization
@@ -94,7 +96,7 @@ def load_weights(
             "multiplying FP8 weights as %s: a GPU of compute capability %s has no FP8 products",
             str(dtype).removeprefix("torch."), card_of(device).name,
         )  # fmt: skip
-    loader = _Loader(checkpoint, device, dtype, rounds_to_fp8)
+    loader = _Loader(checkpoint, device, dtype, rounds_to_fp8, on_progress)
     try:
         return loader.load()
     except torch.OutOfMemoryError as error:
@@ -109,8 +111,15 @@ def load_weights(
 class _Loader:
     """One load. Its threads share nothing that they change."""
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, rounds_to_fp8: bool) -> None:
-        self._rounds_to_fp8 = rounds_to_fp8
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        device: torch.device,
+        dtype: torch.dtype,
+        rounds_to_fp8: bool,
+        on_progress: Callable[[float], None] | None,
+    ) -> None:
+        self._rounds_to_fp8, self._on_progress = rounds_to_fp8, on_progress
         self._checkpoint, self._device, self._dtype = checkpoint, device, dtype
         # Keyed by stored name, so that a tied head is loaded once.
         self._tensors: dict[str, Weight] = {}
@@ -139,7 +148,12 @@ class _Loader:
         stacks = sorted(self._stacks(), key=lambda names: -sum(map(self._num_bytes, names)))
         num_threads = min(MAX_THREADS, os.cpu_count() or 1, len(stacks))
         with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
-            matrices = list(chain.from_iterable(pool.map(self._make, stacks)))
+            matrices, num_done = list[DeviceWeight](), 0
+            for names, made in zip(stacks, pool.map(self._make, stacks), strict=True):
+                matrices += made
+                num_done += sum(map(self._num_bytes, names))
+                if self._on_progress is not None:
+                    self._on_progress(num_done / self.num_source_bytes)
         dense = chain.from_iterable(matrix.slices for matrix in matrices if isinstance(matrix, DenseWeight))
         if num_dequantised := sum(self._kind(name) != "dense" for name in dense):
             fields = {"matrices": num_dequantised, "dtype": str(self._dtype).removeprefix("torch.")}
