@@ -6,6 +6,7 @@ mod lanes;
 mod models;
 mod reload;
 mod reload_models;
+mod spare;
 
 use std::collections::BTreeMap;
 use std::io;
