@@ -61,4 +61,5 @@ pub mod runtime_dir;
 pub mod signals;
 mod status;
 pub mod supervise;
+mod supervised;
 mod table;

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use trunkline_settings::Order;
 
@@ -18,6 +18,7 @@ use crate::log::{Field, Log};
 use crate::plan::{Other, Plan, PlannedModel};
 use crate::process::{Event, Process};
 use crate::restart::{RestartPolicy, Verdict};
+use crate::supervised::{State, Supervised};
 
 /// Reads the command line, the variables and the configuration file again.
 pub type Reread = Box<dyn Fn() -> Result<Box<ServerConfig>, LauncherError>>;
@@ -32,37 +33,6 @@ pub(crate) struct Pair {
     pub(crate) spare: Option<Process>,
     /// True if the router has reported that a shard computes.
     has_ready_shard: bool,
-}
-
-/// A child that should be running, and its current state.
-#[derive(Debug)]
-pub(crate) struct Supervised {
-    pub(crate) id: ChildId,
-    pub(crate) state: State,
-    pub(crate) restarts: RestartPolicy,
-    /// True if the router has reported that this shard computes since it was started.
-    pub(crate) is_ready: bool,
-    /// True if it has computed since its model was loaded.
-    pub(crate) has_served: bool,
-    /// Set when the running process is killed because it has hung for this long.
-    pub(crate) hung: Option<Duration>,
-    /// The time at which the process is killed, if it was told to stop because its model leaves the memory.
-    pub(crate) kill_at: Option<Instant>,
-}
-
-#[derive(Debug)]
-pub(crate) enum State {
-    Running(Process),
-    /// The child is started again at this time.
-    Crashed {
-        restart_at: Instant,
-    },
-    /// The shard is started once no shard of another pair has its lane's place.
-    Waiting,
-    /// The shard's model is not in memory.
-    Unloaded,
-    /// The child has ended, or is somebody else's to stop, and is not started again.
-    Gone,
 }
 
 impl Pair {
@@ -443,50 +413,6 @@ impl Pair {
             }
         }
         taken
-    }
-}
-
-impl Supervised {
-    /// Returns the number of the model of a shard.
-    pub(crate) fn model(&self) -> Option<u32> {
-        match self.id {
-            ChildId::Shard(shard) => Some(shard.model),
-            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
-        }
-    }
-
-    /// Returns the lane of a shard.
-    pub(crate) fn lane(&self) -> Option<u32> {
-        match self.id {
-            ChildId::Shard(shard) => Some(shard.lane),
-            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
-        }
-    }
-
-    pub(crate) fn process(&self) -> Option<&Process> {
-        if let State::Running(process) = &self.state { Some(process) } else { None }
-    }
-
-    /// Returns the lane of a shard that waits.
-    pub(crate) fn waits(&self) -> Option<u32> {
-        self.lane().filter(|_| matches!(self.state, State::Waiting))
-    }
-
-    /// Returns true if the child was started and is not given up.
-    pub(crate) fn is_expected(&self) -> bool {
-        !matches!(self.state, State::Waiting | State::Unloaded | State::Gone)
-    }
-
-    /// Returns the state of the lane of a shard, which does not drain.
-    fn lane_state(&self) -> LaneState {
-        match self.state {
-            State::Running(_) if self.is_ready => LaneState::Serves,
-            State::Running(_) => LaneState::Starts,
-            State::Crashed { .. } => LaneState::Restarts,
-            State::Waiting => LaneState::Waits,
-            State::Unloaded => LaneState::Unloaded,
-            State::Gone => LaneState::GivenUp,
-        }
     }
 }
 

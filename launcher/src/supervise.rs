@@ -26,13 +26,14 @@ use crate::exit::Exit;
 use crate::lanes::Goal;
 use crate::log::{Field, Log};
 use crate::output::Tail;
-use crate::pair::{Pair, Reread, State};
+use crate::pair::{Pair, Reread};
 use crate::plan::{Other, Plan};
 use crate::process::{Event, Process};
 use crate::ready;
 use crate::reload::{Reload, ReloadError, Stage, reason};
 use crate::restart::{RestartPolicy, Verdict};
 use crate::retired::Retired;
+use crate::supervised::State;
 use catalog::Catalog;
 use reload_models::ModelsReload;
 

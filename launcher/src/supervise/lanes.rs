@@ -5,8 +5,9 @@ use std::path::Path;
 use super::Supervisor;
 use crate::caller::{Caller, LaneState};
 use crate::lanes::{Goal, LaneError};
-use crate::pair::{Pair, Supervised};
+use crate::pair::Pair;
 use crate::retired::Retired;
+use crate::supervised::Supervised;
 
 impl Supervisor<'_> {
     /// Begins to drain or to add a lane; the caller then waits for the end.

@@ -8,8 +8,8 @@ use trunkline_settings::Order;
 use super::Supervisor;
 use super::catalog::MAX_REASON_CHARS;
 use crate::child::ChildId;
-use crate::pair::{State, Supervised};
 use crate::restart::RestartPolicy;
+use crate::supervised::{State, Supervised};
 
 impl Supervisor<'_> {
     /// Starts the shards of a model. Those that run go on.

@@ -16,10 +16,11 @@ use crate::caller::Caller;
 use crate::child::{ChildId, ShardId};
 use crate::error::LauncherError;
 use crate::model::ResolvedModel;
-use crate::pair::{Pair, Supervised};
+use crate::pair::Pair;
 use crate::plan::{Other, Plan};
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::retired::Retired;
+use crate::supervised::Supervised;
 
 /// The next step of a reload.
 enum Next {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Supervisor;
 use crate::child::ChildId;
-use crate::pair::{State, Supervised};
+use crate::supervised::{State, Supervised};
 
 impl Supervisor<'_> {
     /// Plans a spare process for the next shard, for which the machine has time once the last one answers.
