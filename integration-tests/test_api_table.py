@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ OLLAMA_GENERATE = {"prompt": PROMPT, "stream": False, "options": OLLAMA_OPTIONS}
 GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 # Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
+# The server closes a connection that is not used for 10 s after an answer. A request of a thread can take as long.
+MAX_IDLE_S = 3.0
 # A value that no field accepts.
 WRONG: list[Any] = [[[]]]
 # A value of each type. A refused field accepts none of them except its neutral values.
@@ -136,7 +139,7 @@ PLACES = [
     Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
 ]
 # Routes whose few fields the text describes.
-IN_WORDS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/api/pull"}
+IN_WORDS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/api/delete", "/api/pull"}
 # Table → schema of the OpenAPI document.
 SCHEMAS = {
     "chat": "ChatCompletionRequest",
@@ -309,6 +312,11 @@ class Walk:
             self._connections.append(opened)
             setattr(self._local, name, opened)
         connection: HTTPConnection = getattr(self._local, name)
+        now = time.monotonic()
+        if now - getattr(self._local, f"used_{to_classifier}", now) > MAX_IDLE_S:
+            # The next request opens it again.
+            connection.close()
+        setattr(self._local, f"used_{to_classifier}", now)
         return connection
 
 
