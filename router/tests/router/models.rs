@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use trunkline_api::app::App;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::ServerLimits;
-use trunkline_base::tenants::{Access, SharedPlaces};
+use trunkline_base::tenants::{Access, Caller, SharedPlaces};
 use trunkline_generation::model::{Choice, Model};
 use trunkline_generation::models::{
     Action, Event, Finder, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
@@ -550,12 +550,27 @@ async fn a_request_for_another_model_waits_until_it_is_found_and_learns_why_it_i
 async fn searches_are_bounded() {
     let several = Several::start_with(Access::open(), Pull::Hub).await;
     let finder = several.router.app.models.finder().unwrap();
-    let caller = trunkline_base::tenants::Caller::anybody();
+    let caller = Caller::anybody();
     let names: Vec<String> = (0..8).map(|number| format!("org/model{number}")).collect();
     let _searches: Vec<_> = names.iter().map(|name| finder.seek(&caller, name).unwrap().unwrap()).collect();
     several.router.post(CHAT, &chat(Some("org/another"))).await.fails(503, "model_failed");
     finder.end("org/model0", Err("not there".into()));
     assert!(finder.seek(&caller, "org/another").unwrap().is_some());
+}
+
+#[tokio::test]
+async fn an_administrator_who_joins_a_search_on_this_machine_begins_a_download() {
+    let (finder, mut reports) = Finder::new(Pull::Hub);
+    let (guest, admin) = (Caller::stranger(), Caller::anybody());
+    let find = |downloads| Some(Report::Find { model: "org/new".into(), downloads });
+    let _first = finder.seek(&guest, "org/new").unwrap().unwrap();
+    let second = finder.seek(&admin, "org/new").unwrap().unwrap();
+    let _third = finder.seek(&admin, "org/new").unwrap().unwrap();
+    assert_eq!((reports.recv().await, reports.recv().await), (find(false), find(true)));
+    assert!(reports.is_empty());
+    finder.end("org/new", Err("it is not downloaded".into()));
+    finder.end("org/new", Ok(SECOND));
+    assert_eq!(second.found().await.unwrap(), SECOND);
 }
 
 #[tokio::test]

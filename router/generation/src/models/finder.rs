@@ -39,11 +39,20 @@ pub struct Sought {
     state: watch::Receiver<Search>,
 }
 
+/// A search that has not ended.
+#[derive(Debug)]
+struct Open {
+    state: watch::Sender<Search>,
+    downloads: bool,
+    /// The searches of the launcher for this model, of which only one downloads it.
+    num_asked: u32,
+}
+
 /// Looks for models by way of the launcher.
 #[derive(Debug)]
 pub struct Finder {
     pull: Pull,
-    searches: Mutex<BTreeMap<Arc<str>, watch::Sender<Search>>>,
+    searches: Mutex<BTreeMap<Arc<str>, Open>>,
     /// Those who wait until a model's files are deleted, or for the reason why they are not.
     deletions: Mutex<BTreeMap<ModelId, oneshot::Sender<Result<(), String>>>>,
     /// Receives what the launcher has to do.
@@ -105,9 +114,15 @@ impl Finder {
         if !self.may_add() || !caller.may_use_all_models() || !is_possible(caller, name) {
             return Ok(None);
         }
+        let downloads = self.pull == Pull::Hub && caller.is_admin();
+        let find = || Report::Find { model: name.to_owned(), downloads };
         let mut searches = self.searches();
-        if let Some(search) = searches.get(name) {
-            return Ok(Some(Sought { name: name.into(), state: search.subscribe() }));
+        if let Some(search) = searches.get_mut(name) {
+            if downloads && !search.downloads {
+                (search.downloads, search.num_asked) = (true, search.num_asked + 1);
+                self.report(find());
+            }
+            return Ok(Some(Sought { name: name.into(), state: search.state.subscribe() }));
         }
         if searches.len() >= MAX_SEARCHES {
             return Err(ApiError::ModelFailed {
@@ -116,24 +131,28 @@ impl Finder {
                 retry_after_s: Some(RETRY_S),
             });
         }
+        self.report(find());
         let (name, (sender, state)) = (Arc::<str>::from(name), watch::channel(Search::Begun));
-        searches.insert(name.clone(), sender);
-        let downloads = self.pull == Pull::Hub && caller.is_admin();
-        self.report(Report::Find { model: name.to_string(), downloads });
+        searches.insert(name.clone(), Open { state: sender, downloads, num_asked: 1 });
         Ok(Some(Sought { name, state }))
     }
 
     /// Notes how far a search is.
     pub fn progress(&self, name: &str, done_bytes: u64, total_bytes: u64) {
         if let Some(search) = self.searches().get(name) {
-            search.send_replace(Search::Downloading { done_bytes, total_bytes });
+            search.state.send_replace(Search::Downloading { done_bytes, total_bytes });
         }
     }
 
-    /// Ends a search.
+    /// Ends a search, unless an administrator has joined one that downloads nothing.
     pub fn end(&self, name: &str, found: Result<ModelId, String>) {
-        if let Some(search) = self.searches().remove(name) {
-            search.send_replace(match found {
+        let mut searches = self.searches();
+        if let Some(search) = searches.get_mut(name).filter(|search| found.is_err() && search.num_asked > 1) {
+            search.num_asked -= 1;
+            return;
+        }
+        if let Some(search) = searches.remove(name) {
+            search.state.send_replace(match found {
                 Ok(model) => Search::Found(model),
                 Err(why) => Search::Failed(why.into()),
             });
@@ -162,7 +181,7 @@ impl Finder {
         let _ = self.reports.send(report);
     }
 
-    fn searches(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, watch::Sender<Search>>> {
+    fn searches(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Open>> {
         self.searches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

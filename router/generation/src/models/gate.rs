@@ -117,6 +117,9 @@ impl Gate {
         }
         let actions = {
             let mut inner = self.inner();
+            if let Event::Removed { model } = &event {
+                inner.progress.remove(model);
+            }
             let actions = inner.residency.handle(event, self.now_ms());
             for action in &actions {
                 if let Action::Load(model) = action {
