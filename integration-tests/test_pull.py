@@ -3,12 +3,10 @@ folder."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import ROOT, Trunkline, http, serving, wait_for, write_shallow
+from harness import Trunkline, http, serving, wait_for, write_shallow
 from test_models import listed, manage, states
-
-SPEC = importlib.util.spec_from_file_location("fake_hub", ROOT / "server/tests/hub/fake_hub.py")
-assert SPEC is not None and SPEC.loader is not None
-fake_hub = importlib.util.module_from_spec(SPEC)
-sys.modules["fake_hub"] = fake_hub
-SPEC.loader.exec_module(fake_hub)
+from tests.hub import fake_hub
 
 POOL = ("--max-batch-total-tokens", "4096")
 # A stream that goes on for seconds on a shallow model.
@@ -51,7 +44,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def hub(files: Path) -> Iterator[Any]:
+def hub(files: Path) -> Iterator[fake_hub.Hub]:
     content = (files / "second.gguf").read_bytes()
     repositories = {
         "org/small": fake_hub.Repository({"small-Q4_1.gguf": content, "README.md": b"#"}),
@@ -72,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(files: Path, hub: Any, home: Path, folder: Path) -> Iterator[Trunkline]:
+def server(files: Path, hub: fake_hub.Hub, home: Path, folder: Path) -> Iterator[Trunkline]:
     env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home)}
     flags = ("--pull", "hub", "--models-folder", str(folder), *POOL)
     with serving(*flags, model=str(files / "first.gguf"), env=env) as server:
@@ -92,7 +85,7 @@ def is_cached(home: Path, repository: str) -> bool:
     return (home / "hub" / f"models--{repository.replace('/', '--')}").exists()
 
 
-def test_a_pull_tells_its_progress_and_a_delete_frees_the_disk(server: Trunkline, hub: Any, home: Path) -> None:
+def test_a_pull_tells_its_progress_and_a_delete_frees_disk(server: Trunkline, hub: fake_hub.Hub, home: Path) -> None:
     hub.held = threading.Event()
     lines = []
     body = {"model": "hf.co/org/small"}
@@ -120,7 +113,7 @@ def test_a_pull_tells_its_progress_and_a_delete_frees_the_disk(server: Trunkline
     wait_for(lambda: len(server.pids("trunkline_server")) <= 2, "the end of its shard, beside a spare one")
 
 
-def test_a_request_adds_the_model_that_it_names(server: Trunkline, hub: Any) -> None:
+def test_a_request_adds_the_model_that_it_names(server: Trunkline, hub: fake_hub.Hub) -> None:
     hub.held = threading.Event()
     body = {"model": "org/two:Q4_1", "prompt": "The sea is", "max_tokens": 4, "stream": True}
     comments, events = [], []
@@ -192,7 +185,7 @@ def test_models_come_and_go_with_their_files(server: Trunkline, files: Path, fol
     assert server.complete("The sea", model="guest")["model"] == "guest"
 
 
-def test_only_admins_download_and_delete(files: Path, hub: Any, tmp_path: Path) -> None:
+def test_only_admins_download_and_delete(files: Path, hub: fake_hub.Hub, tmp_path: Path) -> None:
     hub.held = None
     keys = tmp_path / "keys.toml"
     keys.write_text(KEYS)

@@ -1,14 +1,17 @@
-"""The unmodified `openai` package and a server of several models."""
+"""The unmodified packages `openai` and `ollama`, and a server of several models."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import httpx
+import ollama
 import openai
 import pytest
 from clients.given import KEY, USER
 from harness import Trunkline, serving, write_shallow
+from tests.hub import fake_hub
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +20,12 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
     for num_layers, name in ((2, "first"), (3, "second")):
         write_shallow(folder / f"{name}.gguf", num_layers)
     flags = ("--threads", "1", "--max-batch-total-tokens", "4096", "--weights-cache", str(folder / "packed"))
-    with serving(str(folder / "second.gguf"), *flags, model=str(folder / "first.gguf")) as running:
-        yield running
+    repositories = {"org/third": fake_hub.Repository({"third.gguf": (folder / "second.gguf").read_bytes()})}
+    with fake_hub.serve(fake_hub.Hub(repositories)) as hub:
+        env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf")}
+        flags += ("--pull", "hub")
+        with serving(str(folder / "second.gguf"), *flags, model=str(folder / "first.gguf"), env=env) as running:
+            yield running
 
 
 def test_streams_of_a_model_that_is_loaded_meanwhile(several: Trunkline) -> None:
@@ -34,3 +41,18 @@ def test_streams_of_a_model_that_is_loaded_meanwhile(several: Trunkline) -> None
         texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
         assert "".join(texts) == whole.choices[0].message.content
         assert [model.id for model in client.models.list()] == ["first", "second"]
+
+
+def test_ollamas_client_pulls_a_model_and_deletes_it(several: Trunkline) -> None:
+    with contextlib.closing(ollama.Client(host=several.base_url)) as client:
+        states = list(client.pull("hf.co/org/third", stream=True))
+        assert (states[0].status, states[-1].status) == ("pulling manifest", "success")
+        assert any(state.total == state.completed for state in states[1:-1])
+        answer = client.chat("hf.co/org/third", messages=USER, options={"num_predict": 8, "temperature": 0})
+        same = client.chat("second", messages=USER, options={"num_predict": 8, "temperature": 0})
+        assert answer.message.content == same.message.content
+        assert "org/third:latest" in [model.model for model in client.list().models]
+        assert client.delete("org/third").status == "success"
+        with pytest.raises(ollama.ResponseError, match="is not served") as gone:
+            client.show("org/third")
+        assert gone.value.status_code == 404
