@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::parsed::LanesCommand;
-use crate::args::resolved::{ModelRef, Request, ServerConfig};
+use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
 use crate::listen::Listener;
@@ -100,10 +100,28 @@ fn serve(
     if available_bytes > 0 {
         config.first.residency.models_memory.get_or_insert(available_bytes / 100 * MEMORY_PERCENT);
     }
+    check_memory(&config)?;
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.first.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
     let plan = Plan::new(*config, models, (python, router), 0, base);
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
+}
+
+/// Refuses a model that may take more than all models together, and pinned ones that do so together.
+fn check_memory(config: &ServerConfig) -> Result<(), LauncherError> {
+    let Some(limit) = config.first.residency.models_memory else { return Ok(()) };
+    let own = |config: &ServeConfig| config.step_limits.model_memory.unwrap_or(0);
+    let largest = config.models().map(own).max().unwrap_or(0);
+    let pinned = config.models().filter(|config| config.residency.pin).map(own).fold(0, u64::saturating_add);
+    for (what, bytes) in [("of a model", largest), ("of all pinned models together", pinned)] {
+        if bytes > limit {
+            return Err(LauncherError::usage(format!(
+                "`--model-memory` {what} is {bytes} bytes, but `--models-memory` is {limit}; hint: lower the former, or raise \
+                 the latter"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses two models with one name, since requests choose by it.

@@ -232,7 +232,8 @@ impl Plan {
                 shard_sockets: self.sockets_of(number, config).collect(),
                 model_path: model.path.clone(),
                 served_model_name: planned.name().to_owned(),
-                model_bytes: model.memory_bytes,
+                // What the model may take is more than what it needs at first.
+                model_bytes: config.step_limits.model_memory.unwrap_or(model.memory_bytes),
                 residency: config.residency.clone(),
                 server,
                 limits: config.limits.clone(),

@@ -161,6 +161,14 @@ fn what_several_models_cannot_have_is_one_line() {
             "two models are called `fake/model`; hint: give one of them another",
         ),
         (&["first", "other", "--served-model-name", "x"], "two models are called `x`"),
+        (
+            &["first", "other", "--models-memory", "1GiB", "--model-memory", "2GiB"],
+            "`--model-memory` of a model is 2147483648 bytes, but `--models-memory` is 1073741824; hint: lower",
+        ),
+        (
+            &["first", "other", "--models-memory", "3GiB", "--model-memory", "2GiB", "--pin"],
+            "`--model-memory` of all pinned models together is 4294967296 bytes",
+        ),
     ] {
         let (code, _, stderr) = Bench::new().run(&[&["serve", "--port", "0"], args].concat());
         assert_eq!(code, 2, "{stderr}");

@@ -20,13 +20,16 @@ NEED = MemoryNeed(weight_bytes=100 * MIB, scratch_bytes=10 * MIB, kv_bytes_per_t
 BLOCK_SIZE = 32
 
 
-def pool_tokens(available_bytes: int, wanted_tokens: int | None = None, num_shares: int = 1) -> int:
+def pool_tokens(
+    available_bytes: int, wanted_tokens: int | None = None, num_shares: int = 1, model_memory: int | None = None
+) -> int:
     blocks = plan_pool(
         NEED,
         available_bytes=available_bytes,
         block_size=BLOCK_SIZE,
         wanted_tokens=wanted_tokens,
         num_shares=num_shares,
+        model_memory=model_memory,
     )
     return blocks * BLOCK_SIZE
 
@@ -41,6 +44,21 @@ def test_a_middling_machine_gives_a_quarter_of_its_memory() -> None:
 
 def test_a_small_machine_gives_the_memory_that_weights_leave() -> None:
     assert pool_tokens(140 * MIB) == 30 * MIB // NEED.kv_bytes_per_token
+
+
+def test_the_pool_takes_what_the_memory_of_the_model_leaves() -> None:
+    fixed = NEED.weight_bytes + NEED.scratch_bytes
+    # More than the default size of 4 GiB.
+    whole = 6 * 1024 * MIB
+    assert pool_tokens(1 << 40, model_memory=fixed + PROCESS_BYTES + whole) == whole // NEED.kv_bytes_per_token
+    own = fixed + 2 * PROCESS_BYTES + whole
+    assert pool_tokens(1 << 40, num_shares=2, model_memory=own) == whole // NEED.kv_bytes_per_token // 2
+    assert pool_tokens(1 << 40, 64, model_memory=own) == 64
+    assert pool_tokens(140 * MIB, model_memory=own) == 30 * MIB // NEED.kv_bytes_per_token
+    with pytest.raises(DoesNotFit, match="raise `--model-memory`"):
+        pool_tokens(1 << 40, model_memory=fixed)
+    with pytest.raises(DoesNotFit, match="lower `--max-batch-total-tokens` or raise `--model-memory`"):
+        pool_tokens(1 << 40, 1 << 20, model_memory=own)
 
 
 def test_shards_that_share_the_memory_share_the_size_that_one_alone_would_take() -> None:

@@ -35,6 +35,8 @@ class BackendOptions:
     num_shares: int = 1
     pin_threads: str = "off"
     max_batch_total_tokens: int | None = None
+    # The memory of all shards of the model; only for the cpu backend.
+    model_memory: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
@@ -53,7 +55,7 @@ class BackendOptions:
 
     def given(self) -> dict[str, int]:
         """Returns the numeric options that are not None, except those that only some backends take."""
-        others = ("kv_host_bytes", *self.adapters())
+        others = ("kv_host_bytes", "model_memory", *self.adapters())
         return {name: value for name, value in vars(self).items() if isinstance(value, int) and name not in others}
 
     def adapters(self) -> dict[str, int]:
@@ -62,6 +64,11 @@ class BackendOptions:
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     """Builds a backend that holds the checkpoint's model. Raises UserError."""
+    if options.model_memory is not None and name != "cpu":
+        raise InvalidArgument(
+            f"`--model-memory` is set, but the {name} backend does not support it",
+            hint="use the cpu backend, or set `--max-batch-total-tokens`",
+        )
     return _BUILDERS[name](checkpoint, options)
 
 
@@ -81,6 +88,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         quantize=options.quantize,
         weights_cache=options.weights_cache,
         on_progress=options.on_progress,
+        model_memory=options.model_memory,
         **options.adapters(),
         **options.given(),
     )

@@ -67,6 +67,7 @@ def build(
     pinning: str = "off",
     num_shares: int = 1,
     max_batch_total_tokens: int | None = None,
+    model_memory: int | None = None,
     max_step_tokens: int | None = None,
     max_step_sequences: int | None = None,
     block_size: int = BLOCK_SIZE,
@@ -107,7 +108,16 @@ def build(
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
     sizes = _pool_sizes(
-        config, need, available_bytes, num_shares, max_batch_total_tokens, window_parts, kv_dtype, block_size, step
+        config,
+        need,
+        available_bytes,
+        num_shares,
+        max_batch_total_tokens,
+        model_memory,
+        window_parts,
+        kv_dtype,
+        block_size,
+        step,
     )
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
@@ -261,6 +271,7 @@ def _pool_sizes(
     available_bytes: int | None,
     num_shares: int,
     wanted_tokens: int | None,
+    model_memory: int | None,
     window_parts: int | Literal["auto"] | None,
     kv_dtype: str,
     block_size: int,
@@ -273,6 +284,7 @@ def _pool_sizes(
         block_size=block_size,
         wanted_tokens=wanted_tokens,
         num_shares=num_shares,
+        model_memory=model_memory,
     )
     if config.recurrent is None:
         return _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trunkline_server.adapters.memory import planned_bytes
+from trunkline_server.backends.host_memory import PROCESS_BYTES
 from trunkline_server.errors import DoesNotFit
 from trunkline_server.weights.quantize import NONE, quantized_bytes
 from trunkline_server.weights.tensor import stored_bytes
@@ -31,6 +32,8 @@ ACTIVATION_BYTES = 4
 # The pool's size without `--max-batch-total-tokens`: this many tokens, but at most this share of the available memory.
 DEFAULT_POOL_TOKENS = 131_072
 DEFAULT_POOL_MEMORY_DIVISOR = 4
+# The most of `--max-batch-total-tokens`.
+MAX_POOL_TOKENS = 1 << 30
 # A smaller pool has no room for even one prompt of moderate length and its answer.
 MIN_POOL_TOKENS = 512
 
@@ -61,14 +64,23 @@ class MemoryNeed:
 
 
 def plan_pool(
-    need: MemoryNeed, *, available_bytes: int, block_size: int, wanted_tokens: int | None, num_shares: int = 1
+    need: MemoryNeed,
+    *,
+    available_bytes: int,
+    block_size: int,
+    wanted_tokens: int | None,
+    num_shares: int = 1,
+    model_memory: int | None = None,
 ) -> int:
     """Returns the number of blocks in the pool. Raises DoesNotFit.
 
     wanted_tokens: this shard's part of `--max-batch-total-tokens`, rounded up to whole blocks and either met or
     refused; None: the pool takes its default size, or less if weights and scratch leave less. num_shares: shards of
-    this machine that divide that size among them.
+    this machine that divide that size among them. model_memory: what all of them may take; the pool takes what is left
+    of it, unless `wanted_tokens` says otherwise.
     """
+    if model_memory is not None:
+        available_bytes = min(available_bytes, model_memory - num_shares * PROCESS_BYTES)
     left_bytes = available_bytes - need.weight_bytes - need.scratch_bytes
     if wanted_tokens is not None:
         num_blocks = -(-wanted_tokens // block_size)
@@ -77,18 +89,20 @@ def plan_pool(
             raise DoesNotFit(
                 f"a KV pool of {wanted_tokens} tokens takes {_mib(pool_bytes)}, but {_mib(available_bytes)} of memory "
                 f"are available and weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)}",
-                hint="lower `--max-batch-total-tokens`",
+                hint="lower `--max-batch-total-tokens`" + (" or raise `--model-memory`" if model_memory else ""),
             )
         return num_blocks
-    budget_bytes = min(available_bytes // DEFAULT_POOL_MEMORY_DIVISOR, left_bytes)
-    num_tokens = min(DEFAULT_POOL_TOKENS, max(budget_bytes, 0) // need.kv_bytes_per_token) // num_shares
+    budget_bytes, max_tokens = left_bytes, MAX_POOL_TOKENS
+    if model_memory is None:
+        budget_bytes, max_tokens = min(available_bytes // DEFAULT_POOL_MEMORY_DIVISOR, left_bytes), DEFAULT_POOL_TOKENS
+    num_tokens = min(max_tokens, max(budget_bytes, 0) // need.kv_bytes_per_token) // num_shares
     if num_tokens < MIN_POOL_TOKENS:
         raise DoesNotFit(
             f"weights and activations take {_mib(need.weight_bytes + need.scratch_bytes)} and the smallest KV pool "
             f"({MIN_POOL_TOKENS} tokens) {_mib(MIN_POOL_TOKENS * need.kv_bytes_per_token)}, but "
             f"{_mib(available_bytes)} of memory are available",
-            hint="choose a smaller or more quantised model (`--quantize int4` quantises one that is not), or lower "
-            "`--max-batch-total-tokens`",
+            hint="choose a smaller or more quantised model (`--quantize int4` quantises one that is not), or "
+            + ("raise `--model-memory`" if model_memory else "lower `--max-batch-total-tokens`"),
         )
     return num_tokens // block_size
 
