@@ -145,6 +145,8 @@ def test_a_request_adds_the_model_that_it_names(server: Trunkline, hub: fake_hub
         ("org/none", "the Hub has no repository `org/none`, or you have no access to it"),
         ("org/two", "repository `org/two` has 2 `.gguf` models: two-Q4_1.gguf, two-Q8_0.gguf"),
         ("llama3.2", "it is no name of a Hub repository"),
+        # A folder of this name is in the folder in which the server was started.
+        ("integration-tests/clients", "the Hub has no repository `integration-tests/clients`"),
         ("org/two:../../secret", "has no `.gguf` model that matches"),
         ("/no/such/file.gguf", "`/no/such/file.gguf` does not exist"),
     ],

@@ -13,10 +13,6 @@ use crate::args::resolved::ModelRef;
 use crate::error::LauncherError;
 
 const SERVER_MODULE: &str = "trunkline_server";
-/// The flags of `resolve` for a model that is looked for while the server runs, and the one for a search that downloads
-/// nothing.
-pub(crate) const FIND: [&str; 1] = ["--progress"];
-pub(crate) const LOCAL: &str = "--local";
 /// Prevents `python -m` from importing modules from the working folder.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 

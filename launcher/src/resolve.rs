@@ -56,18 +56,27 @@ pub(crate) fn run(
     parse(&output_of(programs::resolver_command(python, model), |_| (), events, sender)?)
 }
 
-/// Finds a model while the server runs, or downloads it if that is allowed, and estimates its memory with a KV cache of
-/// so many tokens. An error has the resolver's own message.
+/// What a search for a model may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    pub(crate) downloads: bool,
+    /// True if the model may be a path on this machine.
+    pub(crate) paths: bool,
+}
+
+/// Finds a model while the server runs, and estimates its memory with a KV cache of so many tokens. An error has the
+/// resolver's own message.
 pub(crate) fn find(
     python: &Path,
     (model, pool_tokens): (&ModelRef, u32),
-    downloads: bool,
+    allowed: Allowed,
     progress: impl FnMut(Progress) + Send + 'static,
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<ResolvedModel, LauncherError> {
     let mut command = programs::estimator_command(python, &[(model, pool_tokens)]);
-    command.args(programs::FIND).args((!downloads).then_some(programs::LOCAL));
+    command.arg("--progress");
+    command.args((!allowed.downloads).then_some("--local")).args((!allowed.paths).then_some("--no-paths"));
     command.stderr(Stdio::piped());
     parse(&output_of(command, progress, events, sender)?)
 }

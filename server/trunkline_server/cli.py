@@ -85,7 +85,13 @@ def _resolve(options: argparse.Namespace) -> int:
         os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     try:
         for index, model in enumerate(options.models or [None]):
-            resolved = hub.resolve(model, revision=options.revision, downloads=not options.local, progress=progress)
+            resolved = hub.resolve(
+                model,
+                revision=options.revision,
+                downloads=not options.local,
+                paths=not options.no_paths,
+                progress=progress,
+            )
             pool_tokens = options.pool_tokens[index] if options.pool_tokens else None
             print(json.dumps(_resolved(resolved, pool_tokens)), flush=True)  # noqa: T201
     except KeyboardInterrupt:
@@ -196,6 +202,7 @@ def _add_resolve(commands: _Commands) -> None:
     )
     resolve.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
     resolve.add_argument("--local", action="store_true", help="download nothing")
+    resolve.add_argument("--no-paths", action="store_true", help="take MODEL for a Hub id even if a path has its name")
     resolve.add_argument(
         "--progress", action="store_true", help="also print JSON lines that tell how much has been downloaded"
     )

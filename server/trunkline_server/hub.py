@@ -86,14 +86,21 @@ class ResolvedModel:
 
 
 def resolve(
-    model: str | None, *, revision: str | None = None, downloads: bool = True, progress: Progress | None = None
+    model: str | None,
+    *,
+    revision: str | None = None,
+    downloads: bool = True,
+    paths: bool = True,
+    progress: Progress | None = None,
 ) -> ResolvedModel:
-    """Finds the model, downloading it if needed and allowed. progress: is told of a download. Raises UserError."""
+    """Finds the model, downloading it if needed and allowed. paths: it may be one. progress: is told of a download.
+    Raises UserError.
+    """
     if not model:
         _refuse_revision(revision, "the embedded model")
         return _embedded()
     path = Path(model).expanduser()
-    if path.exists():
+    if paths and path.exists():
         _refuse_revision(revision, f"`{model}`, which is a local path,")
         return _local(path)
     match = _HUB_ID.fullmatch(model)

@@ -156,8 +156,8 @@ settings! {
         /// Size of the KV cache in tokens, of which each of `--replicas` gets an equal part except on the cuda backend
         /// [default: 131072, or as many as fit into a quarter of the available memory if that is less].
         max_batch_total_tokens: Option<u32> = None, Form::tokens(2);
-        /// Memory of the model on the cpu backend. The KV cache gets what weights, activations and processes leave of it
-        /// [default: what they need].
+        /// Memory of the model on the cpu backend. The KV cache gets what weights, activations and processes leave of
+        /// it [default: what they need].
         model_memory: Option<u64> = None, Form::bytes(64 << 20, 1 << 50);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);

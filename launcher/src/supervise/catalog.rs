@@ -16,7 +16,7 @@ use crate::models_folder::Stamp;
 use crate::plan::PlannedModel;
 use crate::process::Event;
 use crate::reload::reason;
-use crate::resolve;
+use crate::resolve::{self, Allowed};
 use crate::{models_folder, programs};
 
 /// Most characters of a reason or of a resolver's error, so that an order is written at once.
@@ -98,12 +98,15 @@ impl Supervisor<'_> {
         let Some(wanted) = self.catalog.wanted.pop_front() else { return };
         let (python, events) = (self.serving.plan.python.clone(), self.sender.clone());
         let (model, pool_tokens) = (wanted.config.model.clone(), wanted.config.pool_tokens());
-        let downloads = wanted.downloads;
+        // A request's name of a repository must not be that of a folder in which the launcher was started.
+        let is_request = matches!(wanted.origin, Origin::Request(_));
+        let is_absolute = model.name.as_deref().is_some_and(|name| Path::new(name).is_absolute());
+        let allowed = Allowed { downloads: wanted.downloads, paths: is_absolute || !is_request };
         let resolver = resolve::Background::run(move |own_events, sender| {
             let progress = events.clone();
             // If sending fails, the supervisor has ended.
             let tell = move |told| drop(progress.send(Event::Downloading(told)));
-            let found = resolve::find(&python, (&model, pool_tokens), downloads, tell, own_events, sender);
+            let found = resolve::find(&python, (&model, pool_tokens), allowed, tell, own_events, sender);
             let _ = events.send(Event::Found(found));
         });
         self.catalog.search = Some(Search { wanted, _resolver: resolver });

@@ -196,6 +196,7 @@ fn a_model_that_a_request_names_is_found_loaded_and_deleted() {
     assert_eq!((&progress["done_bytes"], &progress["total_bytes"]), (&1.into(), &2.into()));
     let resolver = bench.events("resolver", "start").pop().unwrap();
     assert!(!resolver["argv"].as_array().unwrap().contains(&"--local".into()), "{resolver}");
+    assert!(resolver["argv"].as_array().unwrap().contains(&"--no-paths".into()), "{resolver}");
     bench.report_of_models(json!({"load": {"model": 1}}));
     let shard = pid(&of_model(bench, 1, "listen", 1));
     // It is there already.

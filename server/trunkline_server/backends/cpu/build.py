@@ -107,18 +107,8 @@ def build(
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
-    sizes = _pool_sizes(
-        config,
-        need,
-        available_bytes,
-        num_shares,
-        max_batch_total_tokens,
-        model_memory,
-        window_parts,
-        kv_dtype,
-        block_size,
-        step,
-    )
+    wanted = max_batch_total_tokens, model_memory
+    sizes = _pool_sizes(config, need, available_bytes, num_shares, wanted, window_parts, kv_dtype, block_size, step)
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
@@ -270,13 +260,14 @@ def _pool_sizes(
     need: MemoryNeed,
     available_bytes: int | None,
     num_shares: int,
-    wanted_tokens: int | None,
-    model_memory: int | None,
+    wanted: tuple[int | None, int | None],
     window_parts: int | Literal["auto"] | None,
     kv_dtype: str,
     block_size: int,
     step: dict[str, int],
 ) -> PoolSizes:
+    """Plans the pool. wanted: its tokens and the memory of the model, as in `plan_pool`."""
+    wanted_tokens, model_memory = wanted
     available_bytes = available_memory() if available_bytes is None else available_bytes
     num_blocks = plan_pool(
         need,
