@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, setpriority_process};
 
 use crate::args::resolved::ModelRef;
 use crate::child::ChildId;
@@ -22,6 +22,8 @@ use crate::programs;
 
 /// Most output that is kept, more than the JSON lines need; the rest is read and discarded.
 const MAX_OUTPUT_BYTES: usize = 2 << 20;
+/// The nice value of a resolver beside shards that compute.
+const LOW_PRIORITY: i32 = 10;
 /// Time that an interrupted download has to leave its partial files in order.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -78,6 +80,7 @@ pub(crate) fn find(
     command.arg("--progress");
     command.args((!allowed.downloads).then_some("--local")).args((!allowed.paths).then_some("--no-paths"));
     command.stderr(Stdio::piped());
+    yield_to_the_shards(&mut command);
     parse(&output_of(command, progress, events, sender)?)
 }
 
@@ -176,6 +179,15 @@ fn parse_all(output: &[u8], num_models: usize) -> Result<Vec<ResolvedModel>, Lau
         Ok(model)
     };
     lines.into_iter().map(model).collect()
+}
+
+/// Gives the resolver a low priority, because shards compute meanwhile.
+fn yield_to_the_shards(command: &mut Command) {
+    let hook = || Ok(setpriority_process(None, LOW_PRIORITY)?);
+    // SAFETY: only async-signal-safe calls are allowed between fork and exec, and the hook makes one system call.
+    unsafe {
+        command.pre_exec(hook);
+    }
 }
 
 /// Asks the kernel to stop the resolver when the launcher dies, since the resolver has no lifeline.

@@ -630,3 +630,16 @@ async fn an_adapter_belongs_to_the_model_that_its_registration_names() {
     let body = json!({"lora_name": "sql", "base_model_name": "test/second"});
     one.post("/v1/unload_lora_adapter", &body).await.fails(404, "model_not_found");
 }
+
+#[tokio::test]
+async fn a_pull_is_charged_to_the_rate_of_its_tenant() {
+    let keys = "[tenants.a]\nkeys = [\"key-of-tenant-a-0123456789\"]\nrequests_per_minute = 1\n";
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), keys).unwrap();
+    let access = Access::new(Some(file.path().to_owned()), None).unwrap();
+    let several = Several::start_with(access, Pull::Local).await;
+    let body = json!({"model": "test/second", "stream": false});
+    let key = "key-of-tenant-a-0123456789";
+    several.router.ask(key, "POST", "/api/pull", &body).await.ok();
+    several.router.ask(key, "POST", "/api/pull", &body).await.fails(429, "rate_limit_exceeded");
+}

@@ -77,6 +77,8 @@ pub async fn pull(State(app): State<Arc<App>>, request: Request) -> Response {
 }
 
 async fn pulled(app: &App, request: Request) -> Result<Response, ApiError> {
+    // A search costs the time of a process.
+    app.admission.charge(&app.served, &request)?;
     let read = |body: &[u8]| parse::<PullBody>(body, &[], &mut IgnoredFields::default());
     let (caller, place, body) = app.read_of_any_model(request, read).await?;
     let name = body.model.filter(|name| !name.is_empty()).or(body.name);
