@@ -88,7 +88,7 @@ def _ports() -> Iterator[int]:
 
 # All requests share this client, because creating one reads the system's certificates, which takes 30 ms of CPU time.
 # It keeps no connections alive, because many tests stop the server.
-http = httpx.Client(verify=False, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
+http = httpx.Client(verify=False, timeout=60, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0))
 
 _next_port = _ports()
 

@@ -20,7 +20,7 @@ from tests.hub import fake_hub
 
 POOL = ("--max-batch-total-tokens", "4096")
 # A stream that goes on for seconds on a shallow model.
-LONG: dict[str, Any] = {"prompt": "The sea is", "ignore_eos": True, "stream": True, "max_tokens": 1500}
+LONG: dict[str, Any] = {"prompt": "The sea is", "ignore_eos": True, "stream": True, "max_tokens": 800}
 KEYS = """
 [tenants.root]
 keys = ["root-key-0123456789"]

@@ -12,7 +12,7 @@ use trunkline_base::limits::ServerLimits;
 use trunkline_base::tenants::{Access, Caller, SharedPlaces};
 use trunkline_generation::model::{Choice, Model};
 use trunkline_generation::models::{
-    Action, Event, Finder, Gate, KeepAlive, ModelId, ModelSettings, Residency, Settings,
+    Action, Entry, Event, Finder, Gate, KeepAlive, ModelId, ModelSettings, Open, Residency, Settings,
 };
 use trunkline_router::server::{LaterModel, ModelParts, Others};
 use trunkline_settings::{Pull, Report};
@@ -642,4 +642,31 @@ async fn a_pull_is_charged_to_the_rate_of_its_tenant() {
     let key = "key-of-tenant-a-0123456789";
     several.router.ask(key, "POST", "/api/pull", &body).await.ok();
     several.router.ask(key, "POST", "/api/pull", &body).await.fails(429, "rate_limit_exceeded");
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_a_replaced_model_gets_the_one_that_has_its_name() {
+    let several = Several::start().await;
+    several.chat(Some("test/third")).await;
+    several.launcher.held.lock().unwrap().extend([1, 7]);
+    let models = several.router.app.models.clone();
+    let replace = async {
+        several.wait(SECOND, "loading").await;
+        let third = models.entry(ModelId(2)).unwrap().opened().unwrap().clone();
+        let open: Open = Box::new(move || {
+            let third = third.clone();
+            Box::pin(async { Ok(third) })
+        });
+        let settings =
+            ModelSettings { bytes: 10, is_pinned: false, priority: 0, keep_alive: KeepAlive::Forever };
+        models.add(Entry::new(ModelId(7), "test/second".into(), Vec::new(), open), settings);
+        models.remove(SECOND);
+        several.gate.tell(Event::Failed { model: SECOND, why: "it ended".into() });
+        several.wait(ModelId(7), "loading").await;
+        several.gate.tell(Event::Loaded { model: ModelId(7), bytes: None });
+    };
+    // TGI's route does not check the name again, which is that of another model here.
+    let body = json!({"model": "test/second", "inputs": "hi"});
+    let (answer, ()) = tokio::join!(several.router.post("/generate", &body), replace);
+    assert_eq!(answer.ok()["generated_text"], "2");
 }

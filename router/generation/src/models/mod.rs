@@ -273,12 +273,28 @@ impl Models {
         &self,
         target: Target,
     ) -> Result<(ModelId, Arc<ServedModel>, Option<Using>), ApiError> {
-        let entry = self.known(target).await?;
-        let Some(gate) = self.gate() else { return Ok((entry.id, self.served(&entry).await?, None)) };
+        let mut entry = self.known(target).await?;
+        loop {
+            let entered = self.enter_known(&entry).await;
+            // A reload may have given its name to another model.
+            let heir =
+                || self.all().into_iter().find(|other| other.name == entry.name && other.id > entry.id);
+            match (entered, heir()) {
+                (Err(ApiError::ModelRemoved { .. }), Some(other)) => entry = other,
+                (entered, _) => return entered,
+            }
+        }
+    }
+
+    async fn enter_known(
+        &self,
+        entry: &Entry,
+    ) -> Result<(ModelId, Arc<ServedModel>, Option<Using>), ApiError> {
+        let Some(gate) = self.gate() else { return Ok((entry.id, self.served(entry).await?, None)) };
         if entry.problem().is_some() {
             gate.check_backoff(entry.id, &entry.name)?;
         }
-        let served = self.served(&entry).await?;
+        let served = self.served(entry).await?;
         Ok((entry.id, served, Some(gate.enter(entry.id, &entry.name).await?)))
     }
 
