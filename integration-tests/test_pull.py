@@ -201,7 +201,7 @@ def test_only_admins_download_and_delete(files: Path, hub: fake_hub.Hub, tmp_pat
             answer = http.post(f"{server.base_url}/api/pull", json={"model": name}, headers=caller, timeout=60)
             assert answer.status_code == 404, answer.text
         assert pull(server, "org/small", **root)[-1] == {"status": "success"}
-        # What an admin has downloaded is there for all whose keys do not say otherwise.
+        # Everybody may use the model now, except tenants with a list of models.
         answer = http.post(
             f"{server.base_url}/v1/completions",
             json={"model": "org/small", "prompt": "The sea", "max_tokens": 4},

@@ -24,7 +24,7 @@ pub struct ResolvedModel {
     pub available_bytes: u64,
 }
 
-/// How much of a model has been downloaded.
+/// The progress of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Progress {
     pub done_bytes: u64,

@@ -34,7 +34,7 @@ pub struct Plan {
     models: BTreeMap<u32, PlannedModel>,
     /// The number of the next model. No number is used twice.
     next_number: u32,
-    /// What holds for models that are added while the server runs.
+    /// The configuration of models that are added while the server runs. Each gets a name of its own.
     pub later: Box<ServeConfig>,
     /// True if models are loaded when they are asked for.
     pub is_on_demand: bool,
@@ -134,8 +134,8 @@ impl Plan {
 
     /// Returns another model of this Hub repository.
     pub(crate) fn other_of_repository(&self, number: u32, repository: &str) -> Option<&PlannedModel> {
-        let others = self.models.iter().filter(|(other, planned)| **other != number && !planned.is_removed);
-        others.map(|(_, planned)| planned).find(|other| other.repository() == Some(repository))
+        let mut others = self.served().filter(|(other, _)| *other != number).map(|(_, planned)| planned);
+        others.find(|other| other.repository() == Some(repository))
     }
 
     /// Adds a model and returns its number.
@@ -232,7 +232,7 @@ impl Plan {
                 shard_sockets: self.sockets_of(number, config).collect(),
                 model_path: model.path.clone(),
                 served_model_name: planned.name().to_owned(),
-                // What the model may take is more than what it needs at first.
+                // A model may take all of its own memory.
                 model_bytes: config.step_limits.model_memory.unwrap_or(model.memory_bytes),
                 residency: config.residency.clone(),
                 server,

@@ -58,7 +58,7 @@ pub(crate) fn run(
     parse(&output_of(programs::resolver_command(python, model), |_| (), events, sender)?)
 }
 
-/// What a search for a model may do.
+/// The limits of a search for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowed {
     pub(crate) downloads: bool,
@@ -107,7 +107,7 @@ pub(crate) fn run_all(
 ///
 /// # Errors
 ///
-/// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has told the reason.
+/// Fails if a signal stops the download, or if the resolver fails. A resolver that exits with 2 has written the reason.
 fn output_of(
     mut command: Command,
     progress: impl FnMut(Progress) + Send + 'static,

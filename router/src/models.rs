@@ -23,7 +23,7 @@ const MIN_IDLE_MS: u64 = 200;
 const BACKOFF_MS: u64 = 1_000;
 const MAX_BACKOFF_MS: u64 = 60_000;
 
-/// What the router asks of its launcher.
+/// The orders of the router to its launcher.
 pub struct Asked {
     pub actions: mpsc::UnboundedReceiver<Action>,
     pub reports: mpsc::UnboundedReceiver<Report>,

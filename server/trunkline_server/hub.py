@@ -93,8 +93,9 @@ def resolve(
     paths: bool = True,
     progress: Progress | None = None,
 ) -> ResolvedModel:
-    """Finds the model, downloading it if needed and allowed. paths: it may be one. progress: is told of a download.
-    Raises UserError.
+    """Finds the model, downloading it if needed and allowed. Raises UserError.
+
+    paths: allows that the model is a path. progress: receives the state of a download.
     """
     if not model:
         _refuse_revision(revision, "the embedded model")

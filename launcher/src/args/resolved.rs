@@ -66,7 +66,7 @@ pub struct ModelRef {
 pub struct ServerConfig {
     pub first: ServeConfig,
     pub others: Vec<ServeConfig>,
-    /// What the flags say of models that are added while the server runs.
+    /// The configuration of models that are added while the server runs. Each gets a name of its own.
     pub later: ServeConfig,
     /// True if the user has named no model, so that any one of a folder may be the first.
     is_any_first: bool,
@@ -234,8 +234,8 @@ impl ServeConfig {
         Ok(config)
     }
 
-    /// Leaves out what the flags say of the first model, or can say of one model only. A model that is added later has
-    /// no store on disk, because the others have divided its size among them.
+    /// Leaves out the flags that are for a single model. A model that is added later has no store on disk, because the
+    /// others have divided its size among them.
     fn of_later(self) -> Self {
         Self {
             residency: Residency { pin: false, model_alias: Vec::new(), ..self.residency },

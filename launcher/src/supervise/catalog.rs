@@ -22,7 +22,7 @@ use crate::{models_folder, programs};
 /// Most characters of a reason or of a resolver's error, so that an order is written at once.
 pub(super) const MAX_REASON_CHARS: usize = 500;
 
-/// What the supervisor knows of models that come and go.
+/// The state of additions and of the folder of models.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     /// The models that are to be added, one after another.
@@ -43,10 +43,10 @@ pub(super) struct Wanted {
     pub(super) replaces: Option<u32>,
 }
 
-/// Who wants a model.
+/// The cause of an addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A request that has asked for it by this name.
+    /// A request named the model so.
     Request(String),
     Folder,
     Reload,
@@ -98,7 +98,7 @@ impl Supervisor<'_> {
         let Some(wanted) = self.catalog.wanted.pop_front() else { return };
         let (python, events) = (self.serving.plan.python.clone(), self.sender.clone());
         let (model, pool_tokens) = (wanted.config.model.clone(), wanted.config.pool_tokens());
-        // A request's name of a repository must not be that of a folder in which the launcher was started.
+        // A repository that a request names must not be taken for a folder below the launcher's working folder.
         let is_request = matches!(wanted.origin, Origin::Request(_));
         let is_absolute = model.name.as_deref().is_some_and(|name| Path::new(name).is_absolute());
         let allowed = Allowed { downloads: wanted.downloads, paths: is_absolute || !is_request };
@@ -211,7 +211,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Removes a model whose files are deleted, or tells why they are not.
+    /// Removes a model whose files are deleted, or tells the router why they are not.
     pub(super) fn deleted(&mut self, model: u32, outcome: Result<(), String>) {
         match outcome {
             Ok(()) => self.remove(model),

@@ -16,7 +16,7 @@ pub(super) struct ModelsReload {
     caller: Option<Caller>,
     /// Number of models that are still to be added.
     num_pending: usize,
-    /// What prevented others.
+    /// The reasons why some models were not added.
     problems: Vec<String>,
 }
 
@@ -45,7 +45,7 @@ impl Supervisor<'_> {
         let config = (self.reread)().map_err(ReloadError::Failed)?;
         let plan = &self.serving.plan;
         ReloadError::check_listeners(&config, plan)?;
-        // What the start has filled in, and shares that depend on the number of models.
+        // The start fills in some values, and others depend on the number of models.
         let comparable = |config: &ServeConfig| {
             let mut config = config.clone();
             config.residency.models_memory = None;

@@ -66,7 +66,7 @@ pub struct Runner {
     pub opened: mpsc::UnboundedSender<Opened>,
     /// Receives a message when the step loop of a model has ended, which is a defect.
     pub ended: mpsc::Sender<()>,
-    /// What runs for each model until it is removed or the server ends.
+    /// The tasks of each model, which run until it is removed or the server ends.
     pub tasks: Mutex<BTreeMap<ModelId, Vec<AbortOnDrop>>>,
 }
 

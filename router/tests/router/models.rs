@@ -30,7 +30,7 @@ struct Several {
     gate: Arc<Gate>,
     launcher: Launcher,
     sockets: [PathBuf; 3],
-    /// What the router asks about models that it does not have.
+    /// The searches for models that the router does not have.
     reports: mpsc::UnboundedReceiver<Report>,
 }
 

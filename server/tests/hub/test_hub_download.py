@@ -368,7 +368,7 @@ def test_a_download_tells_its_progress_and_a_local_search_fetches_nothing(resolv
     total = sum(file.stat().st_size for file in Path(found["path"]).iterdir())
     assert progress[0] == {"done_bytes": 0, "total_bytes": total}
     assert progress[-1] == {"done_bytes": total, "total_bytes": total}
-    # What is there is not downloaded again.
+    # The second search finds everything in the cache.
     assert [json.loads(line) for line in second[1].splitlines()] == [found]
 
 

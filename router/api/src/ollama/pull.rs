@@ -118,7 +118,7 @@ fn sought(app: &App, caller: &Caller, name: &str) -> Result<Option<Sought>, ApiE
     Err(ApiError::ModelNotPulled { model: name.to_owned(), problem: problem.to_owned() })
 }
 
-/// What the next line of a stream tells.
+/// The next line of a stream.
 enum Next {
     Manifest(Box<Next>),
     Search(Searching),

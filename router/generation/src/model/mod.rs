@@ -16,7 +16,7 @@ const MODEL_ALIASES: [&str; 3] = ["", "tgi", "dummy"];
 
 /// The suffix that Ollama's clients put behind a name that has no other tag.
 const LATEST: &str = ":latest";
-/// What Ollama's users write before the name of a repository of the Hub.
+/// Ollama's users write one of these before the name of a repository of the Hub.
 const HUB_PREFIXES: [&str; 2] = ["hf.co/", "huggingface.co/"];
 
 /// The most characters of an unknown name that an error repeats. A name may be as long as the body.

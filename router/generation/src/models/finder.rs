@@ -53,14 +53,14 @@ struct Open {
 pub struct Finder {
     pull: Pull,
     searches: Mutex<BTreeMap<Arc<str>, Open>>,
-    /// Those who wait until a model's files are deleted, or for the reason why they are not.
+    /// Each deletion that has not ended. Its outcome is the reason why the files are still there, if they are.
     deletions: Mutex<BTreeMap<ModelId, oneshot::Sender<Result<(), String>>>>,
     /// Receives what the launcher has to do.
     reports: mpsc::UnboundedSender<Report>,
 }
 
 impl Sought {
-    /// Returns what a client is told.
+    /// Returns the state as clients read it after "model NAME is".
     pub fn shown(&self) -> String {
         match &*self.state.borrow() {
             Search::Downloading { done_bytes, total_bytes } => {
@@ -168,7 +168,7 @@ impl Finder {
         ended.await.unwrap_or_else(|_| Err("another request deletes it".to_owned()))
     }
 
-    /// Ends a deletion.
+    /// Tells the outcome of a deletion to the request that asked for it.
     pub fn end_deletion(&self, model: ModelId, outcome: Result<(), String>) {
         if let Some(sender) = self.deletions().remove(&model) {
             // The client may have left.

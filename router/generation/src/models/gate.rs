@@ -31,7 +31,7 @@ struct Inner {
     residency: Residency,
     /// The number of requests that wait for each model.
     waiting: BTreeMap<ModelId, usize>,
-    /// How much of its weights each lane of a model has loaded, in percent, since the model's last load began.
+    /// The percentage of its weights that each lane of a model has loaded since the model's last load began.
     progress: BTreeMap<ModelId, BTreeMap<u32, u8>>,
 }
 

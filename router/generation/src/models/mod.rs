@@ -34,7 +34,7 @@ pub struct Models {
     on_demand: Option<OnDemand>,
 }
 
-/// What a server needs that loads models when they are asked for.
+/// The parts of a server that loads models when they are asked for.
 #[derive(Debug)]
 struct OnDemand {
     gate: Arc<Gate>,
@@ -217,7 +217,7 @@ impl Models {
         }
     }
 
-    /// Returns what a client is told that waits for its model.
+    /// Returns the state of a model as clients that wait for it read it after "model NAME is".
     pub fn shown(&self, target: &Target) -> String {
         match (target, self.gate()) {
             (Target::Sought(sought), _) => sought.shown(),

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_STEP_TOKENS = 256
 DEFAULT_STEP_SEQUENCES = 64
 MAX_ENCODER_TOKENS = 8192
-# Five seconds.
+# A report comes each half second, so a line each five seconds.
 REPORTS_PER_LOG_LINE = 10
 # The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
 KV_DTYPE = "int8"
