@@ -23,12 +23,9 @@ pub(crate) struct Status {
     #[serde(default)]
     pub(crate) shards: Option<(usize, usize)>,
     pub(crate) uptime_s: u64,
-    /// The lanes, in order.
+    /// The names of the models and their lanes, in order.
     #[serde(default)]
-    pub(crate) lanes: Vec<Lane>,
-    /// The names and lanes of the other models.
-    #[serde(default)]
-    pub(crate) others: Vec<(String, Vec<Lane>)>,
+    pub(crate) lanes: Vec<(String, Vec<Lane>)>,
 }
 
 /// A lane in the answer to `trunkline status`.

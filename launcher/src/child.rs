@@ -16,16 +16,31 @@ pub enum ChildId {
 }
 
 /// The place of a shard: its model, the lane (replica) of that model, and the rank within the lane, counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ShardId {
     pub model: u32,
     pub lane: u32,
     pub rank: u32,
 }
 
+impl ShardId {
+    /// Returns the place of the first shard of a lane.
+    pub(crate) fn of_lane(model: u32, lane: u32) -> Self {
+        Self { model, lane, rank: 0 }
+    }
+}
+
 impl ChildId {
     pub(crate) fn is_shard(self) -> bool {
-        matches!(self, Self::Shard(_))
+        self.shard().is_some()
+    }
+
+    /// Returns the place of a shard.
+    pub(crate) fn shard(self) -> Option<ShardId> {
+        match self {
+            Self::Shard(shard) => Some(shard),
+            Self::Resolver | Self::Spare | Self::Router => None,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::args::parsed::LanesCommand;
 use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
 use crate::args::{self, ParseError};
 use crate::error::LauncherError;
+use crate::lanes::LaneWord;
 use crate::listen::Listener;
 use crate::log::Field;
 use crate::model::ResolvedModel;
@@ -49,13 +50,13 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
             print("reloaded\n")
         }
         Request::Lanes(pid, LanesCommand::List) => print(&status::lanes(&control::status_of(pid, "lanes")?)),
-        Request::Lanes(pid, LanesCommand::Drain { lane }) => {
-            control::drain_lane(pid, lane)?;
-            print(&format!("lane {lane} is drained\n"))
+        Request::Lanes(pid, LanesCommand::Drain(place)) => {
+            control::ask_lane(pid, LaneWord::Drain, &place)?;
+            print(&format!("lane {} is drained\n", place.lane))
         }
-        Request::Lanes(pid, LanesCommand::Add { lane }) => {
-            control::add_lane(pid, lane)?;
-            print(&format!("lane {lane} serves\n"))
+        Request::Lanes(pid, LanesCommand::Add(place)) => {
+            control::ask_lane(pid, LaneWord::Add, &place)?;
+            print(&format!("lane {} serves\n", place.lane))
         }
         Request::Models(pid, command, server) => print(&models::run(pid, &command, &server)?),
         Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),

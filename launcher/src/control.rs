@@ -7,19 +7,19 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
+use crate::args::parsed::PlaceArgs;
 use crate::caller::{Caller, DONE, LINE_TIMEOUT, Status};
 use crate::error::LauncherError;
+use crate::lanes::LaneWord;
 use crate::process::Event;
 use crate::runtime_dir::{self, RuntimeDir};
 
 const RELOAD: &str = "reload\n";
 const STATUS: &str = "status\n";
-/// Both are followed by a space and the number of the lane.
-const DRAIN: &str = "drain";
-const ADD: &str = "add";
 /// Longest wait for a status, which takes a launcher some milliseconds.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
-const MAX_LINE_BYTES: u64 = 64;
+/// Enough for the name of a model.
+const MAX_LINE_BYTES: u64 = 1024;
 
 /// Turns each request on the private folder's socket into an event.
 pub(crate) fn listen(folder: &RuntimeDir, events: SyncSender<Event>) -> Result<(), LauncherError> {
@@ -35,8 +35,7 @@ pub(crate) fn listen(folder: &RuntimeDir, events: SyncSender<Event>) -> Result<(
             let event = match (line.as_str(), lane(&line)) {
                 (RELOAD, _) => Event::Reload(Some(caller)),
                 (STATUS, _) => Event::Status(caller),
-                (_, Some((DRAIN, lane))) => Event::DrainLane(lane, caller),
-                (_, Some((ADD, lane))) => Event::AddLane(lane, caller),
+                (_, Some((word, lane, model))) => Event::Lane { word, lane, model, caller },
                 _ => continue,
             };
             if events.send(event).is_err() {
@@ -70,10 +69,12 @@ pub(crate) fn status(folder: &Path) -> io::Result<Option<Status>> {
     if answer.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_str(&answer)?)) }
 }
 
-/// Returns the word and the number of a line that asks for something of a lane.
-fn lane(line: &str) -> Option<(&str, u32)> {
-    let (word, number) = line.trim_end().split_once(' ')?;
-    Some((word, number.parse().ok()?))
+/// Returns the parts of a line that asks for something of a lane: a word, the lane's number, and perhaps the model's
+/// name.
+fn lane(line: &str) -> Option<(LaneWord, u32, Option<String>)> {
+    let mut parts = line.trim_end().splitn(3, ' ');
+    let (word, number) = (LaneWord::of(parts.next()?)?, parts.next()?.parse().ok()?);
+    Some((word, number, parts.next().map(str::to_owned)))
 }
 
 /// Asks the launcher with this process id, or else the only one of this user, to reload. Returns when it has.
@@ -82,20 +83,16 @@ pub(crate) fn reload(pid: Option<i32>) -> Result<(), LauncherError> {
     find(pid, "trunkline reload ").and_then(|folder| do_it(&folder, RELOAD)).map_err(fail)
 }
 
-/// Asks a launcher to empty a lane and to stop its shard. Returns when it has.
-pub(crate) fn drain_lane(pid: Option<i32>, lane: u32) -> Result<(), LauncherError> {
-    ask_lane(pid, DRAIN, lane)
-}
-
-/// Asks a launcher to start the shard of a lane again. Returns when it serves.
-pub(crate) fn add_lane(pid: Option<i32>, lane: u32) -> Result<(), LauncherError> {
-    ask_lane(pid, ADD, lane)
-}
-
-fn ask_lane(pid: Option<i32>, word: &str, lane: u32) -> Result<(), LauncherError> {
+/// Asks a launcher for something of a lane. Returns when it is done.
+pub(crate) fn ask_lane(
+    pid: Option<i32>,
+    word: LaneWord,
+    PlaceArgs { lane, model }: &PlaceArgs,
+) -> Result<(), LauncherError> {
+    let (word, of) = (word.as_str(), model.as_ref().map(|model| format!(" {model}")).unwrap_or_default());
     let fail = |reason| LauncherError::Refused { what: format!("{word} lane {lane}"), reason };
     let command = format!("trunkline lanes {word} {lane} --pid ");
-    find(pid, &command).and_then(|folder| do_it(&folder, &format!("{word} {lane}\n"))).map_err(fail)
+    find(pid, &command).and_then(|folder| do_it(&folder, &format!("{word} {lane}{of}\n"))).map_err(fail)
 }
 
 /// Returns what the launcher with this process id, or else the only one of this user, says about itself, to list its

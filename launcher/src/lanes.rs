@@ -8,15 +8,35 @@ use rustix::process::Signal;
 use trunkline_settings::Order;
 
 use crate::caller::LaneState;
-use crate::child::ChildId;
+use crate::child::{ChildId, ShardId};
 use crate::log::Log;
 use crate::process::Process;
+
+/// The word with which `trunkline lanes` asks for something of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneWord {
+    Drain,
+    Add,
+}
+
+impl LaneWord {
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        [Self::Drain, Self::Add].into_iter().find(|own| own.as_str() == word)
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Add => "add",
+        }
+    }
+}
 
 /// The state of a lane that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {
-    Drained(u32),
-    Serving(u32),
+    Drained(ShardId),
+    Serving(ShardId),
 }
 
 /// Why a lane is not drained or added.
@@ -26,13 +46,17 @@ pub(crate) enum LaneError {
     NotReady,
     #[error("a reload is under way; hint: try again later")]
     Reloads,
-    #[error("the server has the lanes 0 to {last}")]
+    #[error("the server has no model of this name, only {names}")]
+    UnknownModel { names: String },
+    #[error("the model has the lanes 0 to {last}")]
     Unknown { last: usize },
+    #[error("the lane is gone, because the server was reloaded or the model removed")]
+    Gone,
     #[error("no other lane serves; hint: add another one first, or stop the server")]
     Last,
     #[error("it serves already")]
     Serves,
-    #[error("the model is not in memory; hint: send it a request")]
+    #[error("the model is not in memory; hint: load it before, for example with a request")]
     Unloaded,
     #[error("its shard crashed too often; hint: see the log of the server")]
     GivenUp,
@@ -57,16 +81,16 @@ impl Goal {
         }
     }
 
-    pub(crate) fn lane(self) -> u32 {
+    pub(crate) fn shard(self) -> ShardId {
         match self {
-            Self::Drained(lane) | Self::Serving(lane) => lane,
+            Self::Drained(shard) | Self::Serving(shard) => shard,
         }
     }
 }
 
-/// The lanes that a router leaves empty, by number.
+/// The lanes that a router leaves empty, by the places of their shards.
 #[derive(Debug, Default)]
-pub(crate) struct Drains(BTreeMap<u32, Drain>);
+pub(crate) struct Drains(BTreeMap<ShardId, Drain>);
 
 #[derive(Debug)]
 struct Drain {
@@ -83,18 +107,18 @@ struct Drain {
 }
 
 impl Drains {
-    pub(crate) fn has(&self, lane: u32) -> bool {
+    pub(crate) fn has(&self, lane: ShardId) -> bool {
         self.0.contains_key(&lane)
     }
 
-    pub(crate) fn is_empty(&self, lane: u32) -> bool {
+    pub(crate) fn is_empty(&self, lane: ShardId) -> bool {
         self.0.get(&lane).is_some_and(|drain| drain.is_empty)
     }
 
     /// Lets the router empty the lane whose shard has this socket, within this time.
     pub(crate) fn begin(
         &mut self,
-        lane: u32,
+        lane: ShardId,
         socket: PathBuf,
         patience: Duration,
         router: Option<&Process>,
@@ -108,7 +132,7 @@ impl Drains {
 
     /// Lets the router use a lane again. Returns false if its shard has to stop before, after which [`Self::ended`]
     /// returns true.
-    pub(crate) fn end(&mut self, lane: u32, router: Option<&Process>, log: &Log) -> bool {
+    pub(crate) fn end(&mut self, lane: ShardId, router: Option<&Process>, log: &Log) -> bool {
         if let Some(drain) = self.0.get_mut(&lane)
             && drain.kill_at.is_some()
         {
@@ -127,14 +151,14 @@ impl Drains {
     }
 
     /// Notes that nothing is left on a lane.
-    pub(crate) fn emptied(&mut self, lane: u32) {
+    pub(crate) fn emptied(&mut self, lane: ShardId) {
         if let Some(drain) = self.0.get_mut(&lane) {
             drain.is_empty = true;
         }
     }
 
     /// Notes that the shard of a lane has ended. Returns true if it should be started again.
-    pub(crate) fn ended(&mut self, lane: u32) -> bool {
+    pub(crate) fn ended(&mut self, lane: ShardId) -> bool {
         let Some(drain) = self.0.get_mut(&lane) else { return false };
         drain.kill_at = None;
         drain.starts_again
@@ -151,7 +175,7 @@ impl Drains {
         let now = Instant::now();
         for process in processes {
             let ChildId::Shard(shard) = process.id() else { continue };
-            let Some(drain) = self.0.get_mut(&shard.lane).filter(|drain| drain.is_empty) else { continue };
+            let Some(drain) = self.0.get_mut(&shard).filter(|drain| drain.is_empty) else { continue };
             let (id, pid) = (process.id(), process.pid());
             match drain.kill_at {
                 None => {

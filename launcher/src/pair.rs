@@ -11,7 +11,7 @@ use trunkline_settings::Order;
 
 use crate::args::resolved::ServerConfig;
 use crate::caller::{Lane, LaneState};
-use crate::child::ChildId;
+use crate::child::{ChildId, ShardId};
 use crate::error::LauncherError;
 use crate::lanes::Drains;
 use crate::log::{Field, Log};
@@ -110,8 +110,7 @@ impl Pair {
         let removed: Vec<u32> = self.plan.removed().collect();
         for number in removed {
             let is_its = |child: &Supervised| child.model() == Some(number);
-            let runs = |child: &Supervised| !matches!(child.state, State::Unloaded | State::Gone);
-            if !self.children.iter().any(|child| is_its(child) && runs(child)) {
+            if !self.children.iter().any(|child| is_its(child) && child.is_held()) {
                 self.children.retain(|child| !is_its(child));
                 self.plan.forget(number);
             }
@@ -233,13 +232,8 @@ impl Pair {
         self.children.iter().filter(|child| child.id.is_shard())
     }
 
-    /// Returns the children that are shards of the first model, whose lanes may be drained and added.
-    fn first_shards(&self) -> impl Iterator<Item = &Supervised> {
-        self.shards().filter(|child| child.model() == Some(0))
-    }
-
-    fn shard_mut(&mut self, lane: u32) -> Option<&mut Supervised> {
-        self.children.iter_mut().find(|child| child.model() == Some(0) && child.lane() == Some(lane))
+    fn shard_mut(&mut self, lane: ShardId) -> Option<&mut Supervised> {
+        self.children.iter_mut().find(|child| child.id == ChildId::Shard(lane))
     }
 
     /// Notes that the shard at this socket computes.
@@ -256,7 +250,7 @@ impl Pair {
     }
 
     /// Begins to empty a lane, whose shard then stops and is not started again.
-    pub(crate) fn drain(&mut self, lane: u32, log: &Log) {
+    pub(crate) fn drain(&mut self, lane: ShardId, log: &Log) {
         let router = router(&self.children);
         let (socket, patience) = (self.plan.lane_socket(lane), self.plan.base.pace.drain_patience);
         self.drains.begin(lane, socket, patience, router, log);
@@ -268,48 +262,42 @@ impl Pair {
     }
 
     /// Uses a lane again whose shard was drained or given up.
-    pub(crate) fn add(&mut self, lane: u32, log: &Log) {
+    pub(crate) fn add(&mut self, lane: ShardId, log: &Log) {
         let router = router(&self.children);
         let may_start = self.drains.end(lane, router, log);
         let base_pause = self.plan.base.pace.base_pause;
+        let is_its = |child: &&Supervised| child.model() == Some(lane.model);
+        let is_loaded = !self.plan.is_on_demand || self.shards().filter(is_its).any(Supervised::is_held);
         if let Some(child) = self.shard_mut(lane)
             && may_start
             && let State::Gone = child.state
         {
-            (child.state, child.restarts) = (State::Waiting, RestartPolicy::new(base_pause));
+            child.restarts = RestartPolicy::new(base_pause);
+            child.state = if is_loaded { State::Waiting } else { State::Unloaded };
         }
     }
 
     /// Handles the end of the shard of a lane that drains.
-    pub(crate) fn stopped(&mut self, lane: u32, log: &Log) {
+    pub(crate) fn stopped(&mut self, lane: ShardId, log: &Log) {
         if self.drains.ended(lane) {
             self.add(lane, log);
         }
     }
 
-    /// Returns the name and the lanes of each model after the first one. These lanes are never drained.
-    pub(crate) fn other_lanes(&self) -> Vec<(String, Vec<Lane>)> {
-        let lane =
-            |child: &Supervised| Lane { state: child.lane_state(), pid: child.process().map(Process::pid) };
-        let lanes = |model| self.shards().filter(|child| child.model() == Some(model)).map(lane).collect();
-        let others = self.plan.served().filter(|(number, _)| *number != 0);
-        others.map(|(number, planned)| (planned.name().to_owned(), lanes(number))).collect()
-    }
-
-    /// Returns the state of each lane of the first model.
-    pub(crate) fn lanes(&self) -> Vec<Lane> {
-        let lane = |number| {
-            let shard = self.first_shards().find(|child| child.lane() == Some(number));
+    /// Returns the state of each lane of a model.
+    pub(crate) fn lanes(&self, model: u32) -> Vec<Lane> {
+        let lane = |place| {
+            let shard = self.shards().find(|child| child.id == ChildId::Shard(place));
             let process = shard.and_then(Supervised::process);
-            let state = match (shard, self.drains.has(number)) {
-                (_, true) if process.is_none() && self.drains.is_empty(number) => LaneState::Drained,
+            let state = match (shard, self.drains.has(place)) {
+                (_, true) if process.is_none() && self.drains.is_empty(place) => LaneState::Drained,
                 (_, true) => LaneState::Drains,
                 (None, false) => LaneState::Elsewhere,
                 (Some(child), false) => child.lane_state(),
             };
             Lane { state, pid: process.map(Process::pid) }
         };
-        (0..).take(self.plan.num_lanes()).map(lane).collect()
+        self.plan.lanes_of(model).map(|(place, _)| lane(place)).collect()
     }
 
     /// Returns true if the server goes on without a child that has crashed too often and is gone, which it does without

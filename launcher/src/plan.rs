@@ -191,11 +191,6 @@ impl Plan {
         self.base.runtime_dir.socket(shard, self.generation)
     }
 
-    /// Returns the sockets of all lanes' shards of the first model, in order.
-    fn sockets(&self) -> impl Iterator<Item = PathBuf> {
-        self.sockets_of(0, self.config())
-    }
-
     fn sockets_of<'a>(
         &self,
         model: u32,
@@ -205,18 +200,22 @@ impl Plan {
         config.foreign_shards.iter().cloned().chain(own_shards)
     }
 
-    pub(crate) fn num_lanes(&self) -> usize {
-        self.sockets().count()
+    /// Returns the places of all lanes of a model, in order, and the sockets of their shards.
+    pub(crate) fn lanes_of(&self, model: u32) -> impl Iterator<Item = (ShardId, PathBuf)> + use<'_> {
+        let sockets = self.models.get(&model).map(|planned| self.sockets_of(model, &planned.config));
+        (0..).map(move |lane| ShardId::of_lane(model, lane)).zip(sockets.into_iter().flatten())
     }
 
     /// Returns the socket of the shard of a lane, or an empty path if there is no such lane.
-    pub(crate) fn lane_socket(&self, lane: u32) -> PathBuf {
-        self.sockets().nth(lane as usize).unwrap_or_default()
+    pub(crate) fn lane_socket(&self, lane: ShardId) -> PathBuf {
+        let own = self.lanes_of(lane.model).find(|(own, _)| *own == lane);
+        own.map(|(_, socket)| socket).unwrap_or_default()
     }
 
     /// Returns the lane whose shard has this socket.
-    pub(crate) fn lane_at(&self, socket: &Path) -> Option<u32> {
-        (0..).zip(self.sockets()).find(|(_, own)| own == socket).map(|(lane, _)| lane)
+    pub(crate) fn lane_at(&self, socket: &Path) -> Option<ShardId> {
+        let lanes = self.models.keys().flat_map(|model| self.lanes_of(*model));
+        lanes.filter(|(_, own)| own == socket).map(|(lane, _)| lane).next()
     }
 
     /// Returns the settings of router and shards of each model that is served, with the port on which the launcher

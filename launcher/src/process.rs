@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::exit::Exit;
+use crate::lanes::LaneWord;
 use crate::log;
 use crate::model::{Progress, ResolvedModel};
 use crate::models_folder::Stamp;
@@ -39,10 +40,8 @@ pub enum Event {
     Reload(Option<Caller>),
     /// This caller asks for the server's status.
     Status(Caller),
-    /// This caller asks to empty this lane and to stop its shard.
-    DrainLane(u32, Caller),
-    /// This caller asks to start the shard of this lane again.
-    AddLane(u32, Caller),
+    /// This caller asks for something of a lane of the model with this name, or of the first one.
+    Lane { word: LaneWord, lane: u32, model: Option<String>, caller: Caller },
     /// The model of the reload with this number is resolved.
     Resolved { generation: u32, model: Result<ResolvedModel, LauncherError> },
     /// So much of the model that is looked for has been downloaded.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use crate::caller::Caller;
-use crate::child::ChildId;
+use crate::child::{ChildId, ShardId};
 use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
@@ -81,7 +81,7 @@ impl Retired {
         let id = process.id();
         let (exit, mut tail) = process.reap();
         if let ChildId::Shard(shard) = id {
-            self.pair.drains.ended(shard.lane);
+            self.pair.drains.ended(shard);
         }
         if self.is_stopping && id.is_shard() || exit.is_success() {
             log.debug("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
@@ -107,12 +107,12 @@ impl Retired {
     /// Begins to empty a lane for a shard of the pair that serves. One that is the last stays as it is, because this
     /// router still answers its open connections; so does any other while one is emptied.
     pub(crate) fn drain_one_of(&mut self, wanted: &[u32], log: &Log) {
-        let lanes: Vec<u32> = self.lanes().collect();
+        let lanes: Vec<ShardId> = self.shards().collect();
         if lanes.len() < 2 || lanes.iter().any(|lane| self.pair.drains.has(*lane)) {
             return;
         }
         let router = self.processes.iter().find(|process| !process.id().is_shard());
-        if let Some(lane) = lanes.into_iter().find(|lane| wanted.contains(lane)) {
+        if let Some(lane) = lanes.into_iter().find(|shard| wanted.contains(&shard.lane)) {
             let plan = &self.pair.plan;
             let (socket, patience) = (plan.lane_socket(lane), plan.base.pace.drain_patience);
             self.pair.drains.begin(lane, socket, patience, router, log);
@@ -134,10 +134,11 @@ impl Retired {
 
     /// Returns the lanes whose shards run.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = u32> {
-        self.processes.iter().filter_map(|process| match process.id() {
-            ChildId::Shard(shard) => Some(shard.lane),
-            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
-        })
+        self.shards().map(|shard| shard.lane)
+    }
+
+    fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.processes.iter().filter_map(|process| process.id().shard())
     }
 
     /// Kills what has not ended by the deadline.

@@ -117,12 +117,8 @@ impl<'a> Supervisor<'a> {
                     caller.send(&self.status().line());
                     Ok(())
                 }
-                Some(Event::DrainLane(lane, caller)) => {
-                    self.ask_lane(Goal::Drained(lane), caller);
-                    Ok(())
-                }
-                Some(Event::AddLane(lane, caller)) => {
-                    self.ask_lane(Goal::Serving(lane), caller);
+                Some(Event::Lane { word, lane, model, caller }) => {
+                    self.ask_lane(word, lane, model.as_deref(), caller);
                     Ok(())
                 }
                 Some(Event::Resolved { generation, model }) => {
@@ -238,14 +234,18 @@ impl<'a> Supervisor<'a> {
         };
         let (exit, mut tail) = process.reap();
         if let ChildId::Shard(shard) = id
-            && shard.model == 0
-            && self.serving.drains.has(shard.lane)
+            && self.serving.drains.has(shard)
         {
             if !exit.is_success() {
                 tail.release();
             }
             self.log.info("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
-            self.serving.stopped(shard.lane, &self.log);
+            let child = self.serving.children.iter_mut().find(|child| child.id == id);
+            let unloads = child.is_some_and(|child| child.kill_at.take().is_some());
+            self.serving.stopped(shard, &self.log);
+            if unloads {
+                self.report_unloaded(shard.model, Some(id));
+            }
             return Ok(());
         }
         if self.has_unloaded(id) {
@@ -438,8 +438,10 @@ impl<'a> Supervisor<'a> {
             metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
             shards: (num_shards > 0).then_some((num_running, num_shards)),
             uptime_s: self.started.elapsed().as_secs(),
-            lanes: self.serving.lanes(),
-            others: self.serving.other_lanes(),
+            lanes: plan
+                .served()
+                .map(|(number, planned)| (planned.name().to_owned(), self.serving.lanes(number)))
+                .collect(),
         }
     }
 

@@ -40,18 +40,12 @@ pub(crate) enum State {
 impl Supervised {
     /// Returns the number of the model of a shard.
     pub(crate) fn model(&self) -> Option<u32> {
-        match self.id {
-            ChildId::Shard(shard) => Some(shard.model),
-            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
-        }
+        self.id.shard().map(|shard| shard.model)
     }
 
     /// Returns the lane of a shard.
     pub(crate) fn lane(&self) -> Option<u32> {
-        match self.id {
-            ChildId::Shard(shard) => Some(shard.lane),
-            ChildId::Resolver | ChildId::Spare | ChildId::Router => None,
-        }
+        self.id.shard().map(|shard| shard.lane)
     }
 
     pub(crate) fn process(&self) -> Option<&Process> {
@@ -61,6 +55,11 @@ impl Supervised {
     /// Returns the lane of a shard that waits.
     pub(crate) fn waits(&self) -> Option<u32> {
         self.lane().filter(|_| matches!(self.state, State::Waiting))
+    }
+
+    /// Returns true if the child runs or will.
+    pub(crate) fn is_held(&self) -> bool {
+        !matches!(self.state, State::Unloaded | State::Gone)
     }
 
     /// Returns true if the child was started and is not given up.

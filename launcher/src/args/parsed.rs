@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 
 use clap::builder::{
-    BoolishValueParser, PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser,
+    BoolishValueParser, NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, StringValueParser,
+    TypedValueParser,
 };
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
@@ -95,8 +96,8 @@ pub(crate) enum ParsedCommand {
     ///
     /// Each replica of the model is a lane of the server, with a number from 0. The list has the process id of its
     /// shard, its state, and the number of sequences that run on it; `-` stands for what is unknown. The list of a
-    /// server of several models names the model of each lane; the other commands are about lanes of the first model.
-    /// Exit codes: 0 once it is done, 1 if not, for the reason that is printed.
+    /// server of several models names the model of each lane. Exit codes: 0 once it is done, 1 if not, for the reason that
+    /// is printed.
     Lanes {
         /// The command to run.
         #[command(subcommand)]
@@ -160,7 +161,7 @@ pub(crate) enum ParsedCommand {
 }
 
 /// The commands of `trunkline lanes`.
-#[derive(Debug, Clone, Copy, Subcommand)]
+#[derive(Debug, Clone, Subcommand)]
 pub enum LanesCommand {
     /// List the lanes, as without a command
     List,
@@ -168,15 +169,19 @@ pub enum LanesCommand {
     ///
     /// The lane gets no new requests. Those that run on it have 10 s to finish; then they go on with another lane. A
     /// shard that others have started is not stopped; its lane is left empty.
-    Drain {
-        /// Number of the lane
-        lane: u32,
-    },
+    Drain(PlaceArgs),
     /// Start the shard of a lane again that was drained or given up, and wait until it serves
-    Add {
-        /// Number of the lane
-        lane: u32,
-    },
+    Add(PlaceArgs),
+}
+
+/// The lane that a command is about.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct PlaceArgs {
+    /// Number of the lane
+    pub lane: u32,
+    /// Name of the lane's model; by default, the first one of the server
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    pub model: Option<String>,
 }
 
 /// The commands of `trunkline models`.

@@ -259,7 +259,7 @@ impl ServeConfig {
     /// Returns the shards that the launcher starts for the model with this number.
     pub fn shards(&self, model: u32) -> Vec<ShardId> {
         let num_lanes = if self.foreign_shards.is_empty() { self.compute.replicas } else { 0 };
-        (0..num_lanes).map(|lane| ShardId { model, lane, ..ShardId::default() }).collect()
+        (0..num_lanes).map(|lane| ShardId::of_lane(model, lane)).collect()
     }
 
     /// Returns the launcher's own log.

@@ -4,20 +4,22 @@ use std::path::Path;
 
 use super::Supervisor;
 use crate::caller::{Caller, LaneState};
-use crate::lanes::{Goal, LaneError};
+use crate::child::ShardId;
+use crate::lanes::{Goal, LaneError, LaneWord};
 use crate::pair::Pair;
+use crate::plan::PlannedModel;
 use crate::retired::Retired;
 use crate::supervised::Supervised;
 
 impl Supervisor<'_> {
-    /// Begins to drain or to add a lane; the caller then waits for the end.
-    pub(super) fn ask_lane(&mut self, goal: Goal, caller: Caller) {
-        let lane = goal.lane();
-        match self.check_lane(goal) {
-            Ok(()) => {
+    /// Begins to drain or to add a lane of the model with this name, or of the first one; the caller then waits for the
+    /// end.
+    pub(super) fn ask_lane(&mut self, word: LaneWord, lane: u32, model: Option<&str>, caller: Caller) {
+        match self.check_lane(word, lane, model) {
+            Ok(goal) => {
                 match goal {
-                    Goal::Drained(_) => self.serving.drain(lane, &self.log),
-                    Goal::Serving(_) => self.serving.add(lane, &self.log),
+                    Goal::Drained(lane) => self.serving.drain(lane, &self.log),
+                    Goal::Serving(lane) => self.serving.add(lane, &self.log),
                 }
                 self.callers.push((goal, caller));
             }
@@ -25,16 +27,27 @@ impl Supervisor<'_> {
         }
     }
 
-    fn check_lane(&self, goal: Goal) -> Result<(), LaneError> {
-        let lanes = self.serving.lanes();
-        let state =
-            lanes.get(goal.lane() as usize).ok_or(LaneError::Unknown { last: lanes.len() - 1 })?.state;
+    fn check_lane(&self, word: LaneWord, lane: u32, model: Option<&str>) -> Result<Goal, LaneError> {
+        let plan = &self.serving.plan;
+        let is_it = |planned: &PlannedModel| model.is_none_or(|name| planned.names().any(|own| own == name));
+        let Some((number, _)) = plan.served().find(|(_, planned)| is_it(planned)) else {
+            let names: Vec<String> = plan.served().map(|(_, known)| format!("`{}`", known.name())).collect();
+            return Err(LaneError::UnknownModel { names: names.join(", ") });
+        };
+        let place = ShardId::of_lane(number, lane);
+        let goal = match word {
+            LaneWord::Drain => Goal::Drained(place),
+            LaneWord::Add => Goal::Serving(place),
+        };
+        let lanes = self.serving.lanes(number);
+        let state = lanes.get(lane as usize).ok_or(LaneError::Unknown { last: lanes.len() - 1 })?.state;
         let is_drained = |state| matches!(state, LaneState::Drains | LaneState::Drained);
-        let mut others = (0..).zip(&lanes).filter(|(lane, _)| *lane != goal.lane());
+        let mut others = (0..).zip(&lanes).filter(|(other, _)| *other != lane);
         match goal {
             _ if !self.was_ready => Err(LaneError::NotReady),
             _ if self.reloads() => Err(LaneError::Reloads),
-            Goal::Drained(_) if is_drained(state) => Ok(()),
+            Goal::Drained(_) if is_drained(state) => Ok(goal),
+            Goal::Drained(_) if state == LaneState::Unloaded => Err(LaneError::Unloaded),
             Goal::Drained(_)
                 if others.all(|(_, lane)| is_drained(lane.state) || lane.state == LaneState::GivenUp) =>
             {
@@ -43,7 +56,7 @@ impl Supervisor<'_> {
             Goal::Serving(_) if matches!(state, LaneState::Serves | LaneState::Elsewhere) => {
                 Err(LaneError::Serves)
             }
-            Goal::Drained(_) | Goal::Serving(_) => Ok(()),
+            Goal::Drained(_) | Goal::Serving(_) => Ok(goal),
         }
     }
 
@@ -77,12 +90,12 @@ impl Supervisor<'_> {
         if self.callers.is_empty() {
             return;
         }
-        let lanes = self.serving.lanes();
-        let outcome = |goal: Goal| match lanes.get(goal.lane() as usize) {
-            Some(lane) => goal.outcome(lane.state),
-            // A reload has reduced the number of lanes.
-            None => Some(Err(LaneError::Unknown { last: lanes.len() - 1 })),
-        };
+        let outcome =
+            |goal: Goal| match self.serving.lanes(goal.shard().model).get(goal.shard().lane as usize) {
+                Some(lane) => goal.outcome(lane.state),
+                // A reload has reduced the number of lanes, or removed the model.
+                None => Some(Err(LaneError::Gone)),
+            };
         for (goal, caller) in self.callers.extract_if(.., |(goal, _)| outcome(*goal).is_some()) {
             if let Some(outcome) = outcome(goal) {
                 let reason = outcome.map_err(|error| error.to_string());

@@ -35,6 +35,8 @@ impl Supervisor<'_> {
                     process.signal(Signal::TERM);
                     shard.kill_at = Some(kill_at);
                 }
+                // A lane that was drained stays so.
+                State::Gone => {}
                 _ => shard.state = State::Unloaded,
             }
         }
@@ -69,8 +71,8 @@ impl Supervisor<'_> {
     }
 
     /// Tells the router that a model has left the memory, if no shard of it is left.
-    fn report_unloaded(&mut self, model: u32, last: Option<ChildId>) {
-        if self.shards_of(model).any(|shard| !matches!(shard.state, State::Unloaded)) {
+    pub(super) fn report_unloaded(&mut self, model: u32, last: Option<ChildId>) {
+        if self.shards_of(model).any(|shard| shard.is_held()) {
             return;
         }
         if let Some(id) = last {

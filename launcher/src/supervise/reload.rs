@@ -98,7 +98,7 @@ impl Supervisor<'_> {
         match self.next() {
             Next::Switch => self.switch(),
             Next::Drain(lane) => {
-                self.serving.drain(lane, &self.log);
+                self.serving.drain(ShardId::of_lane(0, lane), &self.log);
                 if let Some(reload) = &mut self.reload {
                     reload.drained.push(lane);
                 }
@@ -128,8 +128,11 @@ impl Supervisor<'_> {
         }
         let old = &self.serving;
         let runs = |shard: &&Supervised| shard.process().is_some();
-        let (drained, kept): (Vec<u32>, Vec<u32>) =
-            old.shards().filter(runs).filter_map(Supervised::lane).partition(|lane| old.drains.has(*lane));
+        let (drained, kept): (Vec<u32>, Vec<u32>) = old
+            .shards()
+            .filter(runs)
+            .filter_map(Supervised::lane)
+            .partition(|lane| old.drains.has(ShardId::of_lane(0, *lane)));
         let is_wanted = |lane: &&u32| waiting.contains(lane);
         let place = kept.iter().find(is_wanted).filter(|_| kept.len() > 1);
         match place {
@@ -179,7 +182,7 @@ impl Supervisor<'_> {
             self.retired.push(Retired::failed(pair, gave_store));
             self.forget_ended();
         }
-        drained.into_iter().for_each(|lane| self.serving.add(lane, &self.log));
+        drained.into_iter().for_each(|lane| self.serving.add(ShardId::of_lane(0, lane), &self.log));
         self.refuse_reload(caller, error);
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::support::{Bench, Running, is_alive, kill, pid, wait_for, wait_until_gone};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Returns the events of the shards of this lane.
 fn of_lane(bench: &Bench, lane: &str, event: &str) -> Vec<Value> {
@@ -18,12 +18,21 @@ fn nth_of_lane(bench: &Bench, lane: &str, event: &str, nth: usize) -> u32 {
     pid(&wait_for(&what, || of_lane(bench, lane, event).into_iter().nth(nth - 1)))
 }
 
-/// Returns the states in the list of the lanes.
+/// Returns the states in the list of the lanes of a server of one model.
 fn states(bench: &Bench) -> Vec<String> {
+    column(bench, 2)
+}
+
+/// Returns the states in the list of the lanes of a server of several models.
+fn states_of_models(bench: &Bench) -> Vec<String> {
+    column(bench, 3)
+}
+
+fn column(bench: &Bench, number: usize) -> Vec<String> {
     let (code, table, _) = bench.run(&["lanes"]);
     assert_eq!(code, 0);
     let cells = |line: &str| {
-        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(2).map(str::to_owned)
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(number).map(str::to_owned)
     };
     table.lines().skip(1).filter_map(cells).collect()
 }
@@ -78,7 +87,7 @@ fn a_drained_lane_has_no_shard_until_it_is_added() {
     assert_eq!(refused(bench, &["lanes", "add", "1"]), "error: cannot add lane 1: it serves already");
     assert_eq!(
         refused(bench, &["lanes", "drain", "2"]),
-        "error: cannot drain lane 2: the server has the lanes 0 to 1"
+        "error: cannot drain lane 2: the model has the lanes 0 to 1"
     );
     server.stop();
 }
@@ -216,4 +225,33 @@ fn lanes_say_which_servers_there_are() {
     );
     let (code, _, stderr) = bench.run(&["lanes", "drain", "one"]);
     assert_eq!(code, 2, "{stderr}");
+}
+
+#[test]
+fn a_lane_of_another_model_stays_drained_while_its_model_leaves_the_memory_and_comes_back() {
+    let mut server = Bench::new().ready(&["first", "other", "--replicas", "2"]);
+    let bench = &server.bench;
+    let drain = ["lanes", "drain", "1", "--model", "fake/other"];
+    assert!(
+        refused(bench, &drain)
+            .ends_with("the model is not in memory; hint: load it before, for example with a request")
+    );
+    let reason = refused(bench, &["lanes", "drain", "1", "--model", "nobody"]);
+    assert!(
+        reason.ends_with("the server has no model of this name, only `fake/model`, `fake/other`"),
+        "{reason}"
+    );
+
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    wait_for("both models to serve", || (states_of_models(bench) == ["serves"; 4]).then_some(()));
+    assert_eq!(ran(bench, &drain), "lane 1 is drained\n");
+    assert_eq!(states_of_models(bench), ["serves", "serves", "serves", "drained"]);
+    for loaded in [["unloaded", "drained"], ["serves", "drained"]] {
+        let word = if loaded[0] == "serves" { "load" } else { "unload" };
+        bench.report_of_models(json!({word: {"model": 1}}));
+        wait_for(word, || (states_of_models(bench)[2..] == loaded).then_some(()));
+    }
+    assert_eq!(ran(bench, &["lanes", "add", "1", "--model", "fake/other"]), "lane 1 serves\n");
+    assert_eq!(states_of_models(bench), ["serves"; 4]);
+    server.stop();
 }
