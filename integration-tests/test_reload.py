@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from harness import TRUNKLINE, Trunkline, alive, cached_tokens, serving, wait_for
+from harness import (
+    TRUNKLINE,
+    Trunkline,
+    alive,
+    cached_tokens,
+    embedded_gguf,
+    http,
+    serving,
+    wait_for,
+    write_shallow,
+)
 
 PROMPT = [1000 + 7 * position % 4001 for position in range(300)]
 WHOLE_BLOCKS = 256
@@ -168,3 +178,35 @@ def test_the_new_shard_takes_the_store_over(tmp_path: Path) -> None:
         assert server.metrics()["trunkline_restored_blocks_total"] >= WHOLE_BLOCKS // 64
         assert reload(server).returncode == 0
         assert cached_tokens(server.complete(PROMPT)) >= WHOLE_BLOCKS
+
+
+def test_no_request_fails_while_the_server_of_several_models_gets_other_settings(tmp_path: Path) -> None:
+    write_shallow(tmp_path / "two.gguf", 2)
+    config = tmp_path / "trunkline.toml"
+
+    def write(settings: str) -> None:
+        models = [f'[[model]]\nmodel-id = "{path}"\n' for path in (embedded_gguf(), tmp_path / "two.gguf")]
+        store = f'kv-disk-path = "{tmp_path / "kv"}"\nkv-disk-size = "128MiB"\n'
+        config.write_text(store + settings + "".join(models))
+
+    write("")
+    with serving("--config", str(config), model="") as server:
+        first = server.complete(PROMPT)
+        assert server.complete(PROMPT, model="two")["model"] == "two"
+        blocks = f'trunkline_store_blocks{{model="{first["model"]}"}}'
+        wait_for(lambda: server.metrics()[blocks] >= WHOLE_BLOCKS // 64, "stored blocks")
+        old = children(server)
+        with clients(server, whole, streamed, one_connection_each, probe) as counts:
+            write("max-concurrent-requests = 77\n")
+            outcome = reload(server)
+            assert (outcome.returncode, outcome.stdout) == (0, "reloaded\n"), outcome.stderr
+            again = server.complete(PROMPT)
+            assert server.complete(PROMPT, model="two")["model"] == "two"
+            done = list(counts)
+            wait_for(lambda: all(n > d for n, d in zip(counts, done, strict=True)), "requests")
+        assert cached_tokens(again) >= WHOLE_BLOCKS
+        assert again["choices"] == first["choices"]
+        assert http.get(f"{server.base_url}/info").json()["max_concurrent_requests"] == 77
+        wait_for(lambda: not any(map(alive, old)), "the old processes to end")
+        assert server.complete("x", model="two")["model"] == "two"
+        assert all(word not in server.log() for word in ("ERROR", "exited unexpectedly", "Traceback"))

@@ -12,6 +12,26 @@ pub(crate) const DONE: &str = "done\n";
 /// Longest time for one line, which either side writes at once.
 pub(crate) const LINE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The word with which `trunkline lanes` asks for something of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneWord {
+    Drain,
+    Add,
+}
+
+impl LaneWord {
+    pub(crate) fn of(word: &str) -> Option<Self> {
+        [Self::Drain, Self::Add].into_iter().find(|own| own.as_str() == word)
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Add => "add",
+        }
+    }
+}
+
 /// The answer of a launcher to `trunkline status`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Status {

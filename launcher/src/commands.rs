@@ -1,6 +1,5 @@
 //! Runs the command that the command line names.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -8,22 +7,17 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::args::parsed::LanesCommand;
-use crate::args::resolved::{ModelRef, Request, ServeConfig, ServerConfig};
+use crate::args::resolved::{ModelRef, Request, ServerConfig};
 use crate::args::{self, ParseError};
+use crate::caller::LaneWord;
 use crate::error::LauncherError;
-use crate::lanes::LaneWord;
 use crate::listen::Listener;
-use crate::log::Field;
-use crate::model::ResolvedModel;
 use crate::pace::Pace;
 use crate::plan::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{adapters, control, models, programs, report, resolve, signals, status};
-
-/// The part of the available memory that models get unless `--models-memory` says otherwise.
-const MEMORY_PERCENT: u64 = 90;
+use crate::{adapters, control, models, prepare, programs, report, resolve, signals, status};
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -82,64 +76,11 @@ fn serve(
     let server = &config.first.server;
     let listener = Listener::open(&server.hostname, server.port)?;
     let metrics_listener = Listener::open_for_metrics(server)?;
-    let mut config = config;
-    let mut models = if config.is_on_demand() {
-        let asked: Vec<_> = config.models().map(|config| (&config.model, config.pool_tokens())).collect();
-        resolve::run_all(&python, &asked, events, &sender)?
-    } else {
-        vec![resolve::run(&python, &config.first.model, events, &sender)?]
-    };
-    check_names(&config, &models)?;
-    for model in &models {
-        if let Some(problem) = &model.problem {
-            let fields: &[Field<'_>] = &[("model", &model.model_id), ("problem", problem)];
-            config.first.log().warn("a model can probably not be loaded", fields);
-        }
-    }
-    config.choose_first(&mut models);
-    let available_bytes = models[0].available_bytes;
-    if available_bytes > 0 {
-        config.first.residency.models_memory.get_or_insert(available_bytes / 100 * MEMORY_PERCENT);
-    }
-    check_memory(&config)?;
+    let (config, models) = prepare::prepare(config, &python, events, &sender)?;
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.first.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
     let plan = Plan::new(*config, models, (python, router), 0, base);
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
-}
-
-/// Refuses a model that may take more than all models together, and pinned ones that do so together.
-fn check_memory(config: &ServerConfig) -> Result<(), LauncherError> {
-    let Some(limit) = config.first.residency.models_memory else { return Ok(()) };
-    let own = |config: &ServeConfig| config.step_limits.model_memory.unwrap_or(0);
-    let largest = config.models().map(own).max().unwrap_or(0);
-    let pinned = config.models().filter(|config| config.residency.pin).map(own).fold(0, u64::saturating_add);
-    for (what, bytes) in [("of a model", largest), ("of all pinned models together", pinned)] {
-        if bytes > limit {
-            return Err(LauncherError::usage(format!(
-                "`--model-memory` {what} is {bytes} bytes, but `--models-memory` is {limit}; hint: lower the former, or raise \
-                 the latter"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses two models with one name, since requests choose by it.
-fn check_names(config: &ServerConfig, models: &[ResolvedModel]) -> Result<(), LauncherError> {
-    let mut seen = BTreeSet::new();
-    for (config, model) in config.models().zip(models) {
-        let name = config.served_model_name.as_ref().unwrap_or(&model.model_id);
-        for name in [name].into_iter().chain(&config.residency.model_alias) {
-            if !seen.insert(name) {
-                return Err(LauncherError::usage(format!(
-                    "two models are called `{name}`; hint: give one of them another `served-model-name` or \
-                     `model-alias` in a `[[model]]` table of `--config`"
-                )));
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Parses the arguments of this process again, with the configuration file as it is now.

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::args::parsed::PlaceArgs;
+use crate::caller::LaneWord;
 use crate::caller::{Caller, DONE, LINE_TIMEOUT, Status};
 use crate::error::LauncherError;
-use crate::lanes::LaneWord;
 use crate::process::Event;
 use crate::runtime_dir::{self, RuntimeDir};
 

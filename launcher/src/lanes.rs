@@ -12,26 +12,6 @@ use crate::child::{ChildId, ShardId};
 use crate::log::Log;
 use crate::process::Process;
 
-/// The word with which `trunkline lanes` asks for something of a lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LaneWord {
-    Drain,
-    Add,
-}
-
-impl LaneWord {
-    pub(crate) fn of(word: &str) -> Option<Self> {
-        [Self::Drain, Self::Add].into_iter().find(|own| own.as_str() == word)
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Drain => "drain",
-            Self::Add => "add",
-        }
-    }
-}
-
 /// The state of a lane that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Goal {

@@ -49,6 +49,7 @@ pub mod output;
 pub mod pace;
 pub mod pair;
 pub mod plan;
+mod prepare;
 pub mod process;
 pub mod programs;
 pub mod ready;

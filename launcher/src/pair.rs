@@ -1,6 +1,8 @@
 //! A router with its shards, started from one configuration.
 
-use std::collections::BTreeSet;
+mod models;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -33,6 +35,8 @@ pub(crate) struct Pair {
     pub(crate) spare: Option<Process>,
     /// True if the router has reported that a shard computes.
     has_ready_shard: bool,
+    /// The models whose shards are told to stop because one of them failed, and why.
+    failed: BTreeMap<u32, String>,
 }
 
 impl Pair {
@@ -59,6 +63,7 @@ impl Pair {
             drains: Drains::default(),
             spare: None,
             has_ready_shard: false,
+            failed: BTreeMap::new(),
         };
         let ids: Vec<ChildId> = pair.plan.children().collect();
         for id in ids {
@@ -145,7 +150,7 @@ impl Pair {
         Ok(())
     }
 
-    fn spawn(
+    pub(crate) fn spawn(
         &mut self,
         id: ChildId,
         other: Other,
@@ -157,7 +162,7 @@ impl Pair {
         if let ChildId::Shard(shard) = id {
             remove_stale(&self.plan.socket(shard))?;
         }
-        if let Some(process) = self.take_spare(id) {
+        if let Some(process) = self.take_spare(id, other) {
             log.debug("a spare process takes over", &[("process", &id), ("pid", &process.pid())]);
             return Ok(process);
         }
@@ -193,9 +198,9 @@ impl Pair {
     }
 
     /// Makes the spare process the shard with this id, if there is one that may become it.
-    fn take_spare(&mut self, id: ChildId) -> Option<Process> {
+    fn take_spare(&mut self, id: ChildId, other: Other) -> Option<Process> {
         let ChildId::Shard(shard) = id else { return None };
-        let arguments = self.plan.shard_arguments(shard);
+        let arguments = self.plan.shard_arguments(shard, other);
         // JSON has no form for a path that is not Unicode.
         let arguments: Vec<&str> = arguments.iter().map(|word| word.to_str()).collect::<Option<_>>()?;
         let mut spare = self.spare.take_if(|_| self.plan.takes_spare(shard))?;
@@ -267,7 +272,8 @@ impl Pair {
         let may_start = self.drains.end(lane, router, log);
         let base_pause = self.plan.base.pace.base_pause;
         let is_its = |child: &&Supervised| child.model() == Some(lane.model);
-        let is_loaded = !self.plan.is_on_demand || self.shards().filter(is_its).any(Supervised::is_held);
+        let is_loaded = !self.plan.is_on_demand
+            || self.shards().filter(is_its).any(|shard| shard.is_held() && shard.kill_at.is_none());
         if let Some(child) = self.shard_mut(lane)
             && may_start
             && let State::Gone = child.state
@@ -324,13 +330,14 @@ impl Pair {
     }
 
     /// Starts the children whose time has come: those that crashed, and the shards that wait and whose lanes
-    /// `may_start` selects. A start that fails is a crash: memory, processes or room for the settings may be short for
-    /// a moment.
+    /// `may_start` selects, beside those of `other`. A start that fails is a crash: memory, processes or
+    /// room for the settings may be short for a moment.
     ///
     /// Returns the shards that could not be started of models that are loaded when they are asked for, and why.
     pub(crate) fn start_due(
         &mut self,
         may_start: impl Fn(u32) -> bool,
+        other: Other,
         log: &Log,
         events: &SyncSender<Event>,
     ) -> Result<Vec<(ChildId, String)>, LauncherError> {
@@ -347,7 +354,8 @@ impl Pair {
             child.is_ready = false;
             // A disk that broke after the start must not end the server.
             self.plan.allow_no_store();
-            let started = self.spawn(id, Other::None, log, events);
+            let other = if id.is_shard() { other } else { Other::None };
+            let started = self.spawn(id, other, log, events);
             let child = &mut self.children[index];
             match started {
                 Ok(process) => {

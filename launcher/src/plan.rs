@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use trunkline_settings::{Backend, KEY_VARIABLE, ServeSettings};
+use trunkline_settings::{Backend, KEY_VARIABLE, Pull, ServeSettings};
 
 use crate::args::resolved::{ServeConfig, ServerConfig};
 use crate::child::{ChildId, ShardId};
@@ -146,6 +146,21 @@ impl Plan {
         number
     }
 
+    /// Adds the models that requests have added to another plan, if they could add them to this one.
+    pub(crate) fn take_pulled(&mut self, other: &Self) {
+        if self.config().residency.pull == Pull::Never {
+            return;
+        }
+        for (_, pulled) in other.served().filter(|(_, planned)| planned.is_pulled) {
+            let name = pulled.config.model.name.clone().unwrap_or_default();
+            let config = self.later.of(&name, pulled.config.served_model_name.clone());
+            let planned = PlannedModel { is_pulled: true, ..PlannedModel::new(config, pulled.model.clone()) };
+            if !planned.names().any(|name| self.served().any(|(_, own)| own.names().any(|own| own == name))) {
+                self.add(planned);
+            }
+        }
+    }
+
     /// Returns a model that is served, to be changed.
     pub(crate) fn served_mut(&mut self, number: u32) -> Option<&mut PlannedModel> {
         self.models.get_mut(&number).filter(|planned| !planned.is_removed)
@@ -258,10 +273,19 @@ impl Plan {
         self.shards().map(ChildId::Shard).chain([ChildId::Router])
     }
 
-    /// Returns the arguments of a shard.
-    pub(crate) fn shard_arguments(&self, shard: ShardId) -> Vec<OsString> {
+    /// Returns the arguments of a shard that starts beside those of `other`.
+    pub(crate) fn shard_arguments(&self, shard: ShardId, other: Other) -> Vec<OsString> {
         let settings = self.base.runtime_dir.settings(shard.model, self.generation);
-        programs::shard_arguments(&settings, &self.socket(shard), shard.lane)
+        let mut arguments = programs::shard_arguments(&settings, &self.socket(shard), shard.lane);
+        if other == Other::Serves && self.store_of(shard).is_some() {
+            arguments.push("--await-store".into());
+        }
+        arguments
+    }
+
+    /// Returns the folder of `--kv-disk-path` of a shard's model.
+    pub(crate) fn store_of(&self, shard: ShardId) -> Option<&Path> {
+        self.models.get(&shard.model)?.config.shard_cache.kv_disk_path.as_deref()
     }
 
     /// Returns true if a process that has made its imports before may become this shard: its model is loaded when it is
@@ -279,13 +303,10 @@ impl Plan {
             ChildId::Resolver => programs::resolver_command(&self.python, &self.config().model),
             ChildId::Shard(shard) => {
                 let config = self.models.get(&shard.model).map_or(self.config(), |planned| &planned.config);
-                let arguments = self.shard_arguments(shard);
+                let arguments = self.shard_arguments(shard, other);
                 let mut command = programs::shard_command(&self.python, &arguments);
                 if config.compute.backend == Backend::Cuda && config.compute.replicas > 1 {
                     command.envs(devices::variable(shard.lane));
-                }
-                if other == Other::Serves && config.shard_cache.kv_disk_path.is_some() {
-                    command.arg("--await-store");
                 }
                 command
             }

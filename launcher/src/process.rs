@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::SyncSender;
 use std::thread;
@@ -10,11 +11,12 @@ use std::thread;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use trunkline_settings::{Order, Report};
 
+use crate::args::resolved::Prepared;
 use crate::caller::Caller;
+use crate::caller::LaneWord;
 use crate::child::ChildId;
 use crate::error::LauncherError;
 use crate::exit::Exit;
-use crate::lanes::LaneWord;
 use crate::log;
 use crate::model::{Progress, ResolvedModel};
 use crate::models_folder::Stamp;
@@ -42,16 +44,16 @@ pub enum Event {
     Status(Caller),
     /// This caller asks for something of a lane of the model with this name, or of the first one.
     Lane { word: LaneWord, lane: u32, model: Option<String>, caller: Caller },
-    /// The model of the reload with this number is resolved.
-    Resolved { generation: u32, model: Result<ResolvedModel, LauncherError> },
+    /// The models of the reload with this number are resolved.
+    Resolved { generation: u32, prepared: Result<Prepared, LauncherError> },
     /// So much of the model that is looked for has been downloaded.
     Downloading(Progress),
-    /// The search for a model has ended.
-    Found(Result<ResolvedModel, LauncherError>),
+    /// The search for a model has ended, which the pair of this generation began.
+    Found { generation: u32, found: Result<ResolvedModel, LauncherError> },
     /// The files of this model are deleted, or this is why they are not.
     Deleted { model: u32, outcome: Result<(), String> },
-    /// The folder of `--models-folder` has these models now.
-    Folder(BTreeMap<String, Stamp>),
+    /// This folder of `--models-folder` has these models now.
+    Folder(PathBuf, BTreeMap<String, Stamp>),
 }
 
 /// A running child that leads its own process group. Dropping it kills the whole group and reaps the child.

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use crate::args::resolved::ServerConfig;
 use crate::caller::Caller;
 use crate::error::LauncherError;
-use crate::pair::{Pair, Reread};
+use crate::pair::Pair;
 use crate::plan::Plan;
 use crate::process::Event;
-use crate::{programs, resolve};
+use crate::{prepare, programs, resolve};
 
 #[derive(Debug)]
 pub(crate) struct Reload {
@@ -33,10 +33,9 @@ pub(crate) enum Stage {
     Starting(Pair),
 }
 
-/// The new configuration, whose model a thread resolves.
+/// The new configuration, whose models a thread resolves.
 #[derive(Debug)]
 pub(crate) struct Resolving {
-    pub(crate) config: Box<ServerConfig>,
     pub(crate) python: PathBuf,
     pub(crate) router: PathBuf,
     pub(crate) generation: u32,
@@ -48,11 +47,8 @@ pub(crate) struct Resolving {
 pub(crate) enum ReloadError {
     #[error("the server is not ready yet; hint: try again later")]
     NotReady,
-    #[error(
-        "settings of the server or of its first model, `{model}`, have changed, but a server that loads models when they \
-         are asked for reloads only the others; hint: restart the server"
-    )]
-    FirstChanged { model: String },
+    #[error("a model is being looked for; hint: try again later")]
+    Searching,
     #[error("another reload is under way; hint: try again later")]
     UnderWay,
     #[error(
@@ -109,17 +105,16 @@ impl ReloadError {
 }
 
 impl Reload {
-    /// Reads the configuration again and begins to resolve its model. [`Event::Resolved`] follows.
+    /// Begins to resolve the models of a new configuration. [`Event::Resolved`] follows.
     pub(crate) fn begin(
-        reread: &Reread,
+        mut config: Box<ServerConfig>,
         old: &Plan,
         generation: u32,
         events: &SyncSender<Event>,
     ) -> Result<Self, ReloadError> {
-        let config = reread().map_err(ReloadError::Failed)?;
-        ReloadError::check_listeners(&config, old)?;
-        if config.is_on_demand() {
-            return Err(ReloadError::FirstChanged { model: old.served_model_name().to_owned() });
+        if let Some(limit) = old.config().residency.models_memory {
+            // The default is a part of the memory that was available before any model was loaded.
+            config.first.residency.models_memory.get_or_insert(limit);
         }
         let (now, then) = (&config.first.foreign_shards, &old.config().foreign_shards);
         if let Some(path) = now.iter().find(|path| then.contains(path)) {
@@ -127,14 +122,14 @@ impl Reload {
         }
         let python = programs::python().map_err(ReloadError::Failed)?;
         let router = programs::router().map_err(ReloadError::Failed)?;
-        let (program, model, resolved) = (python.clone(), config.first.model.clone(), events.clone());
-        let resolver = resolve::Background::run(move |events, sender| {
-            let model = resolve::run(&program, &model, events, sender);
-            // If this fails, the supervisor has ended.
-            let _ = resolved.send(Event::Resolved { generation, model });
-        });
         let timeout = config.first.server.reload_timeout;
-        let stage = Stage::Resolving(Resolving { config, python, router, generation, _resolver: resolver });
+        let (program, resolved) = (python.clone(), events.clone());
+        let resolver = resolve::Background::run(move |events, sender| {
+            let prepared = prepare::prepare(config, &program, events, sender);
+            // If this fails, the supervisor has ended.
+            let _ = resolved.send(Event::Resolved { generation, prepared });
+        });
+        let stage = Stage::Resolving(Resolving { python, router, generation, _resolver: resolver });
         let deadline = Instant::now() + timeout;
         Ok(Self { stage, caller: None, deadline, timeout, gave_store: Vec::new(), drained: Vec::new() })
     }

@@ -1,9 +1,11 @@
 //! Pairs that no longer serve new connections and end beside the one that does.
 
 use std::path::Path;
+use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use rustix::process::Signal;
+use trunkline_settings::Order;
 
 use crate::caller::Caller;
 use crate::child::{ChildId, ShardId};
@@ -11,7 +13,8 @@ use crate::exit::Exit;
 use crate::log::Log;
 use crate::pace::Pace;
 use crate::pair::Pair;
-use crate::process::Process;
+use crate::plan::Other;
+use crate::process::{Event, Process};
 
 /// The children of a pair that was replaced, or that failed to replace another. None of them is restarted.
 #[derive(Debug)]
@@ -82,6 +85,7 @@ impl Retired {
         let (exit, mut tail) = process.reap();
         if let ChildId::Shard(shard) = id {
             self.pair.drains.ended(shard);
+            self.report_ended(shard, exit, log);
         }
         if self.is_stopping && id.is_shard() || exit.is_success() {
             log.debug("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
@@ -93,7 +97,7 @@ impl Retired {
             );
         }
         let has_shards = self.processes.iter().any(|process| process.id().is_shard());
-        if id.is_shard() && exit != Exit::Code(0) && !has_shards {
+        if id.is_shard() && exit != Exit::Code(0) && !has_shards && !self.pair.plan.is_on_demand {
             // The streams cannot go on, and the router need not wait for another shard.
             self.routers().for_each(|router| router.signal(Signal::TERM));
         }
@@ -102,6 +106,56 @@ impl Retired {
             let plan = &self.pair.plan;
             plan.base.runtime_dir.remove_files_of(plan.generation, plan.shards());
         }
+    }
+
+    /// Starts the shards of a model that a request on an open connection has asked for.
+    pub(crate) fn load(&mut self, model: u32, log: &Log, events: &SyncSender<Event>) {
+        let shards: Vec<ShardId> =
+            self.pair.plan.shards().filter(|shard| shard.model == model && !self.is_stopping).collect();
+        for shard in shards {
+            match self.pair.spawn(ChildId::Shard(shard), Other::None, log, events) {
+                Ok(process) => self.processes.push(process),
+                Err(error) => self.order(&Order::Failed { model, why: error.to_string() }, log),
+            }
+        }
+    }
+
+    /// Stops the shards of a model.
+    pub(crate) fn unload(&self, model: u32, log: &Log) {
+        let is_its = |process: &&Process| process.id().shard().is_some_and(|shard| shard.model == model);
+        let mut shards = self.processes.iter().filter(is_its).peekable();
+        if shards.peek().is_none() {
+            self.order(&Order::Unloaded { model }, log);
+        }
+        shards.for_each(|shard| shard.signal(Signal::TERM));
+    }
+
+    /// Tells the router that a model has left the memory after the end of this shard, if it was the last one.
+    fn report_ended(&self, shard: ShardId, exit: Exit, log: &Log) {
+        let model = shard.model;
+        if !self.pair.plan.is_on_demand || self.shards().any(|other| other.model == model) {
+            return;
+        }
+        let why = || "its shard ended after the server was reloaded".to_owned();
+        let order =
+            if exit.is_success() { Order::Unloaded { model } } else { Order::Failed { model, why: why() } };
+        self.order(&order, log);
+    }
+
+    /// Gives the router an order, if it runs.
+    pub(crate) fn order(&self, order: &Order, log: &Log) {
+        let router = self.processes.iter().find(|process| !process.id().is_shard());
+        if let Some(Err(error)) = router.map(|router| router.order(order)) {
+            log.warn("cannot give an order", &[("process", &ChildId::Router), ("error", &error)]);
+        }
+    }
+
+    /// Returns a shard of this pair that runs on this lane with this store on disk.
+    pub(crate) fn holder_of(&self, lane: u32, store: &Path) -> Option<&Process> {
+        self.processes.iter().find(|process| {
+            let shard = process.id().shard().filter(|shard| shard.lane == lane);
+            shard.is_some_and(|shard| self.pair.plan.store_of(shard) == Some(store))
+        })
     }
 
     /// Begins to empty a lane for a shard of the pair that serves. One that is the last stays as it is, because this

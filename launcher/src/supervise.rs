@@ -8,7 +8,6 @@ mod reload;
 mod reload_models;
 mod spare;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
@@ -58,8 +57,6 @@ pub struct Supervisor<'a> {
     spare_at: Option<Instant>,
     catalog: Catalog,
     models_reload: Option<ModelsReload>,
-    /// The models whose shards are told to stop because one of them failed, and why.
-    failed: BTreeMap<u32, String>,
 }
 
 impl<'a> Supervisor<'a> {
@@ -90,7 +87,6 @@ impl<'a> Supervisor<'a> {
             spare_at: None,
             catalog: Catalog::default(),
             models_reload: None,
-            failed: BTreeMap::new(),
         };
         own.watch_folder();
         Ok(own)
@@ -121,24 +117,26 @@ impl<'a> Supervisor<'a> {
                     self.ask_lane(word, lane, model.as_deref(), caller);
                     Ok(())
                 }
-                Some(Event::Resolved { generation, model }) => {
-                    self.resolved(generation, model);
+                Some(Event::Resolved { generation, prepared }) => {
+                    self.resolved(generation, prepared);
                     Ok(())
                 }
                 Some(Event::Downloading(progress)) => {
                     self.downloading(progress);
                     Ok(())
                 }
-                Some(Event::Found(found)) => {
-                    self.found(found);
+                Some(Event::Found { generation, found }) => {
+                    if generation == self.serving.plan.generation {
+                        self.found(found);
+                    }
                     Ok(())
                 }
                 Some(Event::Deleted { model, outcome }) => {
                     self.deleted(model, outcome);
                     Ok(())
                 }
-                Some(Event::Folder(models)) => {
-                    self.folder_changed(models);
+                Some(Event::Folder(folder, models)) => {
+                    self.folder_changed(&folder, models);
                     Ok(())
                 }
                 None => Ok(()),
@@ -162,12 +160,16 @@ impl<'a> Supervisor<'a> {
             retired.stop_drained(&self.log);
         }
         self.stop_drained();
-        self.kill_late_shards();
+        self.serving.kill_late_shards(&self.log);
         self.start_spare();
         self.go_on_with_search();
         self.go_on_with_reload();
         let in_use = self.lanes_in_use();
-        for (id, why) in self.serving.start_due(|lane| !in_use.contains(&lane), &self.log, &self.sender)? {
+        // Models that are loaded when they are asked for wait for no shards of pairs that were replaced.
+        let is_on_demand = self.serving.plan.is_on_demand;
+        let may_start = |lane: u32| is_on_demand || !in_use.contains(&lane);
+        let other = if is_on_demand && !in_use.is_empty() { Other::Serves } else { Other::None };
+        for (id, why) in self.serving.start_due(may_start, other, &self.log, &self.sender)? {
             self.give_up_model(id, &why);
         }
         self.answer_callers();
@@ -233,6 +235,11 @@ impl<'a> Supervisor<'a> {
             return Ok(());
         };
         let (exit, mut tail) = process.reap();
+        if self.serving.has_unloaded(id, &self.log) {
+            tail.release();
+            self.plan_spare();
+            return Ok(());
+        }
         if let ChildId::Shard(shard) = id
             && self.serving.drains.has(shard)
         {
@@ -240,16 +247,7 @@ impl<'a> Supervisor<'a> {
                 tail.release();
             }
             self.log.info("stopped", &[("process", &id), ("pid", &pid), ("exit", &exit)]);
-            let child = self.serving.children.iter_mut().find(|child| child.id == id);
-            let unloads = child.is_some_and(|child| child.kill_at.take().is_some());
             self.serving.stopped(shard, &self.log);
-            if unloads {
-                self.report_unloaded(shard.model, Some(id));
-            }
-            return Ok(());
-        }
-        if self.has_unloaded(id) {
-            tail.release();
             return Ok(());
         }
         let Some(child) = self.serving.children.iter_mut().find(|child| child.id == id) else {
@@ -337,10 +335,11 @@ impl<'a> Supervisor<'a> {
             (Report::Ready { socket, answers }, Some(_), _) => self.ready(socket, *answers, announce),
             (Report::Ready { socket, .. }, _, Some(ChildId::Router)) => self.new_shard_is_ready(socket),
             (Report::Drained { socket }, ..) => self.lane_is_empty(pid, socket),
-            (Report::Load { model }, Some(_), _) => self.load(*model),
-            (Report::Unload { model }, Some(_), _) => self.unload(*model),
+            (Report::Load { model }, ..) => self.load(pid, *model),
+            (Report::Unload { model }, ..) => self.unload(pid, *model),
             (Report::Find { model, downloads }, Some(_), _) => self.find(model.clone(), *downloads),
             (Report::Delete { model }, Some(_), _) => self.delete(*model),
+            (Report::Find { .. } | Report::Delete { .. }, None, None) => self.refuse_replaced(pid, report),
             (Report::Replaced { model, problem }, Some(_), _) => self.replaced(*model, problem.clone()),
             (Report::Left, _, _) => {
                 if let Some(retired) = self.retired.iter_mut().find(|retired| retired.has(pid)) {
@@ -354,6 +353,7 @@ impl<'a> Supervisor<'a> {
                 self.serving.order(&order, &self.log);
             }
             (Report::AwaitsStore, _, Some(ChildId::Shard(shard))) => self.hand_over_store(shard),
+            (Report::AwaitsStore, Some(ChildId::Shard(shard)), _) => self.ask_replaced_for_store(shard),
             (Report::Excused { socket, num_losses }, Some(_), _) => self.excuse(socket, *num_losses),
             (Report::HungShard { socket, seconds }, Some(_), _) => self.kill_hung(socket, *seconds),
             (Report::HungShard { socket, seconds }, _, Some(_)) => self.fail_hung(socket, *seconds),

@@ -96,8 +96,8 @@ pub(crate) enum ParsedCommand {
     ///
     /// Each replica of the model is a lane of the server, with a number from 0. The list has the process id of its
     /// shard, its state, and the number of sequences that run on it; `-` stands for what is unknown. The list of a
-    /// server of several models names the model of each lane. Exit codes: 0 once it is done, 1 if not, for the reason that
-    /// is printed.
+    /// server of several models names the model of each lane. Exit codes: 0 once it is done, 1 if not, for the reason
+    /// that is printed.
     Lanes {
         /// The command to run.
         #[command(subcommand)]

@@ -93,6 +93,9 @@ pub struct ServeConfig {
     pub logging: Logging,
 }
 
+/// A configuration with its models, in the order of [`ServerConfig::models`].
+pub(crate) type Prepared = (Box<ServerConfig>, Vec<ResolvedModel>);
+
 impl ServerConfig {
     /// Checks the settings of each model, then those that several models must share or cannot have.
     pub(crate) fn new(models: &[String], parsed: &ParsedSettings) -> Result<Self, LauncherError> {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::thread;
 
 use trunkline_settings::Order;
@@ -13,6 +14,7 @@ use crate::args::resolved::{MAX_MODELS, ServeConfig};
 use crate::error::LauncherError;
 use crate::model::{Progress, ResolvedModel};
 use crate::models_folder::Stamp;
+use crate::pair::Pair;
 use crate::plan::PlannedModel;
 use crate::process::Event;
 use crate::reload::reason;
@@ -31,6 +33,8 @@ pub(super) struct Catalog {
     search: Option<Search>,
     /// The models of the folder at the last look.
     in_folder: BTreeMap<String, Stamp>,
+    /// The folder is watched as long as this exists.
+    watched: Arc<()>,
 }
 
 /// A model that is to be added.
@@ -52,6 +56,13 @@ pub(super) enum Origin {
     Reload,
 }
 
+impl Catalog {
+    /// Returns true while models are looked for.
+    pub(super) fn searches(&self) -> bool {
+        self.search.is_some() || !self.wanted.is_empty()
+    }
+}
+
 #[derive(Debug)]
 struct Search {
     wanted: Wanted,
@@ -63,11 +74,26 @@ impl Supervisor<'_> {
     pub(super) fn watch_folder(&self) {
         let plan = &self.serving.plan;
         if let Some(folder) = &plan.config().residency.models_folder {
-            let events = self.sender.clone();
+            let (events, watched) = (self.sender.clone(), Arc::downgrade(&self.catalog.watched));
             // If sending fails, the supervisor has ended.
-            let tell = move |models| events.send(Event::Folder(models)).is_ok();
+            let own = folder.clone();
+            let tell = move |models| {
+                watched.upgrade().is_some() && events.send(Event::Folder(own.clone(), models)).is_ok()
+            };
             models_folder::watch(folder.clone(), plan.base.pace.folder_pause, tell);
         }
+    }
+
+    /// Begins anew for a pair that has replaced this one, whose router looks for models no more.
+    pub(super) fn replace_catalog(&mut self, old: &Pair) {
+        let Catalog { wanted, search, .. } = std::mem::take(&mut self.catalog);
+        for wanted in search.into_iter().map(|search| search.wanted).chain(wanted) {
+            if let Origin::Request(model) = wanted.origin {
+                let why = "the server was reloaded meanwhile; hint: send the request again".to_owned();
+                old.order(&Order::NotFound { model, why }, &self.log);
+            }
+        }
+        self.watch_folder();
     }
 
     /// Looks for the model that a request names.
@@ -97,6 +123,7 @@ impl Supervisor<'_> {
         }
         let Some(wanted) = self.catalog.wanted.pop_front() else { return };
         let (python, events) = (self.serving.plan.python.clone(), self.sender.clone());
+        let generation = self.serving.plan.generation;
         let (model, pool_tokens) = (wanted.config.model.clone(), wanted.config.pool_tokens());
         // A repository that a request names must not be taken for a folder below the launcher's working folder.
         let is_request = matches!(wanted.origin, Origin::Request(_));
@@ -107,7 +134,7 @@ impl Supervisor<'_> {
             // If sending fails, the supervisor has ended.
             let tell = move |told| drop(progress.send(Event::Downloading(told)));
             let found = resolve::find(&python, (&model, pool_tokens), allowed, tell, own_events, sender);
-            let _ = events.send(Event::Found(found));
+            let _ = events.send(Event::Found { generation, found });
         });
         self.catalog.search = Some(Search { wanted, _resolver: resolver });
     }
@@ -224,12 +251,14 @@ impl Supervisor<'_> {
 
     /// Adds the models that were put into the folder, and removes those that are gone. A model whose files have changed
     /// is another one.
-    pub(super) fn folder_changed(&mut self, now: BTreeMap<String, Stamp>) {
+    pub(super) fn folder_changed(&mut self, folder: &Path, now: BTreeMap<String, Stamp>) {
         let plan = &self.serving.plan;
-        let Some(folder) = plan.config().residency.models_folder.clone() else { return };
+        if plan.config().residency.models_folder.as_deref() != Some(folder) {
+            return;
+        }
         let of_folder = |planned: &PlannedModel| {
             let name = planned.config.model.name.clone().filter(|_| !planned.is_pulled)?;
-            (Path::new(&name).parent() == Some(&*folder)).then_some(name)
+            (Path::new(&name).parent() == Some(folder)).then_some(name)
         };
         let served: BTreeMap<String, u32> =
             plan.served().filter_map(|(number, planned)| Some((of_folder(planned)?, number))).collect();

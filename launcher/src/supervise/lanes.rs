@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::Supervisor;
-use crate::caller::{Caller, LaneState};
+use crate::caller::{Caller, LaneState, LaneWord};
 use crate::child::ShardId;
-use crate::lanes::{Goal, LaneError, LaneWord};
+use crate::lanes::{Goal, LaneError};
 use crate::pair::Pair;
 use crate::plan::PlannedModel;
 use crate::retired::Retired;

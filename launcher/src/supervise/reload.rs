@@ -12,12 +12,14 @@ use std::time::Instant;
 use rustix::process::Signal;
 
 use super::Supervisor;
+use crate::args::resolved::{Prepared, ServerConfig};
 use crate::caller::Caller;
-use crate::child::{ChildId, ShardId};
+use crate::child::ShardId;
 use crate::error::LauncherError;
-use crate::model::ResolvedModel;
+use crate::log::Log;
 use crate::pair::Pair;
 use crate::plan::{Other, Plan};
+use crate::process::Process;
 use crate::reload::{Reload, ReloadError, Stage};
 use crate::retired::Retired;
 use crate::supervised::Supervised;
@@ -39,18 +41,20 @@ impl Supervisor<'_> {
         self.reload.is_some() || self.serving.shards().any(|shard| shard.waits().is_some())
     }
 
-    /// Begins to replace the serving pair, by resolving the model again.
+    /// Begins a reload: of single models if that is enough, or else of all, by another pair.
     pub(super) fn begin_reload(&mut self, caller: Option<Caller>) {
-        let begun = match (self.reloads(), self.was_ready) {
-            (true, _) => Err(ReloadError::UnderWay),
-            (false, false) => Err(ReloadError::NotReady),
-            (false, true) if self.serving.plan.is_on_demand => return self.reload_models(caller),
-            (false, true) => {
-                self.generation += 1;
-                Reload::begin(&self.reread, &self.serving.plan, self.generation, &self.sender)
-            }
+        let config = match self.read_again() {
+            Ok(config) => config,
+            Err(error) => return self.refuse_reload(caller, &error),
         };
-        match begun {
+        if let Some(changed) = self.changed_models(&config) {
+            return self.reload_models(changed, caller);
+        }
+        if self.catalog.searches() {
+            return self.refuse_reload(caller, &ReloadError::Searching);
+        }
+        self.generation += 1;
+        match Reload::begin(config, &self.serving.plan, self.generation, &self.sender) {
             Ok(reload) => {
                 self.log.info("reloading", &[]);
                 self.reload = Some(Reload { caller, ..reload });
@@ -59,17 +63,29 @@ impl Supervisor<'_> {
         }
     }
 
+    fn read_again(&self) -> Result<Box<ServerConfig>, ReloadError> {
+        match (self.reloads() || self.models_reload.is_some(), self.was_ready) {
+            (true, _) => return Err(ReloadError::UnderWay),
+            (false, false) => return Err(ReloadError::NotReady),
+            (false, true) => {}
+        }
+        let config = (self.reread)().map_err(ReloadError::Failed)?;
+        ReloadError::check_listeners(&config, &self.serving.plan)?;
+        Ok(config)
+    }
+
     /// Starts the new router beside the serving pair.
-    pub(super) fn resolved(&mut self, generation: u32, model: Result<ResolvedModel, LauncherError>) {
+    pub(super) fn resolved(&mut self, generation: u32, prepared: Result<Prepared, LauncherError>) {
         // A reload that has failed meanwhile wants no model any more.
         let is_wanted = |reload: &mut Reload| matches!(&reload.stage, Stage::Resolving(resolving) if resolving.generation == generation);
         let Some(reload) = self.reload.take_if(is_wanted) else { return };
         let Reload { stage: Stage::Resolving(resolving), caller, .. } = reload else { return };
         let old = &self.serving.plan;
-        let started = model.and_then(|model| {
+        let started = prepared.and_then(|(config, models)| {
             let programs = (resolving.python, resolving.router);
             let base = Arc::clone(&old.base);
-            let plan = Plan::new(*resolving.config, vec![model], programs, resolving.generation, base);
+            let mut plan = Plan::new(*config, models, programs, resolving.generation, base);
+            plan.take_pulled(old);
             Pair::start(plan, Other::Serves, &self.log, &self.sender)
         });
         match started {
@@ -94,7 +110,9 @@ impl Supervisor<'_> {
         in_use.extend(
             self.serving.shards().filter(|shard| shard.process().is_some()).filter_map(Supervised::lane),
         );
-        self.start_new(|lane| !in_use.contains(&lane), Other::None);
+        if !self.has_models_on_demand() {
+            self.start_new(|lane| !in_use.contains(&lane), Other::None);
+        }
         match self.next() {
             Next::Switch => self.switch(),
             Next::Drain(lane) => {
@@ -106,10 +124,16 @@ impl Supervisor<'_> {
             Next::StartAll => self.start_new(|_| true, Other::Serves),
             Next::Wait => {}
         }
-        if self.serving.is_ready() {
+        if self.serving.is_ready() && !self.has_models_on_demand() {
             let waiting: Vec<u32> = self.serving.shards().filter_map(Supervised::waits).collect();
             self.retired.iter_mut().for_each(|retired| retired.drain_one_of(&waiting, &self.log));
         }
+    }
+
+    /// Returns true if one of both pairs loads models when they are asked for. Lanes are not replaced one by one then.
+    fn has_models_on_demand(&self) -> bool {
+        let new = self.reload.as_ref().and_then(Reload::pair);
+        self.serving.plan.is_on_demand || new.is_some_and(|new| new.plan.is_on_demand)
     }
 
     fn start_new(&mut self, may_start: impl Fn(u32) -> bool, other: Other) {
@@ -123,6 +147,9 @@ impl Supervisor<'_> {
         let Some(new) = self.reload.as_ref().and_then(Reload::pair) else { return Next::Wait };
         let waiting: Vec<u32> = new.shards().filter_map(Supervised::waits).collect();
         let (num_shards, num_started) = (new.shards().count(), new.shards().count() - waiting.len());
+        if self.has_models_on_demand() && !waiting.is_empty() {
+            return Next::StartAll;
+        }
         if num_started > 0 && !new.is_ready() {
             return Next::Wait;
         }
@@ -153,12 +180,22 @@ impl Supervisor<'_> {
 
     /// Tells the old shard to give its store up, which the new one has found locked.
     pub(super) fn hand_over_store(&mut self, shard: ShardId) {
-        if let Some(old) = self.serving.running().find(|process| process.id() == ChildId::Shard(shard))
-            && let Some(reload) = &mut self.reload
-        {
-            self.log.info("hands over its store on disk", &[("process", &old.id()), ("pid", &old.pid())]);
-            old.signal(Signal::USR2);
-            reload.gave_store.push(old.pid());
+        let Some(Reload { stage: Stage::Starting(new), gave_store, .. }) = &mut self.reload else { return };
+        let old = &self.serving;
+        // A model may have another number than before, but its store is the same.
+        let has_it =
+            |other: ShardId| other.lane == shard.lane && old.plan.store_of(other) == new.plan.store_of(shard);
+        if let Some(old) = old.running().find(|process| process.id().shard().is_some_and(has_it)) {
+            give_store_up(old, &self.log);
+            gave_store.push(old.pid());
+        }
+    }
+
+    /// Does the same for a model that the new pair loads after it has taken over.
+    pub(super) fn ask_replaced_for_store(&self, shard: ShardId) {
+        let Some(store) = self.serving.plan.store_of(shard) else { return };
+        if let Some(old) = self.retired.iter().find_map(|retired| retired.holder_of(shard.lane, store)) {
+            give_store_up(old, &self.log);
         }
     }
 
@@ -167,6 +204,9 @@ impl Supervisor<'_> {
         let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
         self.log = pair.plan.config().log();
         let old = std::mem::replace(&mut self.serving, pair);
+        self.replace_catalog(&old);
+        self.spare_at = None;
+        self.plan_spare();
         self.log.info(
             "reloaded; the old router finishes its open connections",
             &[("model", &self.serving.plan.model().path.display())],
@@ -193,4 +233,9 @@ impl Supervisor<'_> {
             caller.answer(Err(&reason));
         }
     }
+}
+
+fn give_store_up(shard: &Process, log: &Log) {
+    log.info("hands over its store on disk", &[("process", &shard.id()), ("pid", &shard.pid())]);
+    shard.signal(Signal::USR2);
 }

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use super::Supervisor;
 use super::catalog::{Origin, Wanted};
-use crate::args::resolved::ServeConfig;
+use crate::args::resolved::{ServeConfig, ServerConfig};
 use crate::caller::Caller;
-use crate::reload::ReloadError;
+
+/// Models to be added, and the numbers of those to be removed.
+pub(super) type Changed = (Vec<Wanted>, Vec<u32>);
 
 /// A reload of the models that are loaded when they are asked for.
 #[derive(Debug)]
@@ -21,14 +23,9 @@ pub(super) struct ModelsReload {
 }
 
 impl Supervisor<'_> {
-    /// Reads the configuration again, adds the models that are new there, removes those that are gone, and replaces
-    /// those whose settings have changed. Nothing else may have changed.
-    pub(super) fn reload_models(&mut self, caller: Option<Caller>) {
-        let begun = self.changed_models();
-        let (wanted, gone) = match begun {
-            Ok(changed) => changed,
-            Err(error) => return self.refuse_reload(caller, &error),
-        };
+    /// Adds the models that are new in the configuration, removes those that are gone, and replaces those whose
+    /// settings have changed.
+    pub(super) fn reload_models(&mut self, (wanted, gone): Changed, caller: Option<Caller>) {
         self.log.info("reloading", &[("added", &wanted.len()), ("removed", &gone.len())]);
         self.models_reload =
             Some(ModelsReload { caller, num_pending: wanted.len() + 1, problems: Vec::new() });
@@ -37,14 +34,14 @@ impl Supervisor<'_> {
         self.reload_goes_on(None);
     }
 
-    /// Returns the models to be added and those to be removed for the configuration as it is now.
-    fn changed_models(&self) -> Result<(Vec<Wanted>, Vec<u32>), ReloadError> {
-        if self.models_reload.is_some() {
-            return Err(ReloadError::UnderWay);
-        }
-        let config = (self.reread)().map_err(ReloadError::Failed)?;
+    /// Returns the models to be added and those to be removed for this configuration. Returns `None` if that is not all
+    /// that has changed: if this server does not load models when they are asked for, or if the first model has other
+    /// settings, which are also those of the server.
+    pub(super) fn changed_models(&self, config: &ServerConfig) -> Option<Changed> {
         let plan = &self.serving.plan;
-        ReloadError::check_listeners(&config, plan)?;
+        if !plan.is_on_demand {
+            return None;
+        }
         // The start fills in some values, and others depend on the number of models.
         let comparable = |config: &ServeConfig| {
             let mut config = config.clone();
@@ -60,7 +57,7 @@ impl Supervisor<'_> {
         let first = comparable(plan.config());
         let now: Vec<&ServeConfig> = config.models().collect();
         if !now.iter().any(|config| comparable(config) == first) {
-            return Err(ReloadError::FirstChanged { model: plan.served_model_name().to_owned() });
+            return None;
         }
         let served: Vec<(u32, ServeConfig)> = plan
             .served()
@@ -85,7 +82,7 @@ impl Supervisor<'_> {
         });
         let is_gone = |known: &ServeConfig| !now.iter().any(|config| is_it(config, known));
         let gone = served.iter().filter(|(number, known)| *number != 0 && is_gone(known));
-        Ok((wanted.collect(), gone.map(|(number, _)| *number).collect()))
+        Some((wanted.collect(), gone.map(|(number, _)| *number).collect()))
     }
 
     /// Notes that a model of a reload was added, or why not, and answers the caller after the last one.
@@ -128,6 +125,7 @@ impl Supervisor<'_> {
             self.replaced(number, Some("the router ended meanwhile".to_owned()));
         }
         let removed: Vec<u32> = self.serving.plan.removed().collect();
-        removed.into_iter().for_each(|number| self.unload(number));
+        removed.into_iter().for_each(|number| self.serving.unload(number, &self.log));
+        self.plan_spare();
     }
 }

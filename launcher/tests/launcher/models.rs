@@ -255,7 +255,7 @@ fn a_deleted_model_ends_with_its_last_request_and_its_number_is_not_used_again()
 }
 
 #[test]
-fn a_reload_adds_replaces_and_removes_models_but_not_the_first() {
+fn a_reload_adds_replaces_and_removes_models() {
     let bench = Bench::new();
     let config = bench.path("trunkline.toml");
     let write = |models: &[&str]| {
@@ -291,9 +291,70 @@ fn a_reload_adds_replaces_and_removes_models_but_not_the_first() {
     write(&[first, r#""lost""#]);
     assert_eq!(bench.run(&["reload"]).0, 1);
     assert!(bench.stderr().contains("`lost`: nobody has `lost`"));
-    write(&["\"first\"\nmax-total-tokens = 100", other]);
-    assert_eq!(bench.run(&["reload"]).0, 1);
-    assert!(bench.stderr().contains("its first model, `fake/model`, have changed"));
+    server.stop();
+}
+
+#[test]
+fn other_settings_of_the_server_replace_all_models_while_the_old_router_serves_its_streams() {
+    let bench = Bench::new().with("FAKE_ROUTER", "hold");
+    let (config, folder) = (bench.path("trunkline.toml"), bench.path("kv"));
+    let write = |settings: &str| {
+        let models = ["first", "other", "third"].map(|name| format!("[[model]]\nmodel-id = \"{name}\"\n"));
+        let models = models.concat().replace("third\"", "third\"\nserved-model-name = \"third\"");
+        fs::write(&config, format!("kv-disk-path = {folder:?}\n{settings}\n{models}")).unwrap();
+    };
+    write("");
+    let mut server = bench.ready(&["--config", config.to_str().unwrap()]);
+    let bench = &server.bench;
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    let other = pid(&of_model(bench, 1, "listen", 1));
+    wait_for("the second model to serve", || {
+        bench.stderr().contains("is ready process=shard-m1").then_some(())
+    });
+
+    write("max-concurrent-requests = 7");
+    assert_eq!(bench.run(&["reload"]).1, "reloaded\n", "{}", bench.stderr());
+    let start = bench.nth("router", "start", 2);
+    let flags: Vec<String> = serde_json::from_value(start["flags"].clone()).unwrap();
+    for flag in ["--accept-when-ready", "--on-demand"] {
+        assert!(flags.iter().any(|own| own == flag), "{flags:?}");
+    }
+    assert_eq!(start["settings"]["limits"]["max_concurrent_requests"], 7);
+    let first = pid(&of_model(bench, 0, "listen", 1));
+    assert_eq!(pid(&bench.nth("shard", "gives-up-store", 1)), first);
+    // The new router loads what it is asked for, and that model takes its store on disk over.
+    bench.report_of_models(json!({"load": {"model": 1}}));
+    assert_eq!(pid(&bench.nth("shard", "gives-up-store", 2)), other);
+    // The old one goes on with its open connections, on which other models may be asked for.
+    bench.report_of_old_models(json!({"load": {"model": 2}}));
+    let third = pid(&of_model(bench, 2, "listen", 1));
+    bench.report_of_old_models(json!({"find": {"model": "hub/new", "downloads": true}}));
+    assert_eq!(bench.nth("router", "not_found", 1)["model"], "hub/new");
+    bench.report_of_old_models(json!({"unload": {"model": 2}}));
+    wait_until_gone(third);
+    assert_eq!(bench.nth("router", "unloaded", 1)["model"], 2);
+    assert!(is_alive(first) && is_alive(other));
+    fs::write(bench.path("release"), "").unwrap();
+    [first, other].into_iter().for_each(wait_until_gone);
+    server.stop();
+}
+
+#[test]
+fn a_server_of_one_model_is_reloaded_as_one_of_several_and_back() {
+    let bench = Bench::new();
+    let config = bench.path("trunkline.toml");
+    let write = |text: &str| fs::write(&config, text).unwrap();
+    let (one, two) =
+        ("model-id = \"first\"\n", "[[model]]\nmodel-id = \"first\"\n[[model]]\nmodel-id = \"other\"\n");
+    write(one);
+    let mut server = bench.ready(&["--config", config.to_str().unwrap()]);
+    let bench = &server.bench;
+    for (text, num_models) in [(two, 2), (one, 1)] {
+        write(text);
+        assert_eq!(bench.run(&["reload"]).1, "reloaded\n", "{}", bench.stderr());
+        let listed = bench.run(&["lanes"]).1;
+        assert_eq!(listed.lines().count(), 1 + num_models, "{listed}");
+    }
     server.stop();
 }
 

@@ -8,7 +8,8 @@ FAKE_ROUTER=busy: a lane that drains is empty only once the file FAKE_RELEASE ex
 The file FAKE_EXIT makes the router exit at once with the code that the file holds.
 The file FAKE_HUNG makes the router report that a shard has hung: the file holds the seconds and the socket's name, and
 is for the router that has this socket.
-It loads the models of --load at once; the file FAKE_MODELS holds a report about another one.
+It loads the models of --load at once; the file FAKE_MODELS holds a report about another one, and that with `-left` at
+the end of its name is for a router that was told to leave.
 The file FAKE_EXCUSED makes the router report that requests are to blame for as many losses as the file says.
 """
 
@@ -94,7 +95,7 @@ def exit_if_told():
 def report_if_told():
     told = Path(os.environ["FAKE_HUNG"])
     seconds, name = told.read_text().split() if told.exists() else ("", "")
-    told = Path(os.environ["FAKE_MODELS"])
+    told = Path(os.environ["FAKE_MODELS"] + ("-left" if terminated.is_set() else ""))
     if told.exists():
         print(told.read_text(), flush=True)
         told.unlink()

@@ -211,8 +211,17 @@ impl Bench {
 
     /// Makes the running router report this.
     pub fn report_of_models(&self, report: Value) {
-        wait_for("the last report to be made", || (!self.path("models").exists()).then_some(()));
-        self.tell("models", &report.to_string());
+        self.report_in("models", &report);
+    }
+
+    /// Lets a router that was told to leave report something of its models.
+    pub fn report_of_old_models(&self, report: Value) {
+        self.report_in("models-left", &report);
+    }
+
+    fn report_in(&self, file: &str, report: &Value) {
+        wait_for("the last report to be made", || (!self.path(file).exists()).then_some(()));
+        self.tell(file, &report.to_string());
     }
 
     fn tell(&self, file: &str, text: &str) {
