@@ -61,7 +61,8 @@ pub struct UsageRow {
 pub struct UsageReport {
     /// The object type, always `list`.
     pub object: &'static str,
-    /// The rows by hour and tenant, after each other for each model. An hour without use has none.
+    /// The rows by hour and tenant, after each other for each model. The last models that were removed have rows, too.
+    /// An hour without use has none.
     pub data: Vec<UsageRow>,
 }
 
@@ -100,15 +101,13 @@ async fn report(
     let permit = app.admission.look_permit(caller).await;
     let mut memory = app.admission.answer_memory(caller);
     let several = app.models.gate().is_some();
-    let opened = app.models.all().into_iter().filter_map(|model| model.opened().cloned());
-    let ledgers: Vec<_> = opened
-        .map(|served| (several.then(|| served.model.served_name.clone()), served.usage.clone()))
-        .collect();
+    let ledgers = app.models.usage();
     // The report of an admin may have many rows.
     let write = move || {
         let _permit = permit;
         let mut data = Vec::new();
-        for (model, usage) in ledgers {
+        for (name, usage) in ledgers {
+            let model = several.then_some(name);
             for hour in usage.hours(hours.clone()) {
                 let rows = usage.rows(hour, only.as_deref());
                 memory.grow_to((data.len() + rows.len()) * ROW_BYTES)?;

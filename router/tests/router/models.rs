@@ -585,6 +585,11 @@ async fn a_removed_model_ends_its_streams_and_is_unknown_to_new_requests() {
     drop(using);
     several.gate.forgotten(SECOND).await;
     assert_eq!(several.launcher.asked(), ["load 1", "unload 1"]);
+    let usage = several.router.get("/v1/usage").await.ok();
+    assert_eq!(
+        (&usage["data"][0]["model"], &usage["data"][0]["requests"]),
+        (&json!("test/second"), &json!(1))
+    );
     let error = several.gate.enter(SECOND, "test/second").await.unwrap_err();
     assert!(matches!(error, ApiError::ModelRemoved { .. }));
 }

@@ -4,13 +4,14 @@ mod finder;
 mod gate;
 mod named;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use futures::future::BoxFuture;
 use tokio::sync::OnceCell;
 use trunkline_base::error::ApiError;
+use trunkline_base::metrics::usage::UsageLedger;
 use trunkline_base::tenants::Caller;
 
 use crate::adapters::{MAX_HINTS, Named};
@@ -20,6 +21,9 @@ pub use finder::{Finder, Search, Sought};
 pub use gate::{Gate, LOADED, Shown, Using};
 pub use named::NamedModel;
 pub use trunkline_residency::{Action, Event, KeepAlive, ModelId, ModelSettings, Residency, Settings, State};
+
+/// The most models whose usage is kept after they were removed.
+const MAX_PAST_MODELS: usize = 256;
 
 /// Reads a model's tokenizer and templates and starts its scheduler. The error is a line for operators.
 pub type Open = Box<dyn Fn() -> BoxFuture<'static, Result<Arc<ServedModel>, String>> + Send + Sync>;
@@ -39,6 +43,8 @@ pub struct Models {
 struct OnDemand {
     gate: Arc<Gate>,
     finder: Finder,
+    /// The names and the usage of the last models that were removed.
+    past_usage: Mutex<VecDeque<(String, Arc<UsageLedger>)>>,
 }
 
 /// A model that requests may name.
@@ -130,7 +136,11 @@ impl Models {
         let first = Arc::new(first);
         let entries = [first.clone()].into_iter().chain(others.map(Arc::new));
         let entries = entries.map(|entry| (entry.id, entry)).collect();
-        Self { entries: RwLock::new(entries), first, on_demand: Some(OnDemand { gate, finder }) }
+        Self {
+            entries: RwLock::new(entries),
+            first,
+            on_demand: Some(OnDemand { gate, finder, past_usage: Mutex::default() }),
+        }
     }
 
     pub fn gate(&self) -> Option<&Arc<Gate>> {
@@ -150,9 +160,27 @@ impl Models {
 
     /// Forgets a model, whose open requests go on. The first one stays.
     pub fn remove(&self, id: ModelId) {
-        let Some(gate) = self.gate().filter(|_| id != self.first.id) else { return };
-        self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let Some(OnDemand { gate, past_usage, .. }) = &self.on_demand else { return };
+        if id == self.first.id {
+            return;
+        }
+        let removed = self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(served) = removed.as_ref().and_then(|entry| entry.opened()) {
+            let mut past = past_usage.lock().unwrap_or_else(PoisonError::into_inner);
+            past.truncate(MAX_PAST_MODELS - 1);
+            past.push_front((served.model.served_name.clone(), served.usage.clone()));
+        }
         gate.tell(Event::Removed { model: id });
+    }
+
+    /// Returns the names and the usage of the models that were opened, and of the last ones that were removed.
+    pub fn usage(&self) -> Vec<(String, Arc<UsageLedger>)> {
+        let own = |served: &Arc<ServedModel>| (served.model.served_name.clone(), served.usage.clone());
+        let mut usage: Vec<_> = self.all().iter().filter_map(|entry| entry.opened().map(own)).collect();
+        if let Some(OnDemand { past_usage, .. }) = &self.on_demand {
+            usage.extend(past_usage.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        }
+        usage
     }
 
     /// Returns the models that the caller may use.
@@ -181,10 +209,11 @@ impl Models {
         if self.on_demand.is_none() && caller.may_use_model(&self.first.name) {
             return Ok(self.first.clone());
         }
-        let listed: Vec<Arc<Entry>> = self.listed(caller).collect();
-        let exactly = |name: &str| listed.iter().find(|entry| entry.is_named(name));
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let listed = || entries.values().filter(|entry| caller.may_use_model(&entry.name));
+        let exactly = |name: &str| listed().find(|entry| entry.is_named(name));
         let found = match asked.map(plain_name) {
-            None => listed.first(),
+            None => listed().next(),
             Some(asked) => {
                 let base = || {
                     let base = exactly(asked.rsplit_once(':')?.0)?;
@@ -193,12 +222,12 @@ impl Models {
                         self.finder().is_none() || base.opened().is_none() || base.knows(caller, asked);
                     is_its.then_some(base)
                 };
-                let of_first = || listed.first().filter(|first| first.knows(caller, asked));
+                let of_first = || listed().next().filter(|first| first.knows(caller, asked));
                 exactly(asked).or_else(base).or_else(of_first)
             }
         };
         found.cloned().ok_or_else(|| {
-            let mut names = listed.iter().map(|entry| Arc::from(&*entry.name));
+            let mut names = listed().map(|entry| Arc::from(&*entry.name));
             ApiError::UnknownModel {
                 model: asked.unwrap_or_default().chars().take(MAX_SHOWN_CHARS).collect(),
                 served: names.next().map(|name: Arc<str>| name.to_string()).unwrap_or_default(),
