@@ -105,7 +105,8 @@ settings! {
         max_message_parts: usize = 1024, Form::count(1, MAX_MESSAGE_PARTS as u64);
         /// Maximum number of tools in a request.
         max_tools: usize = 128, Form::count(0, 4096);
-        /// Maximum size of the stored answers that later requests to /v1/responses can continue; 0 stores none.
+        /// Maximum size of the stored answers that later requests to /v1/responses can continue, and again of the
+        /// streams that outlive their connection; 0 stores none.
         max_response_store_bytes: usize = 64 << 20, Form::bytes(0, u64::MAX);
         /// Maximum number of stop strings in a request.
         max_stop_sequences: usize = 64, Form::count(0, 256);

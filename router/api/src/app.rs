@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::kept_streams::KeptStreams;
 use super::response_store::ResponseStore;
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::ServerLimits;
@@ -32,6 +33,8 @@ pub struct App {
     pub registry: Arc<Registry>,
     /// Stored answers of `/v1/responses`, which later requests can continue.
     pub responses: Arc<ResponseStore>,
+    /// Streamed answers that outlive their connections.
+    pub kept_streams: Arc<KeptStreams>,
     pub limits: Arc<ServerLimits>,
     pub metrics: Arc<Metrics>,
     /// Set once, before the first request, if requests have spans.

@@ -11,7 +11,7 @@ use axum::routing::{MethodFilter, on};
 use super::app::App;
 use super::dialect::Dialect;
 use super::{
-    adapters, anthropic, kv, llama, models, ollama, openai, operate, responses, tgi, usage, vectors,
+    adapters, anthropic, kv, llama, models, ollama, openai, operate, responses, streams, tgi, usage, vectors,
 };
 
 /// A row of the table.
@@ -128,6 +128,9 @@ routes! {
         POST "/v1/responses/input_tokens" OpenAi Named (Answers) responses::route::input_tokens;
         POST "/v1/responses/{id}/cancel" OpenAi Unnamed (Answers) responses::route::cancel;
         GET "/v1/responses/{id}/input_items" OpenAi Unnamed (Answers) responses::items::input_items;
+        GET "/v1/streams" OpenAi Unnamed (Looks) streams::list;
+        GET "/v1/streams/{id}" OpenAi Unnamed (Looks) streams::read;
+        DELETE "/v1/streams/{id}" OpenAi Unnamed (Looks) streams::delete;
         POST "/v1/messages" Anthropic Named (Chats(Mixed)) anthropic::messages::create;
         POST "/v1/messages/count_tokens" Anthropic Named (Answers) anthropic::messages::count_tokens;
         POST "/generate" Tgi Unnamed (Completes(Of("StreamResponse"))) tgi::generate::generate;

@@ -98,6 +98,15 @@ pub enum ApiError {
     )]
     UnknownResponse { id: String },
     #[error(
+        "stream `{id}` is not kept; hint: an ended stream goes when others need its memory, and after a day; send the \
+         request again"
+    )]
+    UnknownStream { id: String },
+    #[error(
+        "there is a stream `{id}` already; hint: give each request an id of its own in `Trunkline-Stream`"
+    )]
+    StreamExists { id: String },
+    #[error(
         "response `{id}` cannot be cancelled, because it was not created with `background`; hint: this server has no \
          responses in the background; close the connection to stop one that is being generated"
     )]
@@ -351,11 +360,13 @@ impl ApiError {
             Self::UnknownModel { .. } | Self::ModelRemoved { .. } => (404, "model_not_found"),
             Self::UnknownNode { .. } => (404, "node_not_found"),
             Self::UnknownResponse { .. } => (404, "response_not_found"),
+            Self::UnknownStream { .. } => (404, "stream_not_found"),
             Self::UnknownRoute { .. } => (404, "route_not_found"),
             Self::UnknownMethod { .. } => (405, "method_not_allowed"),
             Self::BodyTimeout { .. } | Self::BodyTooSlow { .. } => (408, "body_timeout"),
             Self::SlowReader { .. } | Self::SlowListener { .. } => (408, "client_too_slow"),
             Self::PinRefused { .. } => (409, "pin_refused"),
+            Self::StreamExists { .. } => (409, "stream_exists"),
             Self::BodyTooLarge { .. } => (413, "body_too_large"),
             Self::TooManyRequests { .. } | Self::PlacesShared { .. } => (429, "too_many_requests"),
             Self::PlacesOfModel { .. } => (429, "too_many_requests"),

@@ -12,7 +12,7 @@ use super::observe::observe;
 use trunkline_api::app::App;
 use trunkline_api::dialect::Dialect;
 use trunkline_api::route::{self, Kind, Route};
-use trunkline_api::{openapi, operate};
+use trunkline_api::{openapi, operate, streams};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::MAX_HEADER_FIELDS;
 use trunkline_base::tenants::{Caller, ClientNetwork, RateSlot};
@@ -25,6 +25,7 @@ pub fn routes(app: Arc<App>) -> Router {
         .route("/", get(openapi::to_page))
         .route("/docs", get(openapi::page))
         .route("/openapi.json", get(openapi::document))
+        .route_layer(axum::middleware::from_fn_with_state(app.clone(), streams::keep))
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)

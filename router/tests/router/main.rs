@@ -28,6 +28,7 @@ mod front;
 mod grammar;
 mod infill;
 mod inspector;
+mod kept_streams;
 mod kv;
 mod kv_events;
 mod lanes;

@@ -1,0 +1,145 @@
+//! `/v1/streams`: streamed answers that a client has left and comes back to, and the header that keeps them.
+
+use std::sync::Arc;
+
+use axum::Extension;
+use axum::extract::{Path, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::dialect::Dialect;
+use crate::kept_streams::{Listed, NotKept, is_id};
+use crate::openai::ErrorResponse;
+use crate::respond;
+use crate::route::{Kind, Route};
+use crate::stream::event_stream;
+use trunkline_base::error::ApiError;
+use trunkline_base::tenants::Caller;
+
+/// The header of a request whose answer is kept. Its value is the id of the stream.
+pub const KEEP_STREAM: &str = "trunkline-stream";
+
+/// A kept stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StreamCard {
+    /// The id that the request gave the stream.
+    id: String,
+    /// The object type, always `stream`.
+    object: &'static str,
+    /// The time at which the request arrived, in seconds since 1970.
+    created: u64,
+    /// True while the answer is generated.
+    running: bool,
+    /// The memory that it takes.
+    memory_bytes: usize,
+}
+
+/// The kept streams of a tenant, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct StreamList {
+    /// The object type, always `list`.
+    object: &'static str,
+    data: Vec<StreamCard>,
+}
+
+/// A stream that was deleted.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct DeletedStream {
+    id: String,
+    /// The object type, always `stream`.
+    object: &'static str,
+    /// Always true.
+    deleted: bool,
+}
+
+/// Keeps the answer of a request with the header [`KEEP_STREAM`], if it is a stream.
+pub async fn keep(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let generates = |route: &Route| matches!(route.kind, Kind::Chats(_) | Kind::Completes(_));
+    let streams = Route::of(&request).is_some_and(generates) && app.limits.max_response_store_bytes > 0;
+    let Some(id) = request.headers().get(KEEP_STREAM).filter(|_| streams) else {
+        return next.run(request).await;
+    };
+    let dialect = Dialect::of(&request);
+    let Some(id) = id.to_str().ok().filter(|id| is_id(id)).map(str::to_owned) else {
+        let problem = "must have 1 to 64 letters, digits, `-` or `_`";
+        return dialect.error_response(&ApiError::value("Trunkline-Stream", problem));
+    };
+    let caller = match Caller::of_request(&request) {
+        Ok(caller) => caller,
+        Err(error) => return dialect.error_response(&error),
+    };
+    let kept = app.kept_streams.keep(caller.name(), &id, async move { next.run(request).await }).await;
+    kept.unwrap_or_else(|error| {
+        dialect.error_response(&match error {
+            NotKept::Taken => ApiError::StreamExists { id },
+            NotKept::Deleted => ApiError::UnknownStream { id },
+        })
+    })
+}
+
+/// Lists your kept streams.
+#[utoipa::path(
+    get, path = "/v1/streams", tag = "Streams",
+    responses((status = 200, description = "The streams, newest first", body = StreamList)),
+)]
+pub async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
+    let card = |Listed { id, created, is_running, num_bytes }: Listed| StreamCard {
+        id,
+        object: "stream",
+        created,
+        running: is_running,
+        memory_bytes: num_bytes,
+    };
+    let data = app.kept_streams.list(caller.name()).into_iter().map(card).collect();
+    axum::Json(StreamList { object: "list", data }).into_response()
+}
+
+/// Returns a kept stream from its beginning, and follows it to its end.
+///
+/// A request whose header `Trunkline-Stream` has an id goes on when its client is gone. Its answer is kept for a day
+/// after its end, while there is memory for it.
+#[utoipa::path(
+    get, path = "/v1/streams/{id}", tag = "Streams",
+    params(("id" = String, Path, description = "The id of the stream")),
+    responses(
+        (status = 200, description = "The events of the request's own route", content_type = "text/event-stream", body = String),
+        (status = 404, description = "The stream is not kept", body = ErrorResponse),
+    )
+)]
+pub async fn read(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    match app.kept_streams.read(caller.name(), &id).await {
+        Some((form, body)) => event_stream(body, form),
+        None => respond::answer::<ErrorResponse>(Err::<(), _>(unknown(&id))),
+    }
+}
+
+/// Stops a kept stream if it runs, and forgets it.
+#[utoipa::path(
+    delete, path = "/v1/streams/{id}", tag = "Streams",
+    params(("id" = String, Path, description = "The id of the stream")),
+    responses(
+        (status = 200, description = "The stream was deleted", body = DeletedStream),
+        (status = 404, description = "The stream is not kept", body = ErrorResponse),
+    )
+)]
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    Extension(caller): Extension<Caller>,
+) -> Response {
+    let is_removed = app.kept_streams.remove(caller.name(), &id);
+    let deleted = if is_removed { Ok(()) } else { Err(unknown(&id)) };
+    let answer = |()| axum::Json(DeletedStream { id, object: "stream", deleted: true });
+    respond::answer::<ErrorResponse>(deleted.map(answer))
+}
+
+fn unknown(id: &str) -> ApiError {
+    ApiError::UnknownStream { id: id.chars().take(64).collect() }
+}
