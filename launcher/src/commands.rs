@@ -19,7 +19,7 @@ use crate::plan::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{adapters, control, models, programs, report, resolve, signals, status};
+use crate::{adapters, control, models, programs, report, resolve, signals, status, terminal};
 
 /// The part of the available memory that models get unless `--models-memory` says otherwise.
 const MEMORY_PERCENT: u64 = 90;
@@ -59,6 +59,17 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Models(pid, command, server) => print(&models::run(pid, &command, &server)?),
         Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),
+        Request::Chat(args) => terminal::chat(*args).map(|()| 0),
+        Request::Run(args) => terminal::run(*args).map(|()| 0),
+        Request::Top(args) => match terminal::top(*args)? {
+            Some(text) => print(&text),
+            None => Ok(0),
+        },
+        Request::Man(folder) => {
+            args::write_manuals(&folder)
+                .map_err(|source| LauncherError::System { what: "write the manual pages", source })?;
+            Ok(0)
+        }
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;
@@ -67,6 +78,9 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Serve(config) => {
             signals::forward_to(sender.clone())?;
+            if config.has_lifeline {
+                signals::stop_with_stdin(sender.clone());
+            }
             serve(config, &events, sender)
         }
     }
