@@ -17,7 +17,7 @@ use crate::plan::{Base, Plan};
 use crate::process::{Event, MAX_PENDING_EVENTS};
 use crate::runtime_dir::{self, RuntimeDir};
 use crate::supervise::Supervisor;
-use crate::{adapters, control, models, prepare, programs, report, resolve, signals, status};
+use crate::{adapters, control, models, prepare, programs, report, resolve, signals, status, terminal};
 
 /// Runs `request` to its end and returns the exit code.
 pub fn run(request: Request) -> Result<i32, LauncherError> {
@@ -54,6 +54,17 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Models(pid, command, server) => print(&models::run(pid, &command, &server)?),
         Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),
+        Request::Chat(args) => terminal::chat(*args).map(|()| 0),
+        Request::Run(args) => terminal::run(*args).map(|()| 0),
+        Request::Top(args) => match terminal::top(*args)? {
+            Some(text) => print(&text),
+            None => Ok(0),
+        },
+        Request::Man(folder) => {
+            args::write_manuals(&folder)
+                .map_err(|source| LauncherError::System { what: "write the manual pages", source })?;
+            Ok(0)
+        }
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;
@@ -62,6 +73,9 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Serve(config) => {
             signals::forward_to(sender.clone())?;
+            if config.has_lifeline {
+                signals::stop_with_stdin(sender.clone());
+            }
             serve(config, &events, sender)
         }
     }

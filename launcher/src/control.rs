@@ -98,8 +98,13 @@ pub(crate) fn ask_lane(
 /// Returns what the launcher with this process id, or else the only one of this user, says about itself, to list its
 /// `lanes` or `adapters`.
 pub(crate) fn status_of(pid: Option<i32>, listed: &str) -> Result<Status, LauncherError> {
-    let fail = |reason| LauncherError::Refused { what: format!("list the {listed}"), reason };
-    let folder = find(pid, &format!("trunkline {listed} --pid ")).map_err(fail)?;
+    status_for(pid, &format!("list the {listed}"), &format!("trunkline {listed} --pid "))
+}
+
+/// Returns the same for a command that would do `what`, and which may be written as `command` before a process id.
+pub(crate) fn status_for(pid: Option<i32>, what: &str, command: &str) -> Result<Status, LauncherError> {
+    let fail = |reason| LauncherError::Refused { what: what.to_owned(), reason };
+    let folder = find(pid, command).map_err(fail)?;
     match status(&folder) {
         Ok(Some(status)) => Ok(status),
         Ok(None) => Err(fail("the server stops".to_owned())),

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use signal_hook::consts::SIGINT;
+
 use crate::child::ChildId;
 use crate::exit::Exit;
 
@@ -26,6 +28,8 @@ pub enum LauncherError {
     },
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
+    #[error(transparent)]
+    Terminal(#[from] trunkline_terminal::error::Error),
     /// A running server was not found, or goes on as before.
     #[error("cannot {what}: {reason}")]
     Refused {
@@ -126,6 +130,12 @@ impl LauncherError {
             | Self::ChildRefused { .. } => EXIT_USER_MISTAKE,
             Self::Cache(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
             Self::Cache(_) => EXIT_FAILURE,
+            Self::Terminal(error) => match error {
+                error if error.is_users_mistake() => EXIT_USER_MISTAKE,
+                trunkline_terminal::error::Error::Ended { code, .. } => *code,
+                trunkline_terminal::error::Error::Stopped => EXIT_SIGNAL_BASE + SIGINT,
+                _ => EXIT_FAILURE,
+            },
             Self::Interrupted { signal } => EXIT_SIGNAL_BASE + signal,
             Self::ProgramMissing { .. }
             | Self::Spawn { .. }

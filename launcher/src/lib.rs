@@ -20,6 +20,7 @@
 //! control      the socket for `trunkline reload`, `lanes` and `status`; `caller` waits for the answer
 //! status       `trunkline status`, and the list of `trunkline lanes`
 //! models       `trunkline models`; `adapters` is `trunkline adapters`
+//! terminal     `trunkline chat`, `run` and `top`
 //! report       `trunkline env`
 //! table        tables for a terminal
 //! cache/       `trunkline cache`
@@ -64,3 +65,4 @@ mod status;
 pub mod supervise;
 mod supervised;
 mod table;
+mod terminal;

@@ -2,6 +2,7 @@
 //! has a terminal, which has then gone away, and reloads it otherwise.
 
 use std::fs::{self, File};
+use std::io;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 
@@ -35,6 +36,16 @@ pub(crate) fn forward_to(events: SyncSender<Event>) -> Result<(), LauncherError>
         }
     });
     Ok(())
+}
+
+/// Sends the [`Event::Signal`] of SIGTERM when the standard input ends, as it does with the process that holds its
+/// other end.
+pub(crate) fn stop_with_stdin(events: SyncSender<Event>) {
+    thread::spawn(move || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
+        // If this fails, the launcher has ended.
+        let _ = events.send(Event::Signal(SIGTERM));
+    });
 }
 
 /// Returns true if `signal` was ignored when this process started; false if `/proc` is missing.

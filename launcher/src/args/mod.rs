@@ -5,9 +5,11 @@ mod check;
 pub mod file;
 pub mod parsed;
 pub mod resolved;
+pub mod talk;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -64,7 +66,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
                 }
                 _ => None,
             };
-            let config = match tables {
+            let mut config = match tables {
                 Some(_)
                     if !serve.models.is_empty() || serve.settings.given("model_id") != Given::Otherwise =>
                 {
@@ -79,8 +81,12 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
                 }
                 None => ServerConfig::new(&serve.models, &serve.settings)?,
             };
+            config.has_lifeline = serve.lifeline;
             Request::Serve(Box::new(config))
         }
+        ParsedCommand::Chat(chat) => Request::Chat(chat),
+        ParsedCommand::Run(run) => Request::Run(run),
+        ParsedCommand::Top(top) => Request::Top(top),
         ParsedCommand::Download(download) => Request::Download(resolved::download(download)?),
         ParsedCommand::List => Request::Library(vec!["list".to_owned()]),
         ParsedCommand::Show(show) => Request::Library(resolved::show(show)),
@@ -110,8 +116,14 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             clap_complete::generate(shell, &mut ParsedArgs::command(), PROGRAM, &mut script);
             Request::Completions(script)
         }
+        ParsedCommand::Man { folder } => Request::Man(folder),
         ParsedCommand::Env => Request::Env,
     })
+}
+
+/// Writes a manual page of each command into a folder.
+pub(crate) fn write_manuals(folder: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(ParsedArgs::command(), folder)
 }
 
 /// Returns the environment variables that set flags of `serve`.

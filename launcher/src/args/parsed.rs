@@ -12,6 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Su
 use clap_complete::Shell;
 use trunkline_settings::{Form, Group, Named, Setting};
 
+use super::talk::{ChatArgs, RunArgs, TopArgs};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
 
@@ -51,6 +52,23 @@ pub(crate) enum ParsedCommand {
     /// `--graceful-termination-timeout` was too short for, 2 for a mistake in the flags or the model, 1 for any other
     /// failure.
     Serve(Box<ParsedServe>),
+    /// Chat with a model in the terminal
+    ///
+    /// Talks to the server at an address. For a model, or without one, it uses a server of this user on this machine
+    /// that serves it, or else starts one, which ends with the chat. If the input or the output is no terminal, the
+    /// input is one question, and only the answer is printed: `echo "Why is the sky blue?" | trunkline chat`.
+    Chat(Box<ChatArgs>),
+    /// Answer one question and end
+    ///
+    /// The server is found or started as for `chat`. Only the answer goes to the standard output. Text on the standard
+    /// input follows the question: `trunkline run org/name "Summarise this:" < notes.txt`.
+    Run(Box<RunArgs>),
+    /// Show what a server is doing: requests, speed, delays, cache, models, lanes and tenants
+    ///
+    /// Renews the view each second until `q` is pressed. Percentiles are those of the last 30 s. With `--once`, rates
+    /// are those of a second, and percentiles those since the start. With API keys, the server shows its numbers only
+    /// to a key, and a tenant's key sees only this tenant.
+    Top(Box<TopArgs>),
     /// Download a model from the Hub so that `serve` finds it, and print its path
     Download(ParsedDownload),
     /// List the models that were downloaded from the Hub
@@ -155,6 +173,13 @@ pub(crate) enum ParsedCommand {
         /// The shell
         #[arg(value_parser = PossibleValuesParser::new(SHELLS).try_map(|name| name.parse::<Shell>()))]
         shell: Shell,
+    },
+    /// Write a manual page of each command into a folder
+    ///
+    /// `trunkline man ~/.local/share/man/man1` lets `man trunkline-serve` find them.
+    Man {
+        /// The folder, which must exist
+        folder: PathBuf,
     },
     /// Print the versions, hardware and paths that a bug report needs
     Env,
@@ -280,6 +305,9 @@ pub(crate) struct ParsedServe {
     /// start.
     #[arg(value_name = "MODEL")]
     pub(crate) models: Vec<String>,
+    /// Stop when the standard input ends
+    #[arg(long, hide = true)]
+    pub(crate) lifeline: bool,
     /// The flags of `serve`.
     #[command(flatten)]
     pub(crate) settings: ParsedSettings,

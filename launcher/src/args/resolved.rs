@@ -12,6 +12,7 @@ use trunkline_settings::{
 use super::parsed::{
     Given, LanesCommand, ModelsCommand, ParsedDownload, ParsedQuantize, ParsedSettings, ParsedShow,
 };
+use super::talk::{ChatArgs, RunArgs, TopArgs};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::child::ShardId;
 use crate::devices;
@@ -31,6 +32,9 @@ const DEFAULT_DISK_SIZE: u64 = 10 << 30;
 #[derive(Debug)]
 pub enum Request {
     Serve(Box<ServerConfig>),
+    Chat(Box<ChatArgs>),
+    Run(Box<RunArgs>),
+    Top(Box<TopArgs>),
     Download(ModelRef),
     /// Run a command of the server package on the models of this machine.
     Library(Vec<String>),
@@ -50,6 +54,8 @@ pub enum Request {
     Status(ServerArgs),
     /// Print this script for a shell.
     Completions(Vec<u8>),
+    /// Write the manual pages into this folder.
+    Man(PathBuf),
     Env,
 }
 
@@ -68,6 +74,8 @@ pub struct ServerConfig {
     pub others: Vec<ServeConfig>,
     /// The configuration of models that are added while the server runs. Each gets a name of its own.
     pub later: ServeConfig,
+    /// True if the server stops when its standard input ends.
+    pub has_lifeline: bool,
     /// True if the user has named no model, so that any one of a folder may be the first.
     is_any_first: bool,
 }
@@ -110,7 +118,7 @@ impl ServerConfig {
         let others = models.iter().skip(1).map(|model| ServeConfig::new(Some(model), parsed));
         let others = others.collect::<Result<_, _>>()?;
         let later = ServeConfig::new(None, parsed)?.of_later();
-        Self { first, others, later, is_any_first }.checked()
+        Self { first, others, later, has_lifeline: false, is_any_first }.checked()
     }
 
     /// Does the same for the models of a configuration file, of which there is at least one.
@@ -121,7 +129,7 @@ impl ServerConfig {
         let others = models.split_off(1);
         let later = ServeConfig::new(None, parsed)?.of_later();
         match models.pop() {
-            Some(first) => Self { first, others, later, is_any_first: false }.checked(),
+            Some(first) => Self { first, others, later, has_lifeline: false, is_any_first: false }.checked(),
             None => Err(LauncherError::usage("the file of `--config` names no model")),
         }
     }

@@ -266,6 +266,14 @@ impl Server {
         &self.url
     }
 
+    pub(crate) fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    pub(crate) fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
     pub(crate) fn totals(&self) -> Result<Totals, ServerError> {
         self.ask(Method::GET, "/v1/kv", String::new())
     }

@@ -50,6 +50,12 @@ fn help_of_config() {
 }
 
 #[test]
+fn help_of_chat_run_and_top() {
+    let texts = [["chat"], ["run"], ["top"], ["man"]].map(|command| help(&[command[0], "--help"]));
+    insta::assert_snapshot!(texts.join("\n"));
+}
+
+#[test]
 fn help_of_status() {
     insta::assert_snapshot!(help(&["status", "--help"]));
 }

@@ -14,3 +14,4 @@ mod reload;
 mod replicas;
 mod status;
 mod support;
+mod terminal;

@@ -1,9 +1,13 @@
 //! Runs the real launcher over a fake shard and a fake router (Python, standard library only), each test in its own
 //! folder. Every wait has a deadline; every process is ended by its id.
 
+mod fake_api;
 mod in_process;
+mod typist;
 
+pub use fake_api::FakeApi;
 pub use in_process::InProcess;
+pub use typist::Typist;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

@@ -1,0 +1,37 @@
+//! Leaves the terminal as it was when a signal ends the process, and turns Ctrl-C into a flag.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::error::Error;
+
+/// Added to the number of the signal in the exit code, as shells do.
+const EXIT_SIGNAL_BASE: i32 = 128;
+/// Leaves the screen of `trunkline top`, shows the cursor, and ends bracketed paste.
+const RESTORE: &[u8] = b"\x1b[?1049l\x1b[?25h\x1b[?2004l\r\n";
+
+/// Watches over the terminal until the process ends: after SIGTERM or SIGHUP it is usable again. Returns the flag that
+/// SIGINT sets.
+///
+/// A server that was started for the process ends by itself, because its lifeline closes with the process.
+pub fn guard() -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGINT, Arc::clone(&stop)).map_err(Error::Terminal)?;
+    let mut signals = Signals::new([SIGTERM, SIGHUP]).map_err(Error::Terminal)?;
+    let modes = tcgetattr(std::io::stdin()).map_err(|error| Error::Terminal(error.into()))?;
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            // A terminal that has gone away needs nothing.
+            let _ = std::io::stdout().write_all(RESTORE);
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &modes);
+            std::process::exit(EXIT_SIGNAL_BASE + signal);
+        }
+    });
+    Ok(stop)
+}
