@@ -1,0 +1,1 @@
+import{t as e}from"./main.js";function t(){return e(`main`,{class:`note`,children:`This view is empty so far.`})}export{t as CacheView};

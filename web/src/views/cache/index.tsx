@@ -1,0 +1,3 @@
+export function CacheView() {
+  return <main class="note">This view is empty so far.</main>;
+}

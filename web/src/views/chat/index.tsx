@@ -1,0 +1,3 @@
+export function ChatView() {
+  return <main class="note">Chat</main>;
+}
