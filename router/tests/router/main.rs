@@ -38,6 +38,7 @@ mod objects;
 mod ollama;
 mod openai;
 mod operate;
+mod page;
 mod panics;
 mod parts;
 mod rates;
