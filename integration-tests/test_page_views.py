@@ -28,4 +28,4 @@ def test_every_test_of_the_views_passes() -> None:
             check=False,
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "\n# pass 11\n" in ran.stdout, ran.stdout
+    assert "\n# pass 12\n" in ran.stdout, ran.stdout

@@ -37,7 +37,7 @@ macro_rules! assets {
 }
 
 /// Every file of `web/dist/`, which a test compares.
-const ASSETS: [Asset; 12] = assets! {
+const ASSETS: [Asset; 13] = assets! {
     "/index.html" "text/html; charset=utf-8";
     "/favicon.svg" "image/svg+xml";
     "/assets/main.css" STYLE;
@@ -48,6 +48,7 @@ const ASSETS: [Asset; 12] = assets! {
     "/assets/server.js" SCRIPT;
     "/assets/cache.js" SCRIPT;
     "/assets/panels.js" SCRIPT;
+    "/assets/highlight.js" SCRIPT;
     "/assets/theme.js" SCRIPT;
     "/assets/licenses.txt" "text/plain; charset=utf-8";
 };

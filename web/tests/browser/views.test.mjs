@@ -19,13 +19,13 @@ before(async () => {
 after(() => browser?.close());
 
 /** Opens a view, and fails at the end if the page logged an error, such as a breach of its content security policy. */
-async function withPage(view, options, use) {
+async function withPage(view, options, use, expected = [/ERR_INTERNET_DISCONNECTED/]) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(15_000);
   const page = await context.newPage();
   const errors = [];
   page.on("pageerror", (error) => errors.push(error.message));
-  page.on("console", (message) => message.type() === "error" && !message.text().includes("ERR_INTERNET_DISCONNECTED") && errors.push(message.text()));
+  page.on("console", (message) => message.type() === "error" && !expected.some((each) => each.test(message.text())) && errors.push(message.text()));
   page.on("request", (request) => !request.url().startsWith(URL) && !request.url().startsWith("data:") && errors.push(request.url()));
   try {
     await page.goto(`${URL}/#/${view}`);
@@ -107,6 +107,30 @@ test("a server that is away is told in a sentence, and found again", async () =>
     await page.getByText("Ready", { exact: true }).waitFor();
     await alert.waitFor({ state: "detached" });
   });
+});
+
+test("a server with keys is asked again only with another one", async () => {
+  await withPage("server", {}, async (page) => {
+    const isData = (url) => /^\/(metrics|v1|lora-adapters)/.test(new globalThis.URL(url).pathname);
+    await page.route((url) => isData(url.href), (route) => {
+      if (route.request().headers().authorization === "Bearer sk-of-a-test") return route.continue();
+      return route.fulfill({ status: 401, json: { error: { message: "no valid key", code: "invalid_api_key" } } });
+    });
+    await page.reload();
+    await page.getByRole("dialog", { name: "API key" }).waitFor();
+    await page.keyboard.press("Escape");
+    let asked = 0;
+    page.on("request", (request) => isData(request.url()) && (asked += 1));
+    const alert = page.getByRole("alert");
+    assert.match(await alert.textContent(), /^This server asks for an API key, and yours is missing or not valid\./);
+    await page.evaluate(() => new Promise((resolve) => setTimeout(resolve, 2500)));
+    assert.equal(asked, 0);
+    await page.getByRole("button", { name: "Enter a key" }).click();
+    await page.getByLabel("Key", { exact: true }).fill("sk-of-a-test");
+    await page.keyboard.press("Enter");
+    await page.getByText("Ready", { exact: true }).waitFor();
+    assert.equal(await alert.count(), 0);
+  }, [/status of 401/]);
 });
 
 test("a hidden page asks nothing", async () => {

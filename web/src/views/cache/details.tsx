@@ -94,7 +94,7 @@ function Text({ node, place }: { node: KvNode; place: Place }) {
     );
     return () => aborter.abort();
   }, [wanted]);
-  if (failure) return <p class="failure">{failure}</p>;
+  if (failure) return <p class="problem">{failure}</p>;
   if (shown === undefined) {
     return (
       <Button disabled={wanted} onClick={() => setWanted(true)}>
@@ -166,7 +166,7 @@ function Ask({ what, node, below, place, onClose, onDone }: AskProps) {
             The {counted(end, "token")} from the start of the prompt to the end of this node stay in the cache, whatever else needs room. They count
             towards what its tenant may pin.
           </p>
-          <label class="field">
+          <label class="pin-field">
             For
             <select class="select" value={ttl} onChange={(event) => setTtl(Number(event.currentTarget.value))}>
               {TIMES.map(([label, seconds]) => (
@@ -186,7 +186,7 @@ function Ask({ what, node, below, place, onClose, onDone }: AskProps) {
         </p>
       )}
       {failure && (
-        <p class="failure" role="alert">
+        <p class="problem" role="alert">
           {failure}
         </p>
       )}

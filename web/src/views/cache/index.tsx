@@ -1,8 +1,9 @@
 import { useId, useMemo, useState } from "preact/hooks";
 
 import { getJson } from "../../api/client";
-import { sentence } from "../failure";
+import type { ModelCard } from "../../api/types";
 import { bytes, count, counted } from "../format";
+import { KeyQuestion, Problem } from "../key";
 import { usePolling } from "../polling";
 import { Details } from "./details";
 import { type Icicle, layOut, numBelow, numberOf, pathTo, ROOT } from "./icicle";
@@ -36,15 +37,14 @@ export function CacheView() {
   const lane = lanes.includes(wantedLane) ? wantedLane : 0;
   const place = { model, lane };
   const live = useLiveTree(place);
-  const failure = live.error === undefined ? undefined : sentence(live.error, true);
   const store = totals.value?.host ? { name: "host memory", colour: "--tier-host" } : { name: "disk", colour: "--tier-disk" };
   return (
     <main class="page-scroll" tabIndex={0} aria-labelledby="cache-title">
       <div class="page">
       <header class="page-head">
         <h1 id="cache-title">Cache</h1>
-        {live.tree && !failure && <Summary tree={live.tree} />}
-        <span class="space" />
+        {live.tree && live.error === undefined && <Summary tree={live.tree} />}
+        <span class="spacer" />
         {models.value && models.value.length > 1 && (
           <Choice label="Model" value={model} options={models.value.map((id) => [id, id])} onChange={setChosen} />
         )}
@@ -52,24 +52,21 @@ export function CacheView() {
           <Choice label="Lane" value={String(lane)} options={lanes.map((each) => [String(each), `Lane ${each}`])} onChange={(value) => setLane(Number(value))} />
         )}
       </header>
-      {failure && (
-        <p class="failure" role="alert">
-          {failure}
-        </p>
-      )}
+      {live.error !== undefined && <Problem error={live.error} />}
       {live.tree ? (
         <Tree key={`${lane} ${model}`} nodes={live.tree.nodes} isCut={live.tree.isCut} place={place} store={store} onChanged={live.again} />
       ) : (
-        !failure && <p class="note">Loading…</p>
+        live.error === undefined && <p class="note">Loading…</p>
       )}
       </div>
+      <KeyQuestion />
     </main>
   );
 }
 
 async function loadedModels(signal: AbortSignal): Promise<string[]> {
-  const { data } = await getJson<{ data: { id: string; parent?: string; status?: { value: string } }[] }>("v1/models", signal);
-  return data.filter(({ parent, status }) => parent === undefined && (status?.value ?? "loaded") === "loaded").map(({ id }) => id);
+  const { data } = await getJson<{ data: ModelCard[] }>("v1/models", signal);
+  return data.filter(({ parent, status }) => !parent && (status?.value ?? "loaded") === "loaded").map(({ id }) => id);
 }
 
 function Summary({ tree }: { tree: { nodes: { tokens: number; bytes: number }[] } }) {
@@ -126,7 +123,7 @@ function Tree({ nodes, isCut, place, store, onChanged }: TreeProps) {
       <section class="panel" aria-label="Tree">
         <header class="panel-head">
           <Path icicle={icicle} zoom={zoom} onZoom={common.onZoom} />
-          <span class="choices">
+          <span class="controls">
             {form === "picture" && <Segments label="Colour" value={colouring} options={COLOURINGS} onChange={setColouring} />}
             <Segments
               label="Form"

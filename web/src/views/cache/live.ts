@@ -1,6 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { ApiError } from "../../api/client";
+import { ApiError, apiKey } from "../../api/client";
+import { isRefusal } from "../polling";
 import { loadTree, type Place, type Tree, watch } from "./load";
 
 /** The time between two looks at the tree, at least, after something changed. A look charges its tenant for each page. */
@@ -57,7 +58,8 @@ export function useLiveTree(place: Place): Live {
         const retryMs = error instanceof ApiError && error.retryAfter !== undefined ? error.retryAfter * 1000 : 0;
         pauseMs = Math.max(QUICKEST_MS * 3, retryMs);
         setState((last) => ({ ...(last.key === key && last.tree ? { tree: last.tree } : {}), key, error }));
-        schedule(pauseMs);
+        if (isRefusal(error)) stop();
+        else schedule(pauseMs);
         return;
       }
       looked = performance.now();
@@ -91,7 +93,7 @@ export function useLiveTree(place: Place): Live {
       stop();
       document.removeEventListener("visibilitychange", start);
     };
-  }, [key]);
+  }, [key, apiKey.value]);
   const isCurrent = state.key === key;
   return { tree: isCurrent ? state.tree : undefined, error: isCurrent ? state.error : undefined, again: () => again.current() };
 }

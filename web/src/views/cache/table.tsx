@@ -21,19 +21,19 @@ export function Table({ icicle, zoom, selected, store, onSelect, onZoom }: Props
   const total = icicle.count[zoom] ?? 0;
   const places = Array.from({ length: Math.min(total, MAX_ROWS) }, (_, idx) => first + idx);
   return (
-    <div class="scroll table" tabIndex={0} role="region" aria-label="Nodes">
+    <div class="scroll tree-table" tabIndex={0} role="region" aria-label="Nodes">
       <table>
         <caption class="unseen">{zoom === ROOT ? "Nodes at the start of their prompts" : "Continuations of the node"}</caption>
         <thead>
           <tr>
             <th scope="col">Tokens</th>
-            <th scope="col" class="number">
+            <th scope="col" class="num">
               With continuations
             </th>
-            <th scope="col" class="number">
+            <th scope="col" class="num">
               Continuations
             </th>
-            <th scope="col" class="number">
+            <th scope="col" class="num">
               Hits
             </th>
             <th scope="col">Last used</th>
@@ -53,8 +53,8 @@ export function Table({ icicle, zoom, selected, store, onSelect, onZoom }: Props
                     {count(node.first_token)} to {count(node.first_token + node.tokens)}
                   </button>
                 </th>
-                <td class="number">{count(icicle.width[place] ?? 0)}</td>
-                <td class="number">
+                <td class="num">{count(icicle.width[place] ?? 0)}</td>
+                <td class="num">
                   {children > 0 ? (
                     <button
                       type="button"
@@ -71,7 +71,7 @@ export function Table({ icicle, zoom, selected, store, onSelect, onZoom }: Props
                     "0"
                   )}
                 </td>
-                <td class="number">{count(node.hits)}</td>
+                <td class="num">{count(node.hits)}</td>
                 <td>{duration(node.age_ms)} ago</td>
                 <td>{tiersOf(node, store)}</td>
                 <td>{pinOf(node) ?? "no"}</td>

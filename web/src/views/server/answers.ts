@@ -1,13 +1,5 @@
 // The answers of the routes that the view shows, as far as it does.
 
-export interface ModelCard {
-  id: string;
-  max_model_len?: number;
-  /** The model of an adapter. */
-  parent?: string;
-  status?: { value: string; detail?: string; memory_bytes: number; pinned: boolean };
-}
-
 interface Tier {
   blocks: number;
   pinned: number;

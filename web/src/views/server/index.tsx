@@ -1,10 +1,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getJson, request } from "../../api/client";
-import { sentence } from "../failure";
+import type { ModelCard } from "../../api/types";
 import { count, duration, percent, rate, seconds } from "../format";
+import { KeyQuestion, Problem } from "../key";
 import { usePolling } from "../polling";
-import type { AdapterRow, KvTotals, ModelCard, UsageRow } from "./answers";
+import type { AdapterRow, KvTotals, UsageRow } from "./answers";
 import { History, type Look, lookAt, type Quantiles } from "./look";
 import { parseMetrics } from "./metrics";
 import { Models } from "./models";
@@ -34,7 +35,7 @@ export function ServerView() {
   const metrics = usePolling(look, 1000);
   const models = usePolling((signal) => list<ModelCard>("v1/models", signal), 3000);
   // The first model is the one that the routes of the cache speak of.
-  const loaded = models.value?.filter(({ parent, status }) => parent === undefined && (status?.value ?? "loaded") === "loaded") ?? [];
+  const loaded = models.value?.filter(({ parent, status }) => !parent && (status?.value ?? "loaded") === "loaded") ?? [];
   const [chosen, setChosen] = useState("");
   const model = loaded.some(({ id }) => id === chosen) ? chosen : (loaded[0]?.id ?? "");
   const query = model === "" ? "" : `?model=${encodeURIComponent(model)}`;
@@ -51,26 +52,22 @@ export function ServerView() {
     setHistory((past) => past.with(next));
   }, [metrics.value]);
 
-  const failure = [metrics, models].map(({ error }) => error !== undefined && sentence(error, true)).find((text) => text);
+  const failure = metrics.error ?? models.error;
   const now = history.latest;
   return (
     <main class="page-scroll" tabIndex={0} aria-labelledby="server-title">
       <div class="page">
       <header class="page-head">
         <h1 id="server-title">Server</h1>
-        {now && !failure && (
+        {now && failure === undefined && (
           <p class="state">
             <span class={`mark ${now.isReady ? "ok" : "warn"}`} />
             {now.isReady ? "Ready" : loaded.length === 0 && models.value !== undefined ? "No model is in memory" : "Waits for its shard"}
           </p>
         )}
       </header>
-      {failure && (
-        <p class="failure" role="alert">
-          {failure}
-        </p>
-      )}
-      {now ? <Live history={history} now={now} /> : !failure && <p class="note">Loading…</p>}
+      {failure !== undefined && <Problem error={failure} />}
+      {now ? <Live history={history} now={now} /> : failure === undefined && <p class="note">Loading…</p>}
       {now && (
         <div class="columns">
           {models.value && <Models cards={models.value} onChange={models.again} />}
@@ -86,6 +83,7 @@ export function ServerView() {
         </div>
       )}
       </div>
+      <KeyQuestion />
     </main>
   );
 }

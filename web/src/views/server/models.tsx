@@ -1,10 +1,10 @@
 import { useState } from "preact/hooks";
 
 import { request } from "../../api/client";
+import type { ModelCard } from "../../api/types";
 import { Button } from "../../ui/button";
 import { sentence } from "../failure";
 import { bytes, count } from "../format";
-import type { ModelCard } from "./answers";
 
 type Order = "load" | "unload" | "pin" | "unpin";
 
@@ -19,7 +19,7 @@ const STATES: Record<string, { name: string; mark: string }> = {
 };
 
 export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onChange: () => void }) {
-  const models = cards.filter(({ parent }) => parent === undefined);
+  const models = cards.filter(({ parent }) => !parent);
   const isOnDemand = models.some(({ status }) => status !== undefined);
   const [failure, setFailure] = useState<string>();
   const [busy, setBusy] = useState<string>();
@@ -47,7 +47,7 @@ export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onCha
         <h2 id="models-title">{models.length === 1 ? "Model" : "Models"}</h2>
       </header>
       {failure && (
-        <p class="failure" role="alert">
+        <p class="problem" role="alert">
           {failure}
         </p>
       )}
@@ -56,7 +56,7 @@ export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onCha
           const state = status === undefined ? STATES.loaded : (STATES[status.value] ?? { name: status.value, mark: "off" });
           const facts = [
             max_model_len !== undefined && `${count(max_model_len)} tokens of context`,
-            status !== undefined && status.memory_bytes > 0 && bytes(status.memory_bytes),
+            status?.memory_bytes && bytes(status.memory_bytes),
             status?.pinned && "pinned",
             status?.detail,
           ].filter((fact) => typeof fact === "string");
@@ -76,7 +76,7 @@ export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onCha
                       Load
                     </Button>
                   ) : (
-                    <Button disabled={busy !== undefined || status.pinned || status.value !== "loaded"} onClick={() => void order(id, "unload")}>
+                    <Button disabled={busy !== undefined || status.pinned === true || status.value !== "loaded"} onClick={() => void order(id, "unload")}>
                       Unload
                     </Button>
                   )}

@@ -129,16 +129,16 @@ export function Lanes({ history, kv }: { history: History; kv: KvTotals }) {
             <tr>
               <th scope="col">Lane</th>
               <th scope="col">Shard</th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Running
               </th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Tokens/s
               </th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Blocks in use
               </th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Cached
               </th>
             </tr>
@@ -156,13 +156,13 @@ export function Lanes({ history, kv }: { history: History; kv: KvTotals }) {
                       {lane.isDraining ? "Drains" : lane.isReady ? "Connected" : "Away"}
                     </span>
                   </td>
-                  <td class="number">{count(lane.running)}</td>
-                  <td class="number">{rate(tokens / elapsed)}</td>
-                  <td class="number">
+                  <td class="num">{count(lane.running)}</td>
+                  <td class="num">{rate(tokens / elapsed)}</td>
+                  <td class="num">
                     {count(lane.held)}
                     {totals && totals.blocks > 0 && <span class="facts"> {percent(lane.held / totals.blocks)}</span>}
                   </td>
-                  <td class="number">{count(lane.cached)}</td>
+                  <td class="num">{count(lane.cached)}</td>
                 </tr>
               );
             })}
@@ -196,10 +196,10 @@ export function Tenants({ history, kv, windowMs }: { history: History; kv: KvTot
             <tr>
               <th scope="col">Tenant</th>
               <th scope="col">Share of the device</th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Tokens of replies
               </th>
-              <th scope="col" class="number">
+              <th scope="col" class="num">
                 Blocks
               </th>
             </tr>
@@ -212,8 +212,8 @@ export function Tenants({ history, kv, windowMs }: { history: History; kv: KvTot
                   <Bar label={percent(total > 0 ? device / total : 0)} total={total} parts={[{ size: device, colour: "part-used" }]} />
                   <span class="facts">{percent(total > 0 ? device / total : 0)}</span>
                 </td>
-                <td class="number">{count(Math.max(outputs, 0))}</td>
-                <td class="number">
+                <td class="num">{count(Math.max(outputs, 0))}</td>
+                <td class="num">
                   {cache ? count(cache.device_blocks) : "–"}
                   {cache && cache.device_share_blocks > 0 && <span class="facts"> of {count(cache.device_share_blocks)} guaranteed</span>}
                 </td>
