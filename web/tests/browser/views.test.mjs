@@ -23,6 +23,7 @@ async function withPage(view, options, use, expected = [/ERR_INTERNET_DISCONNECT
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(15_000);
   const page = await context.newPage();
+  await page.clock.install();
   const errors = [];
   page.on("pageerror", (error) => errors.push(error.message));
   page.on("console", (message) => message.type() === "error" && !expected.some((each) => each.test(message.text())) && errors.push(message.text()));
@@ -123,7 +124,7 @@ test("a server with keys is asked again only with another one", async () => {
     page.on("request", (request) => isData(request.url()) && (asked += 1));
     const alert = page.getByRole("alert");
     assert.match(await alert.textContent(), /^This server asks for an API key, and yours is missing or not valid\./);
-    await page.evaluate(() => new Promise((resolve) => setTimeout(resolve, 2500)));
+    await page.clock.runFor(60_000);
     assert.equal(asked, 0);
     await page.getByRole("button", { name: "Enter a key" }).click();
     await page.getByLabel("Key", { exact: true }).fill("sk-of-a-test");
@@ -144,7 +145,7 @@ test("a hidden page asks nothing", async () => {
     await page.waitForLoadState("networkidle");
     let asked = 0;
     page.on("request", () => (asked += 1));
-    await page.evaluate(() => new Promise((resolve) => setTimeout(resolve, 2500)));
+    await page.clock.runFor(60_000);
     assert.equal(asked, 0);
     await page.evaluate(() => {
       delete document.hidden;
@@ -179,10 +180,10 @@ test("a node is pinned, unpinned and forgotten, each after a question", async ()
     await page.getByRole("heading", { name: /^Tokens 0 to \d+$/ }).waitFor();
     assert.equal(num(await tree(), "pinned"), 0);
 
-    await page.getByRole("button", { name: "Pin…" }).click();
+    await page.getByRole("button", { name: "Pin…", exact: true }).click();
     await page.getByRole("dialog", { name: "Pin this prompt?" }).getByRole("button", { name: "Cancel" }).click();
     assert.equal(num(await tree(), "pinned"), 0);
-    await page.getByRole("button", { name: "Pin…" }).click();
+    await page.getByRole("button", { name: "Pin…", exact: true }).click();
     const dialog = page.getByRole("dialog", { name: "Pin this prompt?" });
     await dialog.getByLabel("For").selectOption("5 minutes");
     assert.deepEqual(await violations(page), []);
@@ -247,7 +248,7 @@ for (const colorScheme of ["light", "dark"]) {
           } else {
             const picture = page.getByRole("application", { name: "Tree of cached prefixes" });
             await picture.click({ position: { x: 20, y: 36 } });
-            await page.getByRole("button", { name: "Pin…" }).waitFor();
+            await page.getByRole("button", { name: "Pin…", exact: true }).waitFor();
           }
           assert.deepEqual(await violations(page), []);
           assert.equal(await isWiderThanWindow(page), false);

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { type Box, type Icicle, type KvNode, layOut, nodeAt, numBelow, numberOf, pathTo, ROOT, sibling, visit, windowOf } from "../../src/views/cache/icicle";
+import { type Box, type Icicle, type KvNode, layOut, nodeAt, numBelow, numberOf, numRows, pathTo, ROOT, sibling, visit, windowOf } from "../../src/views/cache/icicle";
 import { madeTree } from "../made";
 
 function node(number: number, parent: number | null, tokens: number): KvNode {
@@ -89,6 +89,9 @@ test("nodes that are narrower than a pixel are drawn as one", () => {
     [-1, 2],
   ]);
   expect(boxes(icicle, ROOT, 1100, 9)).toHaveLength(102);
+  // What lies below them has no row.
+  const deep = layOut([node(1, null, 10_000), node(2, 1, 1), node(3, 2, 1)]);
+  expect([numRows(deep, windowOf(deep, ROOT), 100), numRows(deep, windowOf(deep, 2), 100)]).toEqual([3, 4]);
 });
 
 test("siblings are walked to the ends of their row", () => {

@@ -76,7 +76,7 @@ export function layOut(listed: readonly KvNode[]): Icicle {
   }
   // The id decides between equal widths, so that the picture stays as it is from one look to the next.
   const byWidth = (a: number, b: number): number =>
-    (total[b] as number) - (total[a] as number) || keyOf(found[a]).localeCompare(keyOf(found[b]));
+    (total[b] as number) - (total[a] as number) || (keyOf(found[a]) < keyOf(found[b]) ? -1 : 1);
   const size = order.length + 1;
   const icicle: Icicle = {
     nodes: [],
@@ -191,6 +191,13 @@ export function visit(
       break;
     }
   }
+}
+
+/** Returns the number of rows that have something to draw, which may be fewer than the levels of the tree. */
+export function numRows(icicle: Icicle, window: Window, width: number): number {
+  let last = 0;
+  visit(icicle, window, { width, rows: Infinity }, ({ row }) => (last = Math.max(last, row)));
+  return last + 1;
 }
 
 /** Returns the node at a point, or undefined where there is none. */

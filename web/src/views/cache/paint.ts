@@ -51,7 +51,7 @@ export function palette(context: CanvasRenderingContext2D, storeToken: string): 
     ages: STEPS.map((share) => mixed("--series-3", share)),
     hits: STEPS.toReversed().map((share) => mixed("--series-2", share)),
     root: token("--surface-3"),
-    several: token("--border-strong"),
+    several: mixed("--text-3", 0.25),
     text: token("--text"),
     pinned: token("--warn"),
     held: token("--ok"),

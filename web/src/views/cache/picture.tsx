@@ -2,7 +2,7 @@ import { useEffect, useId, useMemo, useRef } from "preact/hooks";
 
 import { onThemeChange } from "../colours";
 import { describe } from "./describe";
-import { type Icicle, nodeAt, ROOT, ROWS_ABOVE, sibling, type Window, windowOf } from "./icicle";
+import { type Icicle, nodeAt, numRows, ROOT, ROWS_ABOVE, sibling, type Window, windowOf } from "./icicle";
 import { type Colouring, paint, palette } from "./paint";
 
 interface Props {
@@ -17,8 +17,10 @@ interface Props {
   onZoom: (place: number) => void;
 }
 
-const ROW_HEIGHT = { most: 26, least: 11 };
-const HEIGHT = { least: 132, most: 520 };
+const ROW_HEIGHT = { most: 28, least: 11 };
+const HEIGHT = { least: 140, most: 448 };
+/** The width for which rows are counted before the picture has one. */
+const USUAL_WIDTH = 1000;
 const ZOOM_MS = 240;
 
 interface View extends Window {
@@ -30,9 +32,11 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
   const canvas = useRef<HTMLCanvasElement>(null);
   const help = useId();
   const height = Math.min(Math.max(((icicle.deepest[ROOT] ?? 0) + 1) * ROW_HEIGHT.most, HEIGHT.least), HEIGHT.most);
-  const rows = (icicle.deepest[zoom] ?? 0) + 1 - windowOf(icicle, zoom).row;
-  const rowHeight = Math.min(Math.max(height / rows, ROW_HEIGHT.least), ROW_HEIGHT.most);
-  const target = useMemo((): View => ({ ...windowOf(icicle, zoom), rowHeight }), [icicle, zoom, rowHeight]);
+  const target = useMemo((): View => {
+    const window = windowOf(icicle, zoom);
+    const rows = numRows(icicle, window, canvas.current?.clientWidth ?? USUAL_WIDTH);
+    return { ...window, rowHeight: Math.min(Math.max(height / rows, ROW_HEIGHT.least), ROW_HEIGHT.most) };
+  }, [icicle, zoom, height]);
   const shown = useRef<View>(target);
   const hovered = useRef(-1);
   const redraw = useRef<() => void>(() => {});
