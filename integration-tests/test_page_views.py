@@ -1,4 +1,4 @@
-"""The web page's views of server and cache in Chromium, tested by `web/tests/browser/views.test.mjs` in node."""
+"""The web page's views of server and cache in Chromium, tested by `web/tests/page/views.test.ts` in node."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def test_every_test_of_the_views_passes() -> None:
         pytest.skip("the page's tests need node, Chromium and `make web`")
     with serving() as server:
         ran = subprocess.run(
-            ["node", "--test", "--test-reporter=tap", "tests/browser/views.test.mjs"],
+            ["npx", "vitest", "run", "--reporter=verbose", "tests/page/views.test.ts"],
             cwd=FOLDER,
-            env=os.environ | {"TRUNKLINE_URL": server.base_url, "CHROMIUM": CHROMIUM},
+            env=os.environ | {"TRUNKLINE_URL": server.base_url, "CHROMIUM": CHROMIUM, "NO_COLOR": "1"},
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
             check=False,
         )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "\n# pass 12\n" in ran.stdout, ran.stdout
+    assert "12 passed" in ran.stdout, ran.stdout

@@ -31,7 +31,7 @@ export const AGE_NAMES = ["under 10 s", "under 1 min", "under 10 min", "under 1 
 export const HIT_BOUNDS = [1, 2, 4, 10];
 export const HIT_NAMES = ["none", "1", "2 to 3", "4 to 9", "10 and more"];
 /** How much of the colour each step has, the rest being the surface. Text is readable on all of them. */
-const STEPS = [0.55, 0.42, 0.3, 0.18, 0.07];
+const STEPS = [0.55, 0.42, 0.31, 0.21, 0.13];
 
 export function palette(context: CanvasRenderingContext2D, storeToken: string): Palette {
   // A canvas writes any opaque colour as six digits.

@@ -3,7 +3,7 @@ import { signal } from "@preact/signals";
 import { streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
 import { connection, noteGone, refresh, untilUp } from "../../api/server";
-import { type Failure, newId, pathTo, type Token, type Turn, type TurnState, withTurns } from "../../history/tree";
+import { type Failure, newId, pathTo, type Token, type Turn, type TurnState, withoutTurn, withTurns } from "../../history/tree";
 import { endLive, peek, retitle, scheduleSave, setLive, tabId, update } from "./conversations";
 import { Growth } from "./growth";
 import { type Asked, askedBy, bodyOf, messagesOf } from "./request";
@@ -64,6 +64,14 @@ export function answer(conversation: string, parent: string, asked?: Asked, repe
   for (const turn of turns) setLive(turn);
   update(conversation, (before) => withTurns(before, turns));
   void run(conversation, turns, wanted);
+}
+
+/** Answers again after a failure. A failed answer without any text does not stay as a branch. */
+export function retry(conversation: string, turn: Turn): void {
+  const { parent } = turn;
+  if (parent === null || runs.peek().has(conversation)) return;
+  if (!turn.content && !turn.reasoning) update(conversation, (before) => withoutTurn(before, turn.id));
+  answer(conversation, parent);
 }
 
 /** Returns what an answer was asked with. */

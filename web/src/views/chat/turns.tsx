@@ -7,7 +7,7 @@ import { Button, IconButton } from "../../ui/button";
 import { Icon } from "../../ui/icon";
 import { conversation, current, update } from "./conversations";
 import { FailureCard } from "./failure";
-import { answer, askedOf, goOn, runs, say } from "./run";
+import { answer, askedOf, goOn, retry, runs, say } from "./run";
 import { StatsLine } from "./stats";
 import { Tokens } from "./tokens";
 import { ToolCalls } from "./tools";
@@ -219,7 +219,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
       {turn.failure && (
         <FailureCard
           failure={turn.failure}
-          onRetry={() => turn.parent && answer(id, turn.parent)}
+          onRetry={() => retry(id, turn)}
           onContinue={turn.content ? () => goOn(id, turn) : undefined}
         />
       )}

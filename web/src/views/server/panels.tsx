@@ -51,7 +51,10 @@ export function Tiers({ kv, models, model, onModel }: TiersProps) {
       </header>
       <dl class="tiers">
         <dt>
-          Device <span class="facts">{bytes(device.bytes)}</span>
+          Device
+          <span class="facts">
+            {bytes(device.bytes)} in {counted(device.blocks, "block")} of {count(kv.block_size)} tokens
+          </span>
         </dt>
         <dd>
           <Bar
@@ -63,11 +66,12 @@ export function Tiers({ kv, models, model, onModel }: TiersProps) {
               { size: device.cached, colour: "part-cached" },
             ]}
           />
-          <span class="facts">
-            <Mark colour="part-used" /> {count(inUse)} in use <Mark colour="part-pinned" /> {count(device.pinned)} pinned{" "}
-            <Mark colour="part-cached" /> {count(device.cached)} cached, of {counted(device.blocks, "block")} with{" "}
-            {count(kv.block_size)} tokens each
-          </span>
+          <ul class="legend">
+            <Part colour="part-used" text={`${count(inUse)} in use`} />
+            <Part colour="part-pinned" text={`${count(device.pinned)} pinned`} />
+            <Part colour="part-cached" text={`${count(device.cached)} cached`} />
+            <Part colour="part-free" text={`${count(device.free)} free`} />
+          </ul>
         </dd>
         {host && <Store name="Host memory" tier={host} blockBytes={kv.block_bytes} colour="part-host" />}
         {disk && <Store name="Disk" tier={disk} blockBytes={kv.block_bytes} colour="part-disk" />}
@@ -87,15 +91,22 @@ export function Tiers({ kv, models, model, onModel }: TiersProps) {
   );
 }
 
-function Mark({ colour }: { colour: string }) {
-  return <span class={`swatch ${colour}`} />;
+function Part({ colour, text }: { colour: string; text: string }) {
+  return (
+    <li>
+      <span class={`swatch ${colour}`} /> {text}
+    </li>
+  );
 }
 
 function Store({ name, tier, blockBytes, colour }: { name: string; tier: StoreTier; blockBytes: number; colour: string }) {
   return (
     <>
       <dt>
-        {name} <span class="facts">{bytes(tier.slots * blockBytes)}</span>
+        {name}
+        <span class="facts">
+          {bytes(tier.slots * blockBytes)} in {counted(tier.slots, "block")}
+        </span>
       </dt>
       <dd>
         <Bar
@@ -103,10 +114,11 @@ function Store({ name, tier, blockBytes, colour }: { name: string; tier: StoreTi
           total={tier.slots}
           parts={[{ size: tier.blocks, colour }]}
         />
-        <span class="facts">
-          <Mark colour={colour} /> {count(tier.blocks)} of {counted(tier.slots, "block")}, {count(tier.pinned)} pinned,{" "}
-          {count(tier.restored)} read back so far
-        </span>
+        <ul class="legend">
+          <Part colour={colour} text={`${count(tier.blocks)} used, ${count(tier.pinned)} of them pinned`} />
+          <Part colour="part-free" text={`${count(tier.slots - tier.blocks)} free`} />
+        </ul>
+        <span class="facts">{counted(tier.restored, "block")} read back so far</span>
       </dd>
     </>
   );
@@ -136,7 +148,7 @@ export function Lanes({ history, kv }: { history: History; kv: KvTotals }) {
                 Tokens/s
               </th>
               <th scope="col" class="num">
-                Blocks in use
+                In use
               </th>
               <th scope="col" class="num">
                 Cached
@@ -195,9 +207,9 @@ export function Tenants({ history, kv, windowMs }: { history: History; kv: KvTot
           <thead>
             <tr>
               <th scope="col">Tenant</th>
-              <th scope="col">Share of the device</th>
+              <th scope="col">Device</th>
               <th scope="col" class="num">
-                Tokens of replies
+                Replies
               </th>
               <th scope="col" class="num">
                 Blocks

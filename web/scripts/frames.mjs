@@ -1,4 +1,4 @@
-// Measures the frames of the cache's view with a made tree of 100,000 nodes: `npm run frames`, or with another number.
+// Measures the frames of the cache's view with a made tree of 100,000 nodes: `node scripts/frames.mjs [NUMBER]`.
 // The address of a running server is in TRUNKLINE_URL; its tree is not asked for.
 import { chromium } from "playwright-core";
 import { createServer } from "vite";
