@@ -20,6 +20,11 @@ export function KeyDialog() {
     keyRefused.value = false;
     closeDialog();
   };
+  const use = (event?: Event) => {
+    event?.preventDefault();
+    setApiKey(input.current?.value.trim() ?? "");
+    close();
+  };
   return (
     <Dialog
       title="API key"
@@ -36,13 +41,7 @@ export function KeyDialog() {
               Forget the key
             </Button>
           )}
-          <Button
-            kind="main"
-            onClick={() => {
-              setApiKey(input.current?.value.trim() ?? "");
-              close();
-            }}
-          >
+          <Button kind="main" onClick={use}>
             Use the key
           </Button>
         </>
@@ -56,21 +55,12 @@ export function KeyDialog() {
           : "The page sends this key with its requests."}{" "}
         It stays in this tab and is forgotten when you close it.
       </p>
-      <label class="stacked">
-        Key
-        <input
-          ref={input}
-          type="password"
-          autocomplete="off"
-          spellcheck={false}
-          defaultValue={apiKey.value}
-          onKeyDown={(event) => {
-            if (event.key !== "Enter") return;
-            setApiKey(event.currentTarget.value.trim());
-            close();
-          }}
-        />
-      </label>
+      <form onSubmit={use}>
+        <label class="stacked">
+          Key
+          <input ref={input} type="password" autocomplete="off" spellcheck={false} autofocus defaultValue={apiKey.value} />
+        </label>
+      </form>
     </Dialog>
   );
 }

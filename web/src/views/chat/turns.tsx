@@ -224,7 +224,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
         />
       )}
       <div class={`turn-actions ${streaming ? "quiet" : ""}`}>
-        <CopyAction text={turn.content} />
+        {turn.content && <CopyAction text={turn.content} />}
         <IconButton
           icon="refresh"
           size={16}
@@ -232,7 +232,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           disabled={busy() || !turn.parent}
           onClick={() => turn.parent && answer(id, turn.parent)}
         />
-        {turn.seed !== undefined && (
+        {turn.seed !== undefined && turn.state !== "failed" && (
           <IconButton
             icon="again"
             size={16}
@@ -241,7 +241,9 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
             onClick={() => turn.parent && answer(id, turn.parent, askedOf(turn, siblingsInGroup), turn.id)}
           />
         )}
-        <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+        {turn.content && (
+          <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+        )}
         {turn.tokens && (
           <IconButton
             icon="branch"
