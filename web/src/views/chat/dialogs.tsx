@@ -10,6 +10,7 @@ import { draft } from "./draft";
 import { chosenModel } from "./model";
 import { closeDialog } from "./panels";
 import { askedBy, bodyOf, messagesOf, withAttachments } from "./request";
+import { retryWithKey } from "./run";
 import { settings } from "./settings";
 import { type Language, LANGUAGES, snippet } from "./snippets";
 
@@ -24,6 +25,7 @@ export function KeyDialog() {
     event?.preventDefault();
     setApiKey(input.current?.value.trim() ?? "");
     close();
+    retryWithKey();
   };
   return (
     <Dialog
@@ -124,7 +126,9 @@ export function CodeDialog() {
           </button>
         ))}
       </div>
-      <CodeBlock code={text} language={{ curl: "bash", Python: "python", JavaScript: "javascript" }[language]} />
+      <div role="tabpanel" aria-label={language}>
+        <CodeBlock code={text} language={{ curl: "bash", Python: "python", JavaScript: "javascript" }[language]} />
+      </div>
     </Dialog>
   );
 }

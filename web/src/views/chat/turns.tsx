@@ -208,11 +208,11 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           </button>
         </p>
       )}
-      {(turn.state === "cut" || turn.state === "stopped") && !turn.failure && turn.content && (
+      {(turn.state === "cut" || turn.state === "stopped") && !turn.failure && (
         <p class="cut-note">
           {turn.state === "cut" ? "The answer was cut when the page was closed or reloaded." : "You stopped the answer."}
-          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, turn)}>
-            Go on
+          <button type="button" class="text-button" disabled={busy()} onClick={() => (turn.content ? goOn : retry)(id, turn)}>
+            {turn.content ? "Go on" : "Try again"}
           </button>
         </p>
       )}
@@ -246,7 +246,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
         )}
         {turn.tokens && (
           <IconButton
-            icon="branch"
+            icon="percent"
             size={16}
             label="Show the probabilities of tokens"
             pressed={byToken}
