@@ -34,7 +34,7 @@ export function IconButton({ icon, label, onClick, size, disabled, pressed, expa
 
 type ButtonProps = {
   children: ComponentChildren;
-  onClick?: () => void;
+  onClick?: (event: Event) => void;
   kind?: "plain" | "main" | "danger";
   submit?: boolean;
   disabled?: boolean;

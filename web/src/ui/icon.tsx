@@ -4,7 +4,7 @@ const PATHS = {
   menu: "M4 7h16M4 12h16M4 17h16",
   close: "M6 6l12 12M18 6L6 18",
   send: "M12 19V5M6 11l6-6 6 6",
-  stop: "M8 8h8v8H8z",
+  stop: "M7.5 7.5h9v9h-9z",
   copy: "M9 9h10v11H9zM5 15V4h10",
   check: "M5 12.5l4.5 4.5L19 7.5",
   edit: "M4 20h4L19 9l-4-4L4 16zM13.5 6.5l4 4",
@@ -32,7 +32,8 @@ const PATHS = {
   file: "M6 3h8l4 4v14H6zM14 3v4h4",
   tool: "M14.5 5a4.5 4.5 0 0 0-4 6.5L4 18l2 2 6.5-6.5a4.5 4.5 0 0 0 6.3-5.3L16 11l-3-3 2.8-2.8a4.5 4.5 0 0 0-1.3-.2z",
   branch: "M7 4v16M7 12h6a4 4 0 0 0 4-4V4M14 7l3-3 3 3",
-  again: "M4 12a8 8 0 0 1 14-5.3M20 4v4h-4M20 12a8 8 0 0 1-14 5.3M4 20v-4h4",
+  again: "M5 9.5h14M5 14.5h14",
+  percent: "M7.5 5.5a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM16.5 14.5a2 2 0 1 0 0 4 2 2 0 0 0 0-4zM18 6L6 18",
   play: "M8 5l11 7-11 7z",
   info: "M12 3.5a8.5 8.5 0 1 0 0 17 8.5 8.5 0 0 0 0-17zM12 11v5M12 8h.01",
 } as const;
@@ -46,7 +47,7 @@ export function Icon({ name, size = 18 }: { name: IconName; size?: number }) {
       viewBox="0 0 24 24"
       width={size}
       height={size}
-      fill="none"
+      fill={name === "stop" ? "currentColor" : "none"}
       stroke="currentColor"
       stroke-width="1.75"
       stroke-linecap="round"

@@ -34,7 +34,10 @@ export function Composer() {
   const { text, attachments } = draft.value;
   const { id } = conversation.value;
   const running = runs.value.has(id);
-  useEffect(() => area.current?.focus(), [id]);
+  // Where there is only a touch screen, the focus would open its keyboard.
+  useEffect(() => {
+    if (matchMedia("(hover: hover)").matches) area.current?.focus();
+  }, [id]);
   useGrowth(area, text);
 
   const attach = async (files: Iterable<File>) => {

@@ -10,6 +10,7 @@ import { draft } from "./draft";
 import { chosenModel } from "./model";
 import { closeDialog } from "./panels";
 import { askedBy, bodyOf, messagesOf, withAttachments } from "./request";
+import { retryWithKey } from "./run";
 import { settings } from "./settings";
 import { type Language, LANGUAGES, snippet } from "./snippets";
 
@@ -19,6 +20,12 @@ export function KeyDialog() {
   const close = () => {
     keyRefused.value = false;
     closeDialog();
+  };
+  const use = (event?: Event) => {
+    event?.preventDefault();
+    setApiKey(input.current?.value.trim() ?? "");
+    close();
+    retryWithKey();
   };
   return (
     <Dialog
@@ -36,13 +43,7 @@ export function KeyDialog() {
               Forget the key
             </Button>
           )}
-          <Button
-            kind="main"
-            onClick={() => {
-              setApiKey(input.current?.value.trim() ?? "");
-              close();
-            }}
-          >
+          <Button kind="main" onClick={use}>
             Use the key
           </Button>
         </>
@@ -56,21 +57,12 @@ export function KeyDialog() {
           : "The page sends this key with its requests."}{" "}
         It stays in this tab and is forgotten when you close it.
       </p>
-      <label class="stacked">
-        Key
-        <input
-          ref={input}
-          type="password"
-          autocomplete="off"
-          spellcheck={false}
-          defaultValue={apiKey.value}
-          onKeyDown={(event) => {
-            if (event.key !== "Enter") return;
-            setApiKey(event.currentTarget.value.trim());
-            close();
-          }}
-        />
-      </label>
+      <form onSubmit={use}>
+        <label class="stacked">
+          Key
+          <input ref={input} type="password" autocomplete="off" spellcheck={false} autofocus defaultValue={apiKey.value} />
+        </label>
+      </form>
     </Dialog>
   );
 }
@@ -134,7 +126,9 @@ export function CodeDialog() {
           </button>
         ))}
       </div>
-      <CodeBlock code={text} language={{ curl: "bash", Python: "python", JavaScript: "javascript" }[language]} />
+      <div role="tabpanel" aria-label={language}>
+        <CodeBlock code={text} language={{ curl: "bash", Python: "python", JavaScript: "javascript" }[language]} />
+      </div>
     </Dialog>
   );
 }

@@ -28,8 +28,8 @@ export function FailureCard({ failure, onRetry, onContinue }: Props) {
               Open the settings
             </Button>
           )}
-          {action === "continue" && onContinue && (
-            <Button kind="main" onClick={onContinue}>
+          {onContinue && action !== "none" && (
+            <Button kind={action === "continue" ? "main" : "plain"} onClick={onContinue}>
               Go on
             </Button>
           )}

@@ -82,7 +82,10 @@ function tokenOf({ token, logprob, top_logprobs: top }: TokenLogprob & { top_log
   return { text: token, logprob, top: (top ?? []).map((each) => ({ text: each.token, logprob: each.logprob })) };
 }
 
+/** A shorter time than this, in milliseconds, measures only how pieces arrive together. */
+const MEASURABLE_MS = 20;
+
 /** Returns tokens a second after the first one. */
 export function tokensPerSecond({ outputTokens, restMs }: Stats): number | undefined {
-  return outputTokens > 1 && restMs > 0 ? ((outputTokens - 1) * 1000) / restMs : undefined;
+  return outputTokens > 1 && restMs >= MEASURABLE_MS ? ((outputTokens - 1) * 1000) / restMs : undefined;
 }

@@ -19,7 +19,7 @@ import "./chat.css";
 const running = computed(() => runs.value.has(conversation.value.id));
 
 function onKey(event: KeyboardEvent): void {
-  if (route.value.view !== "chat" || dialog.value) return;
+  if (document.querySelector("dialog[open]")) return;
   const target = event.target instanceof HTMLElement ? event.target : undefined;
   const typing = target?.matches("input, textarea, select, [contenteditable]") ?? false;
   const command = event.ctrlKey || event.metaKey;

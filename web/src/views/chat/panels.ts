@@ -54,7 +54,9 @@ export function focusSearch(): void {
   focusSoon("search");
 }
 
-/** Focuses an element that the next rendering shows. */
+/** Focuses an element at once, or as soon as the next rendering shows it. */
 export function focusSoon(id: string): void {
-  requestAnimationFrame(() => document.getElementById(id)?.focus());
+  const shown = document.getElementById(id);
+  if (shown) shown.focus();
+  else setTimeout(() => document.getElementById(id)?.focus());
 }

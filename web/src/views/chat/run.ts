@@ -3,8 +3,8 @@ import { signal } from "@preact/signals";
 import { streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
 import { connection, noteGone, refresh, untilUp } from "../../api/server";
-import { type Failure, newId, pathTo, type Token, type Turn, type TurnState, withoutTurn, withTurns } from "../../history/tree";
-import { endLive, peek, retitle, scheduleSave, setLive, tabId, update } from "./conversations";
+import { type Failure, newId, pathOf, pathTo, type Token, type Turn, type TurnState, withoutTurn, withTurns } from "../../history/tree";
+import { conversation, endLive, peek, retitle, scheduleSave, setLive, tabId, update } from "./conversations";
 import { Growth } from "./growth";
 import { type Asked, askedBy, bodyOf, messagesOf } from "./request";
 import { chosenModel } from "./model";
@@ -72,6 +72,15 @@ export function retry(conversation: string, turn: Turn): void {
   if (parent === null || runs.peek().has(conversation)) return;
   if (!turn.content && !turn.reasoning) update(conversation, (before) => withoutTurn(before, turn.id));
   answer(conversation, parent);
+}
+
+/** Answers again what failed because of the key, once there is another. */
+export function retryWithKey(): void {
+  const { id } = conversation.peek();
+  const last = pathOf(conversation.peek()).at(-1);
+  if (last?.failure?.code !== "invalid_api_key") return;
+  if (last.content) goOn(id, last);
+  else retry(id, last);
 }
 
 /** Returns what an answer was asked with. */

@@ -10,7 +10,7 @@ function count(value: number): string {
 }
 
 /** Speed, length and the cached part of the prompt, under an answer. */
-export function StatsLine({ turn: { stats, state } }: { turn: Turn }) {
+export function StatsLine({ turn: { stats, state, group } }: { turn: Turn }) {
   if (!stats || state === "streaming") return null;
   const speed = tokensPerSecond(stats);
   const { promptTokens, cachedTokens, outputTokens, firstMs, acceptedDrafts } = stats;
@@ -20,8 +20,10 @@ export function StatsLine({ turn: { stats, state } }: { turn: Turn }) {
     <span class="stats">
       {speed !== undefined && <span title="Tokens a second after the first one">{speed.toFixed(1)} tok/s</span>}
       <span title="Time to the first token">{seconds(firstMs)}</span>
-      <span title={acceptedDrafts ? `${count(acceptedDrafts)} of them were accepted drafts` : "Generated tokens"}>
-        {count(outputTokens)} tokens
+      {/* The server counts the tokens of answers side by side together. */}
+      <span title={group ? "Generated tokens, on average of the answers" : "Generated tokens"}>
+        {group && "about "}
+        {count(outputTokens)} tokens{acceptedDrafts ? `, ${count(acceptedDrafts)} drafted` : ""}
       </span>
       <span class="cached" title={cached}>
         <svg viewBox="0 0 40 4" width="40" height="4" role="img" aria-label={cached}>

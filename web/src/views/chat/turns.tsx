@@ -208,11 +208,11 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           </button>
         </p>
       )}
-      {(turn.state === "cut" || turn.state === "stopped") && !turn.failure && turn.content && (
+      {(turn.state === "cut" || turn.state === "stopped") && !turn.failure && (
         <p class="cut-note">
           {turn.state === "cut" ? "The answer was cut when the page was closed or reloaded." : "You stopped the answer."}
-          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, turn)}>
-            Go on
+          <button type="button" class="text-button" disabled={busy()} onClick={() => (turn.content ? goOn : retry)(id, turn)}>
+            {turn.content ? "Go on" : "Try again"}
           </button>
         </p>
       )}
@@ -224,7 +224,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
         />
       )}
       <div class={`turn-actions ${streaming ? "quiet" : ""}`}>
-        <CopyAction text={turn.content} />
+        {turn.content && <CopyAction text={turn.content} />}
         <IconButton
           icon="refresh"
           size={16}
@@ -232,7 +232,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           disabled={busy() || !turn.parent}
           onClick={() => turn.parent && answer(id, turn.parent)}
         />
-        {turn.seed !== undefined && (
+        {turn.seed !== undefined && turn.state !== "failed" && (
           <IconButton
             icon="again"
             size={16}
@@ -241,10 +241,12 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
             onClick={() => turn.parent && answer(id, turn.parent, askedOf(turn, siblingsInGroup), turn.id)}
           />
         )}
-        <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+        {turn.content && (
+          <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+        )}
         {turn.tokens && (
           <IconButton
-            icon="branch"
+            icon="percent"
             size={16}
             label="Show the probabilities of tokens"
             pressed={byToken}
