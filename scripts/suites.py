@@ -44,7 +44,9 @@ CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
-    "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/", "web/src/", "web/tests/"),
+    "test-rust": (
+        *("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/", "web/src/", "web/tests/"),
+    ),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
         *(f"router/{part}/" for part in ("src", "tests", "benches", "residency", "scheduler", "kv", "otlp", "zmq")),
