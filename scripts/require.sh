@@ -25,6 +25,10 @@ for name in "$@"; do
         "$python" -c 'import ensurepip, venv' >/dev/null 2>&1 ||
             fail "\`$python\` cannot create virtual environments (no module ensurepip)" "on Debian: apt-get install python3-venv"
         ;;
+    npm)
+        command -v npm >/dev/null 2>&1 ||
+            fail "npm is missing, which builds the page in web/" "install node 20.19 or newer with npm"
+        ;;
     go)
         command -v go >/dev/null 2>&1 ||
             fail "Go is missing (no \`go\` on PATH), which the chart's tests build helm with" "install Go 1.26 or newer"

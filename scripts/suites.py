@@ -44,16 +44,18 @@ CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
-    "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
+    "test-rust": (
+        *("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/", "web/src/", "web/tests/"),
+    ),
     "test-server": (
-        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/"),
+        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
         *(f"router/{part}/" for part in ("src", "tests", "benches", "residency", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),
     "test-deploy": (
         *("router/", "launcher/", "server/", "kernels/", "store/", "object/", "fuzz/", "log/", "proto/", "contract/"),
-        *("settings/", "features/", "benchmark/", "integration-tests/"),
+        *("settings/", "features/", "benchmark/", "integration-tests/", "web/"),
     ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),

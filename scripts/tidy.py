@@ -21,7 +21,7 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_LINE_CHARACTERS = 120
 MAX_RELEASE_LINES = 60
-SOURCE = {".rs", ".py"}
+SOURCE = {".rs", ".py", ".ts", ".tsx"}
 
 # The imports allowed between the server's packages, which go in one direction: service → engine → models → Ops.
 PYTHON_LAYERS = {
@@ -88,7 +88,7 @@ def is_test(path: Path) -> bool:
 
 
 def generated(path: Path) -> bool:
-    return "_pb2" in path.name or path.parent.name == "generated"
+    return "_pb2" in path.name or path.parent.name == "generated" or path.is_relative_to(ROOT / "web/dist")
 
 
 def check_generated() -> list[str]:
@@ -109,7 +109,7 @@ def check_generated() -> list[str]:
 def check_text(path: Path, text: str) -> list[str]:
     found = []
     name = path.relative_to(ROOT)
-    if path == Path(__file__).resolve() or name.name == "Cargo.lock":
+    if path == Path(__file__).resolve() or name.name == "Cargo.lock" or path.is_relative_to(ROOT / "web/dist"):
         return []
     for number, line in enumerate(text.splitlines(), 1):
         if MACHINE.search(line):

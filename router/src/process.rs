@@ -271,7 +271,7 @@ fn front(settings: &trunkline_settings::Server) -> anyhow::Result<Front> {
         text.parse().map_err(|error| anyhow::anyhow!("`--cors-allow-origin` `{text}` {error}"))
     };
     let origins = settings.cors_allow_origin.iter().map(origin).collect::<Result<_, _>>()?;
-    Ok(Front { tls, origins, guard: None })
+    Ok(Front { tls, origins, guard: None, no_web: settings.no_web })
 }
 
 fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {

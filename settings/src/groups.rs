@@ -74,6 +74,8 @@ settings! {
         /// Browser origins allowed to call this server (CORS), such as `https://chat.example.com`, separated by commas;
         /// `*` allows all [default: none].
         cors_allow_origin: Vec<String> = Vec::new(), Form::Origins;
+        /// Serve no web page at `/`.
+        no_web: bool = false, Form::Switch;
         /// OpenTelemetry collector that gets a span of each request, such as http://127.0.0.1:4317. The variables
         /// OTEL_* hold: OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf sends by HTTP instead of gRPC [default: none].
         otlp_endpoint: Option<String> = None, Form::Collector;

@@ -98,6 +98,7 @@ const CASES: &[Case] = &[
     router(&["--target-ttft-ms 900"]),
     router(&["--speculate 4"]),
     router(&["--prefill-replicas 1"]),
+    router(&["--no-web"]),
     router(&["--otlp-endpoint http://collector:4317"]),
     router(&["--stuck-step-timeout 24"]),
     router(&["--hung-shard-factor 25"]),

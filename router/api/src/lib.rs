@@ -24,6 +24,7 @@ pub mod ollama;
 pub(crate) mod openai;
 pub mod openapi;
 pub mod operate;
+pub mod page;
 mod pipeline;
 pub mod respond;
 pub mod response_store;

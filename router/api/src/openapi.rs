@@ -13,7 +13,7 @@ use utoipa::{Modify, Number, OpenApi};
 
 use super::dialect::Dialect;
 use super::route::{Events, Kind, ModelField, Paths, Route};
-use super::{models, openai, tgi};
+use super::{models, openai, page, tgi};
 use trunkline_http::StreamForm;
 
 /// The errors that any route with a body may return.
@@ -58,14 +58,12 @@ pub async fn page() -> impl IntoResponse {
     Html(include_str!("docs.html"))
 }
 
-/// Redirects a browser from `/` to the page. Other clients get the text by which Ollama's know that a server runs.
+/// Answers `/` of a server without a web page, where a browser gets the page of the document.
 pub async fn to_page(headers: HeaderMap) -> Response {
-    let accepted =
-        headers.get(header::ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
-    if accepted.contains("text/html") {
+    if page::accepts_html(&headers) {
         return Redirect::temporary("/docs").into_response();
     }
-    "Ollama is running".into_response()
+    page::ollama_runs().into_response()
 }
 
 /// Adds what the handlers of the table of routes say.

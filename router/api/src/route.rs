@@ -11,7 +11,7 @@ use axum::routing::{MethodFilter, on};
 use super::app::App;
 use super::dialect::Dialect;
 use super::{
-    adapters, anthropic, kv, llama, models, ollama, openai, operate, responses, streams, tgi, usage, vectors,
+    adapters, anthropic, kv, llama, models, ollama, openai, operate, page, responses, streams, tgi, usage, vectors,
 };
 
 /// A row of the table.
@@ -49,6 +49,8 @@ pub enum Kind {
     Looks,
     /// Is polled by machines, so refusals are not counted as rejected requests.
     Probes(Key),
+    /// Is a file of the web page. It holds no data, so that browsers get it without a key, which the page asks for.
+    Shows,
     /// Does none of this: it answers from the tokenizer, the model's description or what is stored.
     Answers,
 }
@@ -73,7 +75,7 @@ pub enum Key {
 use Dialect::{Anthropic, Ollama, OpenAi, Tgi};
 use Events::{Mixed, Never, Of};
 use Key::{NotRequired, Required};
-use Kind::{Answers, Chats, Completes, Looks, MakesVectors, Probes, Renders};
+use Kind::{Answers, Chats, Completes, Looks, MakesVectors, Probes, Renders, Shows};
 use ModelField::{Named, Unnamed};
 
 /// Declares the table [`ROUTES`], the function [`router`] and the paths of the OpenAPI document. A row has method,
@@ -83,6 +85,8 @@ macro_rules! routes {
         documented { $($method:ident $path:literal $dialect:ident $model:ident ($kind:expr) $($handler:ident)::+;)* }
         others { $($other_method:ident $other_path:literal $other_dialect:ident $other_model:ident ($other_kind:expr)
             $($other_handler:ident)::+;)* }
+        page { $($page_method:ident $page_path:literal $page_dialect:ident $page_model:ident ($page_kind:expr)
+            $($page_handler:ident)::+;)* }
     ) => {
         pub static ROUTES: &[Route] = &[
             $(Route {
@@ -93,13 +97,22 @@ macro_rules! routes {
                 method: Method::$other_method, path: $other_path, dialect: $other_dialect, model: $other_model,
                 kind: $other_kind, is_documented: false,
             },)*
+            $(Route {
+                method: Method::$page_method, path: $page_path, dialect: $page_dialect, model: $page_model,
+                kind: $page_kind, is_documented: false,
+            },)*
         ];
 
-        /// Returns a router with every route.
+        /// Returns a router with every route except those of the web page.
         pub fn router() -> Router<Arc<App>> {
             Router::new()
                 $(.route($path, on(MethodFilter::$method, $($handler)::+)))*
                 $(.route($other_path, on(MethodFilter::$other_method, $($other_handler)::+)))*
+        }
+
+        /// Returns a router with the routes of the web page.
+        pub fn page_router() -> Router<Arc<App>> {
+            Router::new()$(.route($page_path, on(MethodFilter::$page_method, $($page_handler)::+)))*
         }
 
         /// The document with only what the handlers say.
@@ -178,6 +191,11 @@ routes! {
         POST "/score" OpenAi Named (MakesVectors) vectors::rerank::score;
         POST "/classify" OpenAi Named (MakesVectors) vectors::classify::classify;
     }
+    page {
+        GET "/" Tgi Unnamed (Shows) page::root;
+        GET "/assets/{file}" Tgi Unnamed (Shows) page::asset;
+        GET "/favicon.svg" Tgi Unnamed (Shows) page::icon;
+    }
 }
 
 impl Route {
@@ -189,9 +207,11 @@ impl Route {
             return *noted;
         }
         let matched = request.extensions().get::<MatchedPath>()?;
+        // Routes with `GET` answer `HEAD`, too.
+        let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
         let mut rows = ROUTES.iter().filter(|route| route.path == matched.as_str());
         let first = rows.clone().next();
-        rows.find(|route| route.method == *request.method()).or(first)
+        rows.find(|route| route.method == *method).or(first)
     }
 
     /// Returns the row of a path and a method in the OpenAPI document.
@@ -218,7 +238,7 @@ impl Route {
 
     /// Returns true if requests need a valid key where keys are configured.
     pub fn needs_key(&self) -> bool {
-        self.kind != Probes(NotRequired)
+        !matches!(self.kind, Probes(NotRequired) | Shows)
     }
 
     /// Returns the operation of its trace in OpenTelemetry's words, or `None` if it has no record.
@@ -227,7 +247,7 @@ impl Route {
             Chats(_) => Some("chat"),
             Completes(_) => Some("text_completion"),
             MakesVectors => Some("embeddings"),
-            Renders | Looks | Probes(_) | Answers => None,
+            Renders | Looks | Probes(_) | Shows | Answers => None,
         }
     }
 

@@ -48,6 +48,8 @@ pub struct Front {
     pub origins: Vec<Origin>,
     /// Refuses foreign web pages; set where no key is needed because only this machine reaches the server.
     pub guard: Option<BrowserGuard>,
+    /// True if the server has no web page (`--no-web`).
+    pub no_web: bool,
 }
 
 /// The models beside the first one, which are opened when they are first asked for, and what decides which of all are
@@ -179,7 +181,7 @@ impl Server {
     ) -> Result<usize, DriverEnded> {
         let front = std::mem::take(&mut self.front);
         let host = Host {
-            routes: routes::routes_with_cors(self.app.clone(), &front.origins, front.guard),
+            routes: routes::routes_of(self.app.clone(), &front),
             tls: front.tls,
             max_connections: self.app.limits.max_concurrent_requests + self.app.limits.spare_connections,
             limits: self.app.limits.clone(),

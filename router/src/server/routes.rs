@@ -8,6 +8,7 @@ use axum::response::Response;
 use axum::routing::get;
 use axum::{Extension, Router};
 
+use super::Front;
 use super::observe::observe;
 use trunkline_api::app::App;
 use trunkline_api::dialect::Dialect;
@@ -18,11 +19,12 @@ use trunkline_base::limits::MAX_HEADER_FIELDS;
 use trunkline_base::tenants::{Caller, ClientNetwork, RateSlot};
 use trunkline_http::announce_close;
 use trunkline_http::browser::{BrowserGuard, Foreign};
-use trunkline_http::cors::{self, Origin};
+use trunkline_http::cors;
 
-pub fn routes(app: Arc<App>) -> Router {
+fn routes(app: Arc<App>, has_page: bool) -> Router {
+    let page = if has_page { route::page_router() } else { Router::new().route("/", get(openapi::to_page)) };
     route::router()
-        .route("/", get(openapi::to_page))
+        .merge(page)
         .route("/docs", get(openapi::page))
         .route("/openapi.json", get(openapi::document))
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), streams::keep))
@@ -39,11 +41,11 @@ pub fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// Returns all routes, answering preflight requests of browsers if there are `origins`. A `guard` refuses foreign web
-/// pages.
-pub fn routes_with_cors(app: Arc<App>, origins: &[Origin], guard: Option<BrowserGuard>) -> Router {
-    let routes = guarded(routes(app), guard);
-    match cors::layer(origins) {
+/// Returns all routes as `front` has them: it may answer preflight requests of browsers, refuse foreign web pages, and
+/// have no page of its own.
+pub fn routes_of(app: Arc<App>, front: &Front) -> Router {
+    let routes = guarded(routes(app, !front.no_web), front.guard.clone());
+    match cors::layer(&front.origins) {
         Some(layer) => routes.layer(layer),
         None => routes,
     }

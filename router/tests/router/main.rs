@@ -39,6 +39,7 @@ mod objects;
 mod ollama;
 mod openai;
 mod operate;
+mod page;
 mod panics;
 mod parts;
 mod rates;

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
 use trunkline_base::limits::MAX_WAITING_TOKENS;
-use trunkline_router::server::routes::routes;
+use trunkline_router::server::{Front, routes};
 
 use crate::support::{Router, ShardPlan, sse_data, user};
 
@@ -16,7 +16,7 @@ use crate::support::{Router, ShardPlan, sse_data, user};
 async fn stream(router: &Router, max_tokens: u32) -> Body {
     let body = json!({"messages": user("hi"), "stream": true, "ignore_eos": true, "max_tokens": max_tokens});
     let request = Request::post("/v1/chat/completions").body(Body::from(body.to_string())).unwrap();
-    let response = routes(router.app.clone()).oneshot(request).await.unwrap();
+    let response = routes::routes_of(router.app.clone(), &Front::default()).oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
     response.into_body()
 }

@@ -1,0 +1,5 @@
+// Runs before the first paint, so that a chosen theme does not flash. `src/theme.ts` writes the choice.
+{
+  const theme = localStorage.getItem("trunkline.theme");
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+}

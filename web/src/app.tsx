@@ -1,0 +1,62 @@
+import type { ComponentType } from "preact";
+import { useEffect, useState } from "preact/hooks";
+
+import { route, VIEWS, type View } from "./route";
+import { theme, type Theme } from "./theme";
+import { IconButton } from "./ui/button";
+import { Icon, type IconName } from "./ui/icon";
+import { ChatView } from "./views/chat";
+
+const LABELS: Record<View, { label: string; icon: IconName }> = {
+  chat: { label: "Chat", icon: "chat" },
+  server: { label: "Server", icon: "server" },
+  cache: { label: "Cache", icon: "tree" },
+};
+
+const NEXT_THEME: Record<Theme, { next: Theme; icon: IconName }> = {
+  system: { next: "light", icon: "system" },
+  light: { next: "dark", icon: "sun" },
+  dark: { next: "system", icon: "moon" },
+};
+
+/** Views that are fetched when they are first opened, each as a file of its own. */
+const LAZY: Record<Exclude<View, "chat">, () => Promise<ComponentType>> = {
+  server: () => import("./views/server").then((module) => module.ServerView),
+  cache: () => import("./views/cache").then((module) => module.CacheView),
+};
+
+export function App() {
+  const { view } = route.value;
+  const { next, icon } = NEXT_THEME[theme.value];
+  return (
+    <div class="app">
+      <nav class="rail" aria-label="Views">
+        <a class="brand" href="#/chat" aria-label="Trunkline">
+          <img src="./favicon.svg" alt="" width="28" height="28" />
+        </a>
+        {VIEWS.map((each) => (
+          <a key={each} class="rail-link" href={`#/${each}`} aria-current={each === view ? "page" : undefined}>
+            <Icon name={LABELS[each].icon} size={20} />
+            <span>{LABELS[each].label}</span>
+          </a>
+        ))}
+        <span class="rail-space" />
+        <IconButton icon={icon} label={`Theme: ${theme.value}. Switch to ${next}`} onClick={() => (theme.value = next)} />
+      </nav>
+      <div class="view">{view === "chat" ? <ChatView /> : <LazyView key={view} view={view} />}</div>
+    </div>
+  );
+}
+
+function LazyView({ view }: { view: Exclude<View, "chat"> }) {
+  const [Component, setComponent] = useState<ComponentType>();
+  const [failed, setFailed] = useState(false);
+  useEffect(() => {
+    LAZY[view]().then(
+      (loaded) => setComponent(() => loaded),
+      () => setFailed(true),
+    );
+  }, [view]);
+  if (failed) return <p class="note">This view could not be fetched. Reload the page once the server is back.</p>;
+  return Component ? <Component /> : <p class="note">Loading…</p>;
+}

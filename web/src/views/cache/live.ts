@@ -1,0 +1,99 @@
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { ApiError, apiKey } from "../../api/client";
+import { isRefusal } from "../polling";
+import { loadTree, type Place, type Tree, watch } from "./load";
+
+/** The time between two looks at the tree, at least, after something changed. A look charges its tenant for each page. */
+const QUICKEST_MS = 1000;
+/** A look may take this part of the time. */
+const SHARE = 0.1;
+/** Ages, hits and holds change without an event. */
+const SLOWEST_MS = 10_000;
+/** The time after which a stream of events that ended is opened again. */
+const RECONNECT_MS = 5000;
+
+export interface Live {
+  tree: Tree | undefined;
+  error: unknown;
+  /** Looks again now. */
+  again: () => void;
+}
+
+/** Keeps the tree of a place while the page is visible: after events of the cache, and now and then. */
+export function useLiveTree(place: Place): Live {
+  const key = `${place.lane} ${place.model}`;
+  const [state, setState] = useState<{ key: string; tree?: Tree; error?: unknown }>({ key });
+  const again = useRef<() => void>(() => {});
+  useEffect(() => {
+    let aborter: AbortController | undefined;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let pauseMs = QUICKEST_MS;
+    let dueAt = 0;
+
+    const stop = (): void => {
+      aborter?.abort();
+      aborter = undefined;
+      clearTimeout(timer);
+    };
+    const schedule = (ms: number): void => {
+      const at = performance.now() + ms;
+      if (timer !== undefined && at >= dueAt) return;
+      clearTimeout(timer);
+      dueAt = at;
+      timer = setTimeout(look, ms);
+    };
+    const look = async (): Promise<void> => {
+      clearTimeout(timer);
+      timer = undefined;
+      const signal = aborter?.signal;
+      if (signal === undefined) return;
+      try {
+        const tree = await loadTree(place, signal);
+        pauseMs = Math.max(QUICKEST_MS, tree.tookMs / SHARE, tree.numPages * 500);
+        setState({ key, tree });
+        isChanged = false;
+      } catch (error) {
+        if (signal.aborted) return;
+        const retryMs = error instanceof ApiError && error.retryAfter !== undefined ? error.retryAfter * 1000 : 0;
+        pauseMs = Math.max(QUICKEST_MS * 3, retryMs);
+        setState((last) => ({ ...(last.key === key && last.tree ? { tree: last.tree } : {}), key, error }));
+        if (isRefusal(error)) stop();
+        else schedule(pauseMs);
+        return;
+      }
+      looked = performance.now();
+      schedule(Math.max(SLOWEST_MS, pauseMs));
+    };
+    let looked = 0;
+    let isChanged = false;
+    const changed = (): void => {
+      if (isChanged) return;
+      isChanged = true;
+      schedule(Math.max(looked + pauseMs - performance.now(), 50));
+    };
+    const listen = async (signal: AbortSignal): Promise<void> => {
+      while (!signal.aborted) {
+        // Without events, such as when too many clients listen, the tree is still looked at now and then.
+        await watch(place.model, changed, signal).catch(() => {});
+        if (!signal.aborted) await new Promise((resolve) => setTimeout(resolve, RECONNECT_MS));
+      }
+    };
+    const start = (): void => {
+      stop();
+      if (document.hidden) return;
+      aborter = new AbortController();
+      void look();
+      void listen(aborter.signal);
+    };
+    again.current = () => void look();
+    document.addEventListener("visibilitychange", start);
+    start();
+    return () => {
+      stop();
+      document.removeEventListener("visibilitychange", start);
+    };
+  }, [key, apiKey.value]);
+  const isCurrent = state.key === key;
+  return { tree: isCurrent ? state.tree : undefined, error: isCurrent ? state.error : undefined, again: () => again.current() };
+}

@@ -1,0 +1,237 @@
+import { computed, effect, type Signal, signal } from "@preact/signals";
+
+import * as store from "../../history/store";
+import { type Conversation, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
+import { replaceRoute, route } from "../../route";
+
+const TAB_KEY = "trunkline.tab";
+const SAVE_MS = 400;
+/** A tab that streams saves often. After this time without a change it counts as closed. */
+const FORSAKEN_MS = 4000;
+
+/** Survives a reload, so that an answer that the reload has cut is recognised at once. */
+export const tabId = sessionStorage.getItem(TAB_KEY) ?? newId();
+sessionStorage.setItem(TAB_KEY, tabId);
+
+export const entries = signal<store.Entry[]>([]);
+/** True if the browser keeps no database, as some do in private windows. Conversations then end with the page. */
+export const storeFailed = signal(false);
+
+/** Conversations in memory: the shown one, and those with an answer that is being written. */
+const loaded = new Map<string, Signal<Conversation>>();
+/** Turns that this tab streams. They change many times a second, so they are not part of the conversation meanwhile. */
+const live = new Map<string, Signal<Turn>>();
+
+const currentId = signal("");
+/** The shown conversation, which is empty and unsaved at first. */
+export const conversation = computed(() => loaded.get(currentId.value)?.value ?? EMPTY);
+const EMPTY = newConversation();
+/** True if the address names a conversation that does not exist. */
+export const missing = signal(false);
+
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("trunkline") : undefined;
+
+/** Returns the turn as it is now, and renders the calling component again when it grows. */
+export function current(turn: Turn): Turn {
+  return live.get(turn.id)?.value ?? turn;
+}
+
+export function isLive(id: string): boolean {
+  return live.has(id);
+}
+
+export function setLive(turn: Turn): void {
+  const known = live.get(turn.id);
+  if (known) known.value = turn;
+  else live.set(turn.id, signal(turn));
+}
+
+export function endLive(conversationId: string, turns: Turn[]): void {
+  for (const turn of turns) live.delete(turn.id);
+  update(conversationId, (before) => withTurns(before, turns.filter((turn) => before.turns[turn.id])));
+}
+
+export function peek(id: string): Conversation | undefined {
+  return loaded.get(id)?.peek();
+}
+
+/** Changes a conversation in memory and saves it a little later. */
+export function update(id: string, change: (before: Conversation) => Conversation): void {
+  const held = loaded.get(id);
+  if (!held) return;
+  held.value = change(held.peek());
+  scheduleSave(id);
+}
+
+const pending = new Map<string, ReturnType<typeof setTimeout>>();
+
+export function scheduleSave(id: string): void {
+  if (pending.has(id)) return;
+  pending.set(
+    id,
+    setTimeout(() => void saveNow(id), SAVE_MS),
+  );
+}
+
+async function saveNow(id: string): Promise<void> {
+  clearTimeout(pending.get(id));
+  pending.delete(id);
+  const held = loaded.get(id)?.peek();
+  if (!held || Object.keys(held.turns).length === 0) return;
+  const turns = Object.fromEntries(Object.values(held.turns).map((turn) => [turn.id, live.get(turn.id)?.peek() ?? turn]));
+  // While an answer grows, the time of the last change tells other tabs that somebody writes it.
+  const growing = Object.keys(turns).some((turn) => live.has(turn));
+  const snapshot = { ...held, turns, updated: growing ? Date.now() : held.updated };
+  try {
+    await store.save(snapshot);
+    storeFailed.value = false;
+    channel?.postMessage({ saved: id });
+  } catch {
+    storeFailed.value = true;
+  }
+  const { title, updated, created } = snapshot;
+  const others = entries.peek().filter((entry) => entry.id !== id);
+  entries.value = [{ id, title, updated, created }, ...others].sort((a, b) => b.updated - a.updated);
+}
+
+async function refreshEntries(): Promise<void> {
+  try {
+    entries.value = await store.list();
+  } catch {
+    storeFailed.value = true;
+  }
+}
+
+/** Begins a conversation, which is saved with its first turn. */
+export function startNew(): void {
+  const fresh = newConversation();
+  loaded.set(fresh.id, signal(fresh));
+  currentId.value = fresh.id;
+  missing.value = false;
+}
+
+async function open(id: string): Promise<void> {
+  if (!loaded.has(id)) {
+    const found = await store.load(id).catch(() => undefined);
+    if (!found) {
+      startNew();
+      missing.value = true;
+      return;
+    }
+    loaded.set(id, signal(mended(found)));
+  }
+  missing.value = false;
+  currentId.value = id;
+  forget();
+}
+
+/** Drops conversations from memory that are neither shown nor being written. */
+function forget(): void {
+  for (const [id, held] of loaded) {
+    const busy = Object.keys(held.peek().turns).some((turn) => live.has(turn));
+    if (id !== currentId.peek() && !busy && !pending.has(id)) loaded.delete(id);
+  }
+}
+
+/** Marks answers as cut that no tab writes any more. */
+function mended(found: Conversation): Conversation {
+  const forsaken = Object.values(found.turns).filter(
+    (turn) =>
+      turn.state === "streaming" &&
+      !live.has(turn.id) &&
+      (turn.tab === tabId || Date.now() - found.updated > FORSAKEN_MS),
+  );
+  if (forsaken.length === 0) return found;
+  return withTurns(found, forsaken.map((turn) => ({ ...turn, state: "cut" })), found.updated);
+}
+
+/** Shows the first turn's words as the title until the user gives one. */
+export function retitle(before: Conversation): Conversation {
+  if (before.named || before.title) return before;
+  const first = Object.values(before.turns).find((turn) => turn.role === "user");
+  const title = titleFrom(first?.content || first?.attachments?.[0]?.name || "");
+  return { ...before, title };
+}
+
+export async function rename(id: string, title: string): Promise<void> {
+  const named = (before: Conversation): Conversation => ({ ...before, title: title.trim(), named: title.trim() !== "" });
+  if (loaded.has(id)) {
+    update(id, named);
+    await saveNow(id);
+    return;
+  }
+  const found = await store.load(id);
+  if (!found) return;
+  await store.save(named(found));
+  channel?.postMessage({ saved: id });
+  await refreshEntries();
+}
+
+export async function removeConversation(id: string): Promise<void> {
+  clearTimeout(pending.get(id));
+  pending.delete(id);
+  loaded.delete(id);
+  await store.remove(id);
+  channel?.postMessage({ removed: id });
+  await refreshEntries();
+  if (currentId.peek() === id) {
+    startNew();
+    replaceRoute("chat");
+  }
+}
+
+/** Saves conversations that were read from a file, and returns the id of the last one. */
+export async function adopt(conversations: Conversation[]): Promise<string | undefined> {
+  for (const each of conversations) await store.save(each);
+  await refreshEntries();
+  const last = conversations.at(-1);
+  if (last) channel?.postMessage({ saved: last.id });
+  return last?.id;
+}
+
+async function mergeFrom(id: string): Promise<void> {
+  await refreshEntries();
+  const held = loaded.get(id);
+  if (!held || pending.has(id)) return;
+  const theirs = await store.load(id).catch(() => undefined);
+  if (!theirs) return;
+  const ours = Object.fromEntries(Object.entries(held.peek().turns).filter(([turn]) => live.has(turn)));
+  // Each tab keeps the path that it shows, unless the other has added to it.
+  const chosen = { ...theirs.chosen, ...held.peek().chosen };
+  held.value = mended({ ...theirs, chosen, turns: { ...theirs.turns, ...ours } });
+}
+
+let begun = false;
+
+/** Lists the conversations and follows the address. */
+export function watchConversations(): void {
+  if (begun) return;
+  begun = true;
+  startNew();
+  void refreshEntries();
+  effect(() => {
+    const { view, rest } = route.value;
+    if (view !== "chat") return;
+    const now = currentId.peek();
+    if (rest && rest !== now) void open(rest);
+    else if (!rest && Object.keys(peek(now)?.turns ?? {}).length > 0) startNew();
+  });
+  channel?.addEventListener("message", ({ data }: MessageEvent<{ saved?: string; removed?: string }>) => {
+    if (data.saved) void mergeFrom(data.saved);
+    if (data.removed) void refreshEntries();
+  });
+  // An answer that another tab was writing may have been left behind.
+  setInterval(() => {
+    const held = loaded.get(currentId.peek());
+    if (!held) return;
+    const seen = mended(held.peek());
+    if (seen !== held.peek()) held.value = seen;
+  }, FORSAKEN_MS / 2);
+  const flush = () => {
+    for (const id of [...pending.keys()]) void saveNow(id);
+  };
+  addEventListener("pagehide", flush);
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) flush();
+  });
+}

