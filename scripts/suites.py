@@ -33,6 +33,7 @@ COSTS = REPORTS / "costs.json"
 BUDGETS = {
     "lint": 500,
     "test-rust": 400,
+    "test-web": 160,
     "test-server": 760,
     "test-deploy": 10,
     "test-system": 800,
@@ -44,26 +45,36 @@ CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
-    "test-rust": ("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
+    # The router contains the built page.
+    "test-rust": (
+        *("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
+        *("web/src/", "web/tests/", "web/public/"),
+    ),
+    "test-web": (
+        *("server/tests/", "kernels/", "store/", "object/", "launcher/tests/", "router/tests/", "fuzz/", "deploy/"),
+        *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
+        *("integration-tests/", "benchmark/", "docs/", "scripts/", "requirements/"),
+    ),
     "test-server": (
-        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/"),
+        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
         *(f"router/{part}/" for part in ("src", "tests", "benches", "residency", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),
     "test-deploy": (
         *("router/", "launcher/", "server/", "kernels/", "store/", "object/", "fuzz/", "log/", "proto/", "contract/"),
-        *("settings/", "features/", "benchmark/", "integration-tests/"),
+        *("settings/", "features/", "benchmark/", "integration-tests/", "web/"),
     ),
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "reply")),
-        *("fuzz/", "deploy/", "integration-tests/clients/"),
+        *("fuzz/", "deploy/", "integration-tests/clients/", "web/src/", "web/tests/"),
     ),
     "test-clients": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
         *("fuzz/", "benchmark/", "docs/", "deploy/", "integration-tests/snapshots/", "integration-tests/test_"),
+        "web/",
     ),
 }
 
