@@ -357,6 +357,12 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     end.open();
     await lastAnswer(other.page).getByText("Written here and there.").waitFor();
     expect(await answered(other.page)).toBe("Written here and there.");
+    fake.script = () => say("The last word.");
+    await send(other.page, "Continue");
+    await lastAnswer(page).getByText("The last word.").waitFor();
+    await page.locator(".turn.user").last().hover();
+    await page.locator(".turn.user").last().getByRole("button", { name: /^Delete this turn/ }).click();
+    await expect.poll(() => other.page.locator(".turn").count()).toBe(2);
   });
 
   it("makes a file of a very long paste, and stays quick", async () => {
