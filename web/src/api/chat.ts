@@ -6,14 +6,28 @@ import type { ChatRequest, Chunk } from "./types";
 export type ChatEvent = { chunk: Chunk } | { note: string };
 
 /**
- * Sends a chat and yields its pieces.
+ * Sends a chat and yields its pieces. The server keeps the stream under `id`, and goes on with it when the page is gone.
  *
  * Throws an `ApiError`: `stream_cut` if the connection ended before the answer did, which can be continued, or the
  * server's own. Throws an `AbortError` if `signal` aborts it.
  */
-export async function* streamChat(body: ChatRequest, signal: AbortSignal): AsyncGenerator<ChatEvent> {
+export async function* streamChat(body: ChatRequest, id: string, signal: AbortSignal): AsyncGenerator<ChatEvent> {
   const asked = { ...body, stream: true, stream_options: { include_usage: true } };
-  const response = await request("v1/chat/completions", { method: "POST", body: JSON.stringify(asked), signal });
+  const headers = { "trunkline-stream": id };
+  yield* pieces(await request("v1/chat/completions", { method: "POST", headers, body: JSON.stringify(asked), signal }), signal);
+}
+
+/** Yields the pieces of a kept stream from its beginning. Throws like `streamChat`, and `stream_not_found`. */
+export async function* followChat(id: string, signal: AbortSignal): AsyncGenerator<ChatEvent> {
+  yield* pieces(await request(`v1/streams/${id}`, { signal }), signal);
+}
+
+/** Stops a kept stream and forgets it. A server that cannot be reached forgets it by itself. */
+export function dropStream(id: string): void {
+  request(`v1/streams/${id}`, { method: "DELETE", keepalive: true }).catch(() => undefined);
+}
+
+async function* pieces(response: Response, signal: AbortSignal): AsyncGenerator<ChatEvent> {
   const events = sseEvents(response);
   for (;;) {
     let next: Awaited<ReturnType<typeof events.next>>;

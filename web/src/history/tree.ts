@@ -60,6 +60,8 @@ export type Turn = {
   repeats?: string;
   /** The tab that streams it. */
   tab?: string;
+  /** The stream that the server keeps of it, and how much of the text and how many tokens were there before. */
+  stream?: { id: string; text: number; tokens: number };
   /** True if its text is not that of one request, because the user changed it or let the model go on. */
   patched?: boolean;
 };

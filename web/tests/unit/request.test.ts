@@ -99,7 +99,7 @@ describe("a request", () => {
 describe("an answer", () => {
   it("grows by choices, joins the pieces of calls, and measures its speed", () => {
     const growth = new Growth([turn("assistant", "", { id: "a" }), turn("assistant", "", { id: "b" })]);
-    growth.send(1000);
+    growth.send(1000, "s");
     growth.add({ choices: [{ index: 0, delta: {} }] }, 1100);
     expect(growth.grown).toBe(false);
     growth.add({ choices: [{ index: 1, delta: { content: "x" } }] }, 1500);
@@ -116,10 +116,24 @@ describe("an answer", () => {
     expect(tokensPerSecond(first?.stats ?? { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 })).toBe(10);
   });
 
+  it("takes back what a kept stream says again", () => {
+    const before = { text: "A", logprob: 0, top: [] };
+    const growth = new Growth([turn("assistant", "A", { id: "a", tokens: [before] })]);
+    growth.send(0, "s");
+    const more = { choices: [{ index: 0, delta: { content: "B" }, logprobs: { content: [{ token: "B", logprob: -1, bytes: [66] }] } }] };
+    growth.add(more, 10);
+    growth.rewind();
+    expect(growth.turns[0]).toMatchObject({ content: "A", tokens: [before], stream: { id: "s", text: 1, tokens: 1 } });
+    growth.add(more, 20);
+    growth.add({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }], usage: { prompt_tokens: 1, completion_tokens: 9 } }, 21);
+    expect(growth.turns[0]).toMatchObject({ content: "AB", finish: "stop", stats: { firstMs: 0, restMs: 0, outputTokens: 9 } });
+    expect(growth.turns[0]?.tokens?.map(({ text }) => text)).toEqual(["A", "B"]);
+  });
+
   it("adds up what it took when it went on", () => {
     const growth = new Growth([turn("assistant", "", { id: "a" })]);
     for (const sent of [0, 5000]) {
-      growth.send(sent);
+      growth.send(sent, `s${sent}`);
       growth.add({ choices: [{ index: 0, delta: { content: "x" } }] }, sent + 100);
       growth.add({ choices: [{ index: 0, delta: { content: "y" } }] }, sent + 300);
       growth.add({ choices: [], usage: { prompt_tokens: 10, completion_tokens: 2 } }, sent + 400);

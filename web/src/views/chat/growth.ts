@@ -7,6 +7,7 @@ export class Growth {
   readonly #began: Stats[];
   readonly #tokens: Token[][];
   #sent = 0;
+  #timed = true;
   #first: number | undefined;
   #last = 0;
   /** True if anything has arrived since the request was last sent. */
@@ -18,8 +19,23 @@ export class Growth {
     this.#tokens = turns.map(({ tokens }) => [...(tokens ?? [])]);
   }
 
-  /** Notes that the request is sent at `now` (in milliseconds of any clock). */
-  send(now: number): void {
+  /** Takes back what came of the kept stream, which is read again from its beginning. */
+  rewind(): void {
+    this.turns.forEach((turn, index) => {
+      const { text = 0, tokens = 0 } = turn.stream ?? {};
+      turn.content = turn.content.slice(0, text);
+      this.#tokens[index] = (turn.tokens ?? []).slice(0, tokens);
+      for (const field of ["tokens", "toolCalls", "finish", "stats", ...(text ? [] : ["reasoning"])] as const) delete turn[field as keyof Turn];
+      if (tokens) turn.tokens = [...(this.#tokens[index] ?? [])];
+    });
+    // What has been generated meanwhile arrives at once, so times tell nothing.
+    this.#timed = false;
+  }
+
+  /** Notes that the request is sent at `now` (in milliseconds of any clock), and that the server keeps its stream as `id`. */
+  send(now: number, id: string): void {
+    this.#timed = true;
+    for (const turn of this.turns) turn.stream = { id, text: turn.content.length, tokens: turn.tokens?.length ?? 0 };
     this.#sent = now;
     this.#first = undefined;
     this.grown = false;
@@ -67,8 +83,8 @@ export class Growth {
         cachedTokens: usage.prompt_tokens_details?.cached_tokens ?? 0,
         // The server counts the tokens of all choices together.
         outputTokens: before.outputTokens + usage.completion_tokens / this.turns.length,
-        firstMs: (this.#first ?? this.#last) - this.#sent,
-        restMs: before.restMs + (this.#last - (this.#first ?? this.#last)),
+        firstMs: this.#timed ? (this.#first ?? this.#last) - this.#sent : 0,
+        restMs: this.#timed ? before.restMs + (this.#last - (this.#first ?? this.#last)) : 0,
       };
       const drafts = usage.completion_tokens_details?.accepted_prediction_tokens;
       if (drafts) turn.stats.acceptedDrafts = (before.acceptedDrafts ?? 0) + drafts;

@@ -11,6 +11,7 @@ import { Header } from "./header";
 import { Messages } from "./messages";
 import { closeListOnPhone, dialog, focusSearch, focusSoon, isNarrow, listOpen, newChat, openDialog } from "./panels";
 import { settingsOpen, toggleSettings } from "./panels";
+import { watchLeft } from "./resume";
 import { announcement, runs, stop } from "./run";
 import { SettingsPanel } from "./settings-panel";
 import { Sidebar } from "./sidebar";
@@ -52,6 +53,7 @@ export function ChatView() {
       watching = true;
       watchServer();
       watchConversations();
+      watchLeft();
     }
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);

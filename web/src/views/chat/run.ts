@@ -1,6 +1,6 @@
 import { signal } from "@preact/signals";
 
-import { streamChat } from "../../api/chat";
+import { type ChatEvent, dropStream, followChat, streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
 import { connection, noteGone, refresh, untilUp } from "../../api/server";
 import { type Failure, newId, pathOf, pathTo, type Token, type Turn, type TurnState, withoutTurn, withTurns } from "../../history/tree";
@@ -99,6 +99,16 @@ export function goOn(conversation: string, turn: Turn): void {
   void run(conversation, [growing], askedOf(turn, 1));
 }
 
+/** Follows answers of one request again, whose stream the server has kept. */
+export function resume(conversation: string, turns: Turn[]): void {
+  const [first] = turns;
+  if (!first || runs.peek().has(conversation)) return;
+  const growing = turns.map(({ failure: _, ...rest }): Turn => ({ ...rest, state: "streaming", tab: tabId }));
+  for (const turn of growing) setLive(turn);
+  update(conversation, (before) => withTurns(before, growing));
+  void run(conversation, growing, askedOf(first, turns.length), true);
+}
+
 /** Makes a new answer that begins as `turn` does and has another token at a place, and continues it. */
 export function goOnFrom(conversation: string, turn: Turn, place: number, token: Token): void {
   if (runs.peek().has(conversation)) return;
@@ -121,7 +131,7 @@ export function goOnFrom(conversation: string, turn: Turn, place: number, token:
   void run(conversation, [branch], askedOf(branch, 1));
 }
 
-async function run(conversation: string, turns: Turn[], asked: Asked): Promise<void> {
+async function run(conversation: string, turns: Turn[], asked: Asked, follows = false): Promise<void> {
   const abort = new AbortController();
   const growth = new Growth(turns);
   runs.value = new Map(runs.peek()).set(conversation, { turns: turns.map(({ id }) => id), abort });
@@ -133,7 +143,7 @@ async function run(conversation: string, turns: Turn[], asked: Asked): Promise<v
   let state: TurnState = "done";
   let failure: Failure | undefined;
   try {
-    await persist(conversation, growth, asked, abort.signal, paint.soon);
+    await persist(conversation, growth, asked, abort.signal, paint.soon, follows);
   } catch (error) {
     if (abort.signal.aborted) state = "stopped";
     else {
@@ -142,8 +152,12 @@ async function run(conversation: string, turns: Turn[], asked: Asked): Promise<v
     }
   }
   paint.cancel();
-  const ended = growth.turns.map((turn): Turn => {
-    const { tab: _, ...rest } = turn;
+  const stream = growth.turns[0]?.stream;
+  // The stream of an answer that was cut may be found again.
+  if (stream && (state === "stopped" || (state !== "cut" && growth.grown))) dropStream(stream.id);
+  const ended = growth.turns.map((full): Turn => {
+    const { tab: _, stream, ...turn } = full;
+    const rest = state === "cut" && stream ? { ...turn, stream } : turn;
     return { ...rest, state, ...(failure ? { failure } : {}) };
   });
   const left = new Map(runs.peek());
@@ -162,16 +176,25 @@ async function persist(
   asked: Asked,
   signal: AbortSignal,
   paint: () => void,
+  follows: boolean,
 ): Promise<void> {
+  let lost = follows;
+  let problem = new ApiError("stream_cut", "the server no longer has the answer", 0);
   for (let fruitless = 0; fruitless < MAX_FRUITLESS; fruitless++) {
     try {
+      if (lost && (await follow(conversation, growth, signal, paint))) return;
+      // After a reload of the page, the user decides whether an answer goes on whose stream is gone.
+      if (lost && (!canGoOn(growth) || (follows && !growth.grown))) throw problem;
       await once(conversation, growth, asked, signal, paint);
       return;
     } catch (error) {
       if (signal.aborted || !(error instanceof ApiError)) throw error;
       if (growth.grown) fruitless = 0;
       const waits = ["unreachable", "stream_cut", "model_loading", "shard_away", "draining", "terminated", "shard_lost"];
-      if (!waits.includes(error.code) || !canGoOn(growth)) throw error;
+      if (!waits.includes(error.code)) throw error;
+      lost = error.code === "unreachable" || error.code === "stream_cut";
+      if (!lost && !canGoOn(growth)) throw error;
+      problem = error;
       const loading = error.code === "model_loading";
       note(
         conversation,
@@ -210,16 +233,48 @@ async function once(
   const partial = first.content !== "";
   const path = pathTo(held, first.parent);
   const messages = messagesOf(held.system, partial ? [...path, first] : path);
-  growth.send(performance.now());
-  for await (const event of streamChat(bodyOf(asked, messages, partial), signal)) {
-    if ("note" in event) {
-      note(conversation, `${event.note.charAt(0).toUpperCase()}${event.note.slice(1)}.`.replace("..", "."));
-      continue;
-    }
-    note(conversation, undefined);
-    growth.add(event.chunk, performance.now());
+  const id = newId();
+  growth.send(performance.now(), id);
+  await collect(conversation, growth, streamChat(bodyOf(asked, messages, partial), id, signal), paint);
+}
+
+/** Reads the kept stream again. Returns false if the server does not have it. */
+async function follow(conversation: string, growth: Growth, signal: AbortSignal, paint: () => void): Promise<boolean> {
+  const id = growth.turns[0]?.stream?.id;
+  if (id === undefined) return false;
+  const pieces = followChat(id, signal);
+  try {
+    const first = await pieces.next();
+    growth.rewind();
+    if (!first.done) take(conversation, growth, first.value);
+    await collect(conversation, growth, pieces, paint);
+    return true;
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status !== 404) throw error;
+    for (const turn of growth.turns) delete turn.stream;
+    return false;
+  }
+}
+
+async function collect(
+  conversation: string,
+  growth: Growth,
+  pieces: AsyncIterable<ChatEvent>,
+  paint: () => void,
+): Promise<void> {
+  for await (const event of pieces) {
+    take(conversation, growth, event);
     paint();
   }
+}
+
+function take(conversation: string, growth: Growth, event: ChatEvent): void {
+  if ("note" in event) {
+    note(conversation, `${event.note.charAt(0).toUpperCase()}${event.note.slice(1)}.`.replace("..", "."));
+    return;
+  }
+  note(conversation, undefined);
+  growth.add(event.chunk, performance.now());
 }
 
 function failureOf(error: unknown): Failure {

@@ -19,7 +19,7 @@ export function StatsLine({ turn: { stats, state, group } }: { turn: Turn }) {
   return (
     <span class="stats">
       {speed !== undefined && <span title="Tokens a second after the first one">{speed.toFixed(1)} tok/s</span>}
-      <span title="Time to the first token">{seconds(firstMs)}</span>
+      {firstMs > 0 && <span title="Time to the first token">{seconds(firstMs)}</span>}
       {/* The server counts the tokens of answers side by side together. */}
       <span title={group ? "Generated tokens, on average of the answers" : "Generated tokens"}>
         {group && "about "}
