@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,18 @@ pub(crate) struct Status {
     /// The names and lanes of the other models.
     #[serde(default)]
     pub(crate) others: Vec<(String, Vec<Lane>)>,
+    /// All models, of which the first is the default.
+    #[serde(default)]
+    pub(crate) models: Vec<Served>,
+}
+
+/// A model in the answer to `trunkline status`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Served {
+    pub(crate) name: String,
+    /// The Hub id, or what the model is called by itself.
+    pub(crate) model_id: String,
+    pub(crate) path: PathBuf,
 }
 
 /// A lane in the answer to `trunkline status`.

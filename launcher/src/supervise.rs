@@ -440,6 +440,7 @@ impl<'a> Supervisor<'a> {
             uptime_s: self.started.elapsed().as_secs(),
             lanes: self.serving.lanes(),
             others: self.serving.other_lanes(),
+            models: plan.served().map(|(_, planned)| planned.served()).collect(),
         }
     }
 
