@@ -206,7 +206,11 @@ pub fn answer(
     prompt: Option<&str>,
 ) -> Result<(), Error> {
     let mut input = String::new();
-    if prompt.is_none() || !std::io::stdin().is_terminal() {
+    let is_typed = std::io::stdin().is_terminal();
+    if prompt.is_none() && is_typed {
+        let _ = writeln!(std::io::stderr(), "type the question, then Ctrl-D in a new line");
+    }
+    if prompt.is_none() || !is_typed {
         let fail = |source| Error::File { what: "read", path: "standard input".into(), source };
         std::io::stdin().read_to_string(&mut input).map_err(fail)?;
     }
