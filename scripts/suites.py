@@ -56,22 +56,24 @@ UNRELATED: dict[str, tuple[str, ...]] = {
         *("integration-tests/", "benchmark/", "docs/", "scripts/", "requirements/"),
     ),
     "test-server": (
-        *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
+        *("launcher/", "terminal/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
         *(f"router/{part}/" for part in ("src", "tests", "benches", "residency", "scheduler", "kv", "otlp", "zmq")),
         *(f"router/{part}/" for part in ("text", "grammar", "reply")),
         *("kernels/tests/", "store/tests/"),
     ),
     "test-deploy": (
         *("router/", "launcher/", "server/", "kernels/", "store/", "object/", "fuzz/", "log/", "proto/", "contract/"),
-        *("settings/", "features/", "benchmark/", "integration-tests/", "web/"),
+        *("settings/", "features/", "terminal/", "benchmark/", "integration-tests/", "web/"),
     ),
     "test-system": (
-        *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
+        *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "router/tests/"),
+        *("launcher/tests/", "terminal/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "reply")),
         *("fuzz/", "deploy/", "integration-tests/clients/", "web/src/", "web/tests/"),
     ),
     "test-clients": (
-        *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
+        *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "router/tests/"),
+        *("launcher/tests/", "terminal/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
         *("fuzz/", "benchmark/", "docs/", "deploy/", "integration-tests/snapshots/", "integration-tests/test_"),
         "web/",

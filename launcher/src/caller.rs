@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -43,9 +44,20 @@ pub(crate) struct Status {
     #[serde(default)]
     pub(crate) shards: Option<(usize, usize)>,
     pub(crate) uptime_s: u64,
-    /// The names of the models and their lanes, in order.
+    /// All models, of which the first is the default.
     #[serde(default)]
-    pub(crate) lanes: Vec<(String, Vec<Lane>)>,
+    pub(crate) models: Vec<Served>,
+}
+
+/// A model in the answer to `trunkline status`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Served {
+    pub(crate) name: String,
+    /// The Hub id, or what the model is called by itself.
+    pub(crate) model_id: String,
+    pub(crate) path: PathBuf,
+    /// Its lanes, in order.
+    pub(crate) lanes: Vec<Lane>,
 }
 
 /// A lane in the answer to `trunkline status`.

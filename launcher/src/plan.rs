@@ -9,6 +9,7 @@ use std::sync::Arc;
 use trunkline_settings::{Backend, KEY_VARIABLE, Pull, ServeSettings};
 
 use crate::args::resolved::{ServeConfig, ServerConfig};
+use crate::caller::{Lane, Served};
 use crate::child::{ChildId, ShardId};
 use crate::devices;
 use crate::listen::Listener;
@@ -79,6 +80,12 @@ impl PlannedModel {
     /// Returns all names by which requests may call the model.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         [self.name()].into_iter().chain(self.config.residency.model_alias.iter().map(String::as_str))
+    }
+
+    /// Returns the model with these lanes in the answer to `trunkline status`.
+    pub(crate) fn served(&self, lanes: Vec<Lane>) -> Served {
+        let ResolvedModel { model_id, path, .. } = &self.model;
+        Served { name: self.name().to_owned(), model_id: model_id.clone(), path: path.clone(), lanes }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::cache::ServerArgs;
 use crate::cache::render::duration;
 use crate::cache::server::{Server, ServerError};
 use crate::cache::trust::Trust;
-use crate::caller::{Lane, Status};
+use crate::caller::{Lane, Served, Status};
 use crate::error::{EXIT_FAILURE, LauncherError};
 use crate::{control, runtime_dir, table};
 
@@ -110,7 +110,7 @@ pub(crate) fn lanes(status: &Status) -> String {
     // Without the metrics, only the numbers are missing.
     let metrics = Server::new(url, None, Trust::Anybody).and_then(|server| server.probe("/metrics"));
     let metrics = metrics.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
-    let has_others = status.lanes.len() > 1;
+    let has_others = status.models.len() > 1;
     let row = |model: &str, number: usize, lane: &Lane| {
         let model_label = if has_others { format!("model=\"{model}\",") } else { String::new() };
         // The server of one model may name it before the lane, too.
@@ -122,7 +122,7 @@ pub(crate) fn lanes(status: &Status) -> String {
         let pid = lane.pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string());
         [model.to_owned(), number.to_string(), pid, lane.state.to_string(), shown(running)]
     };
-    let rows = status.lanes.iter().flat_map(|(model, lanes)| {
+    let rows = status.models.iter().flat_map(|Served { name: model, lanes, .. }| {
         lanes.iter().enumerate().map(move |(number, lane)| row(model, number, lane))
     });
     let head = ["MODEL", "LANE", "PID", "STATE", "RUNNING"].map(str::to_owned);

@@ -438,9 +438,9 @@ impl<'a> Supervisor<'a> {
             metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
             shards: (num_shards > 0).then_some((num_running, num_shards)),
             uptime_s: self.started.elapsed().as_secs(),
-            lanes: plan
+            models: plan
                 .served()
-                .map(|(number, planned)| (planned.name().to_owned(), self.serving.lanes(number)))
+                .map(|(number, planned)| planned.served(self.serving.lanes(number)))
                 .collect(),
         }
     }

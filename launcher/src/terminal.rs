@@ -18,7 +18,7 @@ use crate::args::SERVE;
 use crate::args::talk::{ChatArgs, Connection, RunArgs, Sampling, TopArgs};
 use crate::cache::server::{Server, ServerError};
 use crate::cache::trust::Trust;
-use crate::caller::Status;
+use crate::caller::{Served, Status};
 use crate::error::LauncherError;
 use crate::{control, runtime_dir};
 
@@ -100,7 +100,7 @@ fn place(target: Option<&str>, connection: &Connection, stop: &AtomicBool) -> Re
         None => match running(target)? {
             Some((status, model)) => Place { endpoint: local(&status.url, connection)?, model, _own: None },
             None => {
-                let what = target.unwrap_or("the embedded model");
+                let what = target.map_or("the embedded model", short);
                 let (own, url) = OwnServer::start(serve(target)?, what, stop)?;
                 Place { endpoint: local(&url, connection)?, model: None, _own: Some(own) }
             }
@@ -167,7 +167,7 @@ fn running(target: Option<&str>) -> Result<Option<(Status, Option<String>)>, Lau
             None => Some((status, None)),
             Some(target) => {
                 let name = served(&status, target)?;
-                let has_others = !status.others.is_empty();
+                let has_others = status.models.len() > 1;
                 Some((status, has_others.then_some(name)))
             }
         })
@@ -186,13 +186,21 @@ fn running(target: Option<&str>) -> Result<Option<(Status, Option<String>)>, Lau
     }
 }
 
-/// Returns the name under which a server serves the model: its id, or the name of its file or folder.
+/// Returns the name under which a server serves the model: the file or folder at this path, or the one of this name or
+/// id.
 fn served(status: &Status, target: &str) -> Option<String> {
-    let file_name = Path::new(target).file_name().filter(|_| Path::new(target).exists());
-    let file_name = file_name.map(|name| name.to_string_lossy().into_owned());
-    let names = [&status.model].into_iter().chain(status.others.iter().map(|(name, _)| name));
-    let is_it = |name: &&String| *name == target || file_name.as_ref() == Some(*name);
-    names.into_iter().find(is_it).cloned()
+    let path = fs::canonicalize(target).ok();
+    let is_it = |served: &&Served| match &path {
+        Some(path) => fs::canonicalize(&served.path).is_ok_and(|other| other == *path),
+        None => served.name == target || served.model_id == target,
+    };
+    status.models.iter().find(is_it).map(|served| served.name.clone())
+}
+
+/// Returns the name of a file or folder, or a Hub id as it is.
+fn short(target: &str) -> &str {
+    let name = Path::new(target).file_name().and_then(|name| name.to_str());
+    name.filter(|_| Path::new(target).exists()).unwrap_or(target)
 }
 
 /// Returns the command of a server that only this machine reaches, and that ends with its standard input.

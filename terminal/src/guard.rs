@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -15,6 +15,29 @@ use crate::error::Error;
 const EXIT_SIGNAL_BASE: i32 = 128;
 /// Leaves the screen of `trunkline top`, shows the cursor, and ends bracketed paste.
 const RESTORE: &[u8] = b"\x1b[?1049l\x1b[?25h\x1b[?2004l\r\n";
+
+/// A terminal that does not show what is typed, until this is dropped. What is typed meanwhile waits for the prompt.
+pub(crate) struct Quiet(Option<Termios>);
+
+impl Quiet {
+    pub(crate) fn new() -> Self {
+        let modes = tcgetattr(std::io::stdin()).ok();
+        if let Some(mut quiet) = modes.clone() {
+            quiet.local_modes.remove(LocalModes::ECHO);
+            // Without it, keys are shown between the words.
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &quiet);
+        }
+        Self(modes)
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if let Some(modes) = &self.0 {
+            let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, modes);
+        }
+    }
+}
 
 /// Watches over the terminal until the process ends: after SIGTERM or SIGHUP it is usable again. Returns the flag that
 /// SIGINT sets.

@@ -86,7 +86,7 @@ impl Server {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(self.ended(&last)),
             }
-            status.set(&format!("loading {what}, for {} s{progress}", begin.elapsed().as_secs()));
+            status.set(&format!("loading {what} for {} s{progress}", begin.elapsed().as_secs()));
         }
     }
 

@@ -8,7 +8,8 @@ use crate::width;
 /// Shows a line on stderr, if that is a terminal.
 #[derive(Debug)]
 pub struct StatusLine {
-    is_shown: bool,
+    /// What is shown, if anything is.
+    shown: String,
     is_terminal: bool,
     colours: bool,
 }
@@ -16,7 +17,7 @@ pub struct StatusLine {
 impl StatusLine {
     pub fn new() -> Self {
         let stderr = std::io::stderr();
-        Self { is_shown: false, is_terminal: stderr.is_terminal(), colours: style::has_colours(&stderr) }
+        Self { shown: String::new(), is_terminal: stderr.is_terminal(), colours: style::has_colours(&stderr) }
     }
 
     /// Replaces what is shown.
@@ -26,14 +27,17 @@ impl StatusLine {
         }
         let text = style::harmless(text).replace(['\n', '\t'], " ");
         let text = width::cut(&text, width::columns(&std::io::stderr()).saturating_sub(1));
+        if text == self.shown {
+            return;
+        }
+        self.shown.clone_from(&text);
         let text = if self.colours { Style::DIM.paint(&text) } else { text };
         // Nothing depends on what is shown.
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-        self.is_shown = true;
     }
 
     pub fn clear(&mut self) {
-        if std::mem::take(&mut self.is_shown) {
+        if !std::mem::take(&mut self.shown).is_empty() {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

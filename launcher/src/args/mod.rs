@@ -48,21 +48,20 @@ impl From<LauncherError> for ParseError {
 
 /// Parses a command line, whose first item is the program's name, with the environment and the file of `--config`.
 pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
-    let command = without_empty_variables(ParsedArgs::command());
-    let mut matches = command.clone().try_get_matches_from(argv)?;
+    let mut matches = command().try_get_matches_from(argv)?;
     let mut file = None;
     if let Some(path) = config_path(&matches)? {
         let text = std::fs::read_to_string(&path)
             .map_err(|source| LauncherError::ConfigUnreadable { path: path.clone(), source })?;
         let read = file::read(&text, &path.display().to_string())?;
-        matches = with_values(command.clone(), &read.values).try_get_matches_from(argv)?;
+        matches = with_values(command(), &read.values).try_get_matches_from(argv)?;
         file = Some(read);
     }
     Ok(match ParsedArgs::from_arg_matches(&matches)?.command {
         ParsedCommand::Serve(serve) => {
             let tables = match &file {
                 Some(file) if !file.models.is_empty() => {
-                    Some(file.models.iter().map(|model| of_model(&command, file, model, argv)))
+                    Some(file.models.iter().map(|model| of_model(file, model, argv)))
                 }
                 _ => None,
             };
@@ -97,7 +96,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
             let settings = check::render(&check.settings, file.as_ref())?;
             match file.as_ref().map(|file| (file, &file.models)) {
                 Some((file, models)) if !models.is_empty() => {
-                    let configs = models.iter().map(|model| of_model(&command, file, model, argv));
+                    let configs = models.iter().map(|model| of_model(file, model, argv));
                     ServerConfig::of_tables(configs.collect::<Result<_, ParseError>>()?, &check.settings)?;
                 }
                 _ => drop(ServerConfig::new(&[], &check.settings)?),
@@ -132,6 +131,13 @@ pub(crate) fn serve_variables() -> Vec<String> {
     settings.chain([CONFIG_VARIABLE.to_owned()]).collect()
 }
 
+/// Makes the definition of the command line. It takes a millisecond, so it is made again where a copy is needed.
+fn command() -> Command {
+    let command = ParsedArgs::command();
+    let has_empty = std::env::vars_os().any(|(_, value)| value.is_empty());
+    if has_empty { without_empty_variables(command) } else { command }
+}
+
 /// Treats empty variables as unset: Compose files and Helm charts set them so when the user gave no value.
 fn without_empty_variables(command: Command) -> Command {
     command.mut_args(without_empty_variable).mut_subcommands(without_empty_variables)
@@ -164,13 +170,8 @@ fn config_path(matches: &ArgMatches) -> Result<Option<PathBuf>, LauncherError> {
 }
 
 /// Parses the command line again for one model of the configuration file.
-fn of_model(
-    command: &Command,
-    file: &File,
-    model: &[FileValue],
-    argv: &[OsString],
-) -> Result<ServeConfig, ParseError> {
-    let command = with_values(with_values(command.clone(), &file.values), model);
+fn of_model(file: &File, model: &[FileValue], argv: &[OsString]) -> Result<ServeConfig, ParseError> {
+    let command = with_values(with_values(command(), &file.values), model);
     match ParsedArgs::from_arg_matches(&command.try_get_matches_from(argv)?)?.command {
         ParsedCommand::Serve(serve) => Ok(ServeConfig::new(None, &serve.settings)?),
         ParsedCommand::Config { command: ConfigCommand::Check(check) } => {

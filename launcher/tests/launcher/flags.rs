@@ -154,6 +154,8 @@ const CASES: &[Case] = &[
 const CONFIG: &str = "config";
 /// The flag with which the launcher starts no shard.
 const SHARD_SOCKET: &str = "shard-socket";
+/// The hidden flag, with which the launcher ends with its standard input. Its test is in `terminal`.
+const LIFELINE: &str = "lifeline";
 /// It is read with the command line. Its test is in `parts::args`.
 const MODELS_FOLDER: &str = "models-folder";
 /// It does not go with flags for a server of one model. Its test is in `models`.
@@ -248,8 +250,9 @@ fn every_flag_has_a_case() {
     command.build();
     let arguments = command.find_subcommand(SERVE).unwrap().get_arguments();
     let is_setting = |arg: &&Arg| {
-        arg.get_long()
-            .is_some_and(|flag| !["help", CONFIG, SHARD_SOCKET, MODELS_FOLDER, PULL].contains(&flag))
+        arg.get_long().is_some_and(|flag| {
+            !["help", LIFELINE, CONFIG, SHARD_SOCKET, MODELS_FOLDER, PULL].contains(&flag)
+        })
     };
     let settings: Vec<&Arg> = arguments.filter(is_setting).collect();
     assert!(settings.iter().all(|arg| arg.is_hide_env_values_set()), "the help shows a variable's value");

@@ -11,7 +11,8 @@ use axum::routing::{MethodFilter, on};
 use super::app::App;
 use super::dialect::Dialect;
 use super::{
-    adapters, anthropic, kv, llama, models, ollama, openai, operate, page, responses, streams, tgi, usage, vectors,
+    adapters, anthropic, kv, llama, models, ollama, openai, operate, page, responses, streams, tgi, usage,
+    vectors,
 };
 
 /// A row of the table.

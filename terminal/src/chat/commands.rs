@@ -43,21 +43,38 @@ impl Chat<'_> {
                 Some(text) => self.say(text),
                 None => self.say("there is no system prompt; hint: `/system You answer in verse.`"),
             },
-            Slash::System(Some(Change::Set(text))) => self.conversation.set_system(Some(&text)),
-            Slash::System(Some(Change::Off)) => self.conversation.set_system(None),
-            Slash::Seed(None) => match self.conversation.seed {
-                Some(seed) => self.say(&format!("the seed is {seed}")),
-                None => self.say("each reply has a random seed"),
-            },
-            Slash::Seed(Some(Change::Set(seed))) => self.conversation.seed = Some(seed),
-            Slash::Seed(Some(Change::Off)) => self.conversation.seed = None,
+            Slash::System(Some(Change::Set(text))) => {
+                self.conversation.set_system(Some(&text));
+                self.say("the system prompt is set; replies so far stay");
+            }
+            Slash::System(Some(Change::Off)) => {
+                self.conversation.set_system(None);
+                self.say("there is no system prompt any more");
+            }
+            Slash::Seed(change) => {
+                match change {
+                    None => {}
+                    Some(Change::Set(seed)) => self.conversation.seed = Some(seed),
+                    Some(Change::Off) => self.conversation.seed = None,
+                }
+                match self.conversation.seed {
+                    Some(seed) => self.say(&format!("the seed is {seed}")),
+                    None => self.say("each reply has a random seed"),
+                }
+            }
             Slash::Stats(None) => match &self.last {
                 Some(stats) => self.say(&stats.line()),
                 None => self.say("no reply has come yet; hint: `/stats on` shows them after each"),
             },
-            Slash::Stats(Some(shows)) => self.shows_stats = shows,
+            Slash::Stats(Some(shows)) => {
+                self.shows_stats = shows;
+                self.say(if shows { "statistics follow each reply" } else { "statistics are off" });
+            }
             Slash::Tools(None) => self.list_tools(),
-            Slash::Tools(Some(Change::Off)) => self.conversation.tools.clear(),
+            Slash::Tools(Some(Change::Off)) => {
+                self.conversation.tools.clear();
+                self.list_tools();
+            }
             Slash::Tools(Some(Change::Set(path))) => {
                 self.conversation.tools = read_tools(&path)?;
                 self.list_tools();
@@ -73,10 +90,7 @@ impl Chat<'_> {
         for (name, argument, what) in COMMANDS {
             self.say(&format!("{:24}{what}", format!("{name} {argument}")));
         }
-        self.say(
-            "A line that ends with \\ goes on in the next one, and so does Alt-Enter. Ctrl-C stops a reply and keeps what \
-             came of it.",
-        );
+        self.say("Alt-Enter, or \\ at the end of a line, begins a new one. Ctrl-C stops a reply.");
     }
 
     fn list_tools(&self) {

@@ -19,7 +19,7 @@ use crate::style::Style;
 
 const MAX_HISTORY: usize = 1_000;
 /// Messages beyond this are not kept in the history.
-const MAX_ENTRY_BYTES: usize = 64 << 10;
+const MAX_ENTRY_BYTES: usize = 1 << 20;
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 

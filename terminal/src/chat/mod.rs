@@ -19,6 +19,7 @@ use self::editor::{Editor, Entry};
 use crate::client::Endpoint;
 use crate::conversation::Conversation;
 use crate::error::Error;
+use crate::guard::Quiet;
 use crate::reply::Stats;
 use crate::style::{self, Style};
 use crate::talk::{Ended, Form, talk};
@@ -94,13 +95,13 @@ pub fn chat(
             Some(Ok(command)) => match chat.execute(command) {
                 Ok(commands::Next::Prompt(text)) => initial = text,
                 Ok(commands::Next::Leave) => return Ok(()),
-                Ok(commands::Next::Reply) => chat.reply()?,
+                Ok(commands::Next::Reply) => chat.turn()?,
                 Err(error) => chat.complain(&error),
             },
             Some(Err(problem)) => chat.complain(&Error::Usage(problem)),
             None => {
                 chat.conversation.ask(slash::message(&text));
-                chat.reply()?;
+                chat.turn()?;
             }
         }
     }
@@ -117,13 +118,22 @@ impl Chat<'_> {
         Ok(())
     }
 
+    /// Gets a reply, and leaves a line before the next prompt.
+    fn turn(&mut self) -> Result<(), Error> {
+        self.reply()?;
+        self.say("");
+        Ok(())
+    }
+
     /// Gets replies until the model calls no tool whose result the person gives.
     fn reply(&mut self) -> Result<(), Error> {
         loop {
             let columns = width::columns(&std::io::stdout()).min(MAX_COLUMNS);
             let form = Form::Rendered { columns, colours: self.colours };
             let mut out = std::io::stdout();
+            let quiet = Quiet::new();
             let (reply, ended) = talk(self.endpoint, &self.conversation, form, &mut out, &self.stop)?;
+            drop(quiet);
             if !reply.is_empty() {
                 self.last = Some(reply.stats);
                 if self.shows_stats {
@@ -196,7 +206,11 @@ pub fn answer(
     prompt: Option<&str>,
 ) -> Result<(), Error> {
     let mut input = String::new();
-    if prompt.is_none() || !std::io::stdin().is_terminal() {
+    let is_typed = std::io::stdin().is_terminal();
+    if prompt.is_none() && is_typed {
+        let _ = writeln!(std::io::stderr(), "type the question, then Ctrl-D in a new line");
+    }
+    if prompt.is_none() || !is_typed {
         let fail = |source| Error::File { what: "read", path: "standard input".into(), source };
         std::io::stdin().read_to_string(&mut input).map_err(fail)?;
     }

@@ -110,8 +110,10 @@ fn show(
 ) -> Result<(), Error> {
     let colours = style::has_colours(&std::io::stdout());
     let (mut past, mut speeds, mut problem) = (VecDeque::from([first]), Vec::new(), None);
+    let mut is_changed = true;
     loop {
         while let Ok(scrape) = scrapes.try_recv() {
+            is_changed = true;
             match scrape {
                 Ok(scrape) => {
                     problem = scrape.not_ready.clone();
@@ -124,15 +126,19 @@ fn show(
         }
         past.drain(..past.len().saturating_sub(WINDOW + 1));
         speeds.drain(..speeds.len().saturating_sub(MAX_SPEEDS));
-        if let (Some(now), Some(older)) = (past.back(), past.front()) {
+        if let (true, Some(now), Some(older)) = (is_changed, past.back(), past.front()) {
             let recent = &past[past.len().saturating_sub(RATE_WINDOW + 1)];
             let view = View::new(now, recent, older);
             let heading = Heading { url, problem: problem.as_deref(), speeds: &speeds, colours };
             terminal.draw(|frame| screen::draw(frame, &view, &heading)).map_err(Error::Terminal)?;
         }
-        if event::poll(TICK).map_err(Error::Terminal)?
-            && let Event::Key(key) = event::read().map_err(Error::Terminal)?
-        {
+        is_changed = false;
+        if !event::poll(TICK).map_err(Error::Terminal)? {
+            continue;
+        }
+        let event = event::read().map_err(Error::Terminal)?;
+        is_changed = matches!(event, Event::Resize(..));
+        if let Event::Key(key) = event {
             let leaves = match key.code {
                 KeyCode::Char('q') | KeyCode::Esc => true,
                 KeyCode::Char('c' | 'd') => key.modifiers.contains(KeyModifiers::CONTROL),
