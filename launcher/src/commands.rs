@@ -59,6 +59,11 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
         }
         Request::Models(pid, command, server) => print(&models::run(pid, &command, &server)?),
         Request::Adapters(pid, server) => print(&adapters::run(pid, &server)?),
+        Request::Bench(args) => {
+            let command: Vec<String> =
+                std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+            Ok(trunkline_bench::run(&args, &command, &mut io::stdout())?)
+        }
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;

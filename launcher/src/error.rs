@@ -26,6 +26,8 @@ pub enum LauncherError {
     },
     #[error(transparent)]
     Cache(#[from] crate::cache::CacheError),
+    #[error(transparent)]
+    Bench(#[from] trunkline_bench::BenchError),
     /// A running server was not found, or goes on as before.
     #[error("cannot {what}: {reason}")]
     Refused {
@@ -125,7 +127,8 @@ impl LauncherError {
             | Self::CannotListen { .. }
             | Self::ChildRefused { .. } => EXIT_USER_MISTAKE,
             Self::Cache(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
-            Self::Cache(_) => EXIT_FAILURE,
+            Self::Bench(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
+            Self::Cache(_) | Self::Bench(_) => EXIT_FAILURE,
             Self::Interrupted { signal } => EXIT_SIGNAL_BASE + signal,
             Self::ProgramMissing { .. }
             | Self::Spawn { .. }
