@@ -3,7 +3,7 @@
 python benchmark/fairness.py [--flood 200] [--chats 30] [--prompt-tokens 600] [--replicas 1] [--output FOLDER]
 
 The server has two tenants of equal weight. Tenant B sends chats one after another, first alone and then while tenant A
-keeps `--flood` requests open. Prompts are random tokens, so nothing is cached.
+keeps `--flood` requests open. Prompts are random words, so nothing is cached. `trunkline bench` sends both.
 """
 
 from __future__ import annotations
@@ -11,65 +11,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import json
 import os
 import platform
-import random
-import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "integration-tests"))
-
-from harness import Trunkline, serving  # noqa: E402
-from tenants import headers, write_keys  # noqa: E402
+from load import ROOT, background, measure  # isort: skip  (finds the harness)
+from harness import Trunkline, serving
+from tenants import headers, write_keys
 
 FLOOD, CHATS = "flood", "chats"
 CHAT_OUTPUT_TOKENS = 16
-FLOOD_PROMPT_TOKENS = (20, 300)
-FLOOD_OUTPUT_TOKENS = (16, 128)
-# Seconds before the flood repeats a refused request.
-REFUSED_PAUSE_S = 0.2
+# Tokens of the flood's prompts and outputs on average, and the part by which they differ from it at most.
+FLOOD_PROMPT_TOKENS, FLOOD_OUTPUT_TOKENS, FLOOD_SPREAD = "160", "72", "0.8"
 # The server's places per request of the flood, because a tenant always leaves one place in eight to others.
 SPARE = 1.25
-# Ids of ordinary tokens of the embedded model.
-TOKEN_IDS = range(1_000, 40_000)
-
-
-def random_prompt(rng: random.Random, num_tokens: int) -> list[int]:
-    """Returns random tokens, so that nothing of the prompt is cached."""
-    return rng.choices(TOKEN_IDS, k=num_tokens)
-
-
-class Client:
-    """One connection of one tenant."""
-
-    def __init__(self, port: int, tenant: str) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port)
-        self.headers = headers(tenant) | {"content-type": "application/json"}
-
-    def ask(self, prompt: list[int], max_tokens: int) -> tuple[int, float]:
-        """Streams a completion to its end. Returns its status and the seconds to its first event."""
-        fields = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        begin = time.perf_counter()
-        self.connection.request("POST", "/v1/completions", json.dumps(fields), self.headers)
-        answer = self.connection.getresponse()
-        answer.read(1)
-        seconds = time.perf_counter() - begin
-        answer.read()
-        return answer.status, seconds
-
-    def ttft_s(self, prompt: list[int], max_tokens: int) -> float:
-        """Returns the seconds to the first event. Exits if the request is refused."""
-        status, seconds = self.ask(prompt, max_tokens)
-        if status != 200:
-            sys.exit(f"error: the server answered with status {status}")
-        return seconds
 
 
 @contextlib.contextmanager
@@ -82,53 +41,16 @@ def serving_tenants(*tenants: str, flags: tuple[str, ...] = ()) -> Iterator[Trun
             yield server
 
 
-class Flood:
-    """Threads of tenant A that keep `num_requests` requests open until they are stopped."""
-
-    def __init__(self, port: int, num_requests: int, seed: int) -> None:
-        self.stopped = threading.Event()
-        self.num_done = 0
-        self.num_refused = 0
-        self.lock = threading.Lock()
-        self.clients = [Client(port, FLOOD) for _ in range(num_requests)]
-        self.threads = [
-            threading.Thread(target=self.send, args=(client, random.Random(f"{seed}-{index}")))
-            for index, client in enumerate(self.clients)
-        ]
-        for thread in self.threads:
-            thread.start()
-
-    def stop(self) -> None:
-        """Closes all connections and waits for the threads."""
-        self.stopped.set()
-        for client in self.clients:
-            if client.connection.sock is not None:
-                # The server may have closed it already.
-                with contextlib.suppress(OSError):
-                    client.connection.sock.shutdown(socket.SHUT_RDWR)
-        for thread in self.threads:
-            thread.join()
-
-    def send(self, client: Client, rng: random.Random) -> None:
-        while not self.stopped.is_set():
-            prompt = random_prompt(rng, rng.randint(*FLOOD_PROMPT_TOKENS))
-            try:
-                status, _ = client.ask(prompt, rng.randint(*FLOOD_OUTPUT_TOKENS))
-            except (OSError, http.client.HTTPException):
-                if self.stopped.is_set():
-                    return
-                raise
-            with self.lock:
-                self.num_done += status == 200
-                self.num_refused += status == 429
-            if status == 429:
-                self.stopped.wait(REFUSED_PAUSE_S)
-
-
-def chats(port: int, num_chats: int, prompt_tokens: int, seed: int) -> list[float]:
+def chats(server: Trunkline, num_chats: int, prompt_tokens: int, seed: int) -> list[float]:
     """Sends chats of tenant B one after another and returns the seconds to the first token of each."""
-    client, rng = Client(port, CHATS), random.Random(seed)
-    return [client.ttft_s(random_prompt(rng, prompt_tokens), CHAT_OUTPUT_TOKENS) for _ in range(num_chats)]
+    lengths = ("--input-tokens", str(prompt_tokens), "--output-tokens", str(CHAT_OUTPUT_TOKENS))
+    flags = ("--concurrency", "1", "--requests", str(num_chats), "--seed", str(seed), *lengths)
+    requests = measure(server.base_url, *flags, api_key=key(CHATS))["requests"]
+    return [request["ttft_ms"] / 1e3 for request in requests]
+
+
+def key(tenant: str) -> str:
+    return headers(tenant)["authorization"].removeprefix("Bearer ")
 
 
 def percentile(values: list[float], percent: int) -> float:
@@ -177,16 +99,18 @@ def main() -> int:
     args = parser.parse_args()
     flags = ("--max-concurrent-requests", str(int(args.flood * SPARE)), "--replicas", str(args.replicas))
     with serving_tenants(FLOOD, CHATS, flags=flags) as server:
-        chats(server.port, 3, args.prompt_tokens, args.seed + 2)
-        alone = chats(server.port, args.chats, args.prompt_tokens, args.seed)
-        flood = Flood(server.port, args.flood, args.seed)
-        wait_for_flood(server.port, args.flood)
-        beside = chats(server.port, args.chats, args.prompt_tokens, args.seed + 1)
-        flood.stop()
+        chats(server, 3, args.prompt_tokens, args.seed + 2)
+        alone = chats(server, args.chats, args.prompt_tokens, args.seed)
+        lengths = ("--input-tokens", FLOOD_PROMPT_TOKENS, "--output-tokens", FLOOD_OUTPUT_TOKENS)
+        load = ("--concurrency", str(args.flood), "--seed", str(args.seed + 3), "--spread", FLOOD_SPREAD, *lengths)
+        with background(server.base_url, *load, api_key=key(FLOOD)) as flood:
+            wait_for_flood(server.port, args.flood)
+            beside = chats(server, args.chats, args.prompt_tokens, args.seed + 1)
         preempted = metric(server.port, "trunkline_fair_preemptions_total")
+    (sent,) = (load["figures"] for load in flood.loads)
     setup = (
-        f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({flood.num_done} "
-        f"finished, {flood.num_refused} were refused), B sends {args.chats} chats of {args.prompt_tokens} tokens one "
+        f"`make bench NAME=fairness`, seed {args.seed}: tenant A keeps {args.flood} requests open ({sent['completed']} "
+        f"finished, {sent['failed']} failed), B sends {args.chats} chats of {args.prompt_tokens} tokens one "
         f"after another; weights are equal. {int(preempted)} of A's sequences were preempted for fairness. "
         f"{args.replicas} shards, {os.cpu_count()} CPUs ({platform.machine()}). {args.note}"
     ).strip()

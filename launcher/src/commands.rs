@@ -65,6 +65,11 @@ pub fn run(request: Request) -> Result<i32, LauncherError> {
                 .map_err(|source| LauncherError::System { what: "write the manual pages", source })?;
             Ok(0)
         }
+        Request::Bench(args) => {
+            let command: Vec<String> =
+                std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+            Ok(trunkline_bench::run(&args, &command, &mut io::stdout())?)
+        }
         Request::Completions(script) => print(&String::from_utf8_lossy(&script)),
         Request::Status(server) => {
             let (table, code) = status::run(&server)?;

@@ -19,7 +19,9 @@ pub(crate) const EXIT_SIGNAL_BASE: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
     #[error("{message}")]
-    Usage { message: String },
+    Usage {
+        message: String,
+    },
     #[error("cannot read the configuration file `{}`: {source}", path.display())]
     ConfigUnreadable {
         path: PathBuf,
@@ -30,6 +32,7 @@ pub enum LauncherError {
     Cache(#[from] crate::cache::CacheError),
     #[error(transparent)]
     Terminal(#[from] trunkline_terminal::error::Error),
+    Bench(#[from] trunkline_bench::BenchError),
     /// A running server was not found, or goes on as before.
     #[error("cannot {what}: {reason}")]
     Refused {
@@ -48,7 +51,11 @@ pub enum LauncherError {
     #[error(
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `{flag_prefix}port`"
     )]
-    PortInUse { flag_prefix: &'static str, hostname: String, port: u16 },
+    PortInUse {
+        flag_prefix: &'static str,
+        hostname: String,
+        port: u16,
+    },
     /// An address cannot be bound for another reason.
     #[error(
         "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `{flag_prefix}hostname` or `{flag_prefix}port`"
@@ -61,7 +68,11 @@ pub enum LauncherError {
         source: io::Error,
     },
     #[error("`{name}` is not installed beside `{}`; hint: install the whole package, or set `{variable}` to its path", beside.display())]
-    ProgramMissing { name: &'static str, beside: PathBuf, variable: &'static str },
+    ProgramMissing {
+        name: &'static str,
+        beside: PathBuf,
+        variable: &'static str,
+    },
     #[error("cannot start the {child} (`{}`): {source}", program.display())]
     Spawn {
         child: ChildId,
@@ -81,25 +92,41 @@ pub enum LauncherError {
         last_words(last_line),
         hint(exit)
     )]
-    EndedBeforeReady { child: ChildId, exit: Exit, last_line: Option<String> },
+    EndedBeforeReady {
+        child: ChildId,
+        exit: Exit,
+        last_line: Option<String>,
+    },
     #[error(
         "the {child} crashed {ends} times within {window_s} s, most recently with {exit}{}{}",
         last_words(last_line),
         hint(exit)
     )]
-    CrashLoop { child: ChildId, ends: usize, window_s: u64, exit: Exit, last_line: Option<String> },
+    CrashLoop {
+        child: ChildId,
+        ends: usize,
+        window_s: u64,
+        exit: Exit,
+        last_line: Option<String>,
+    },
     /// The resolver succeeded, but its output is not a model.
     #[error(
         "the resolver printed no valid model: {reason}; hint: check that launcher and server package have the same version"
     )]
-    ResolverOutput { reason: String },
+    ResolverOutput {
+        reason: String,
+    },
     #[error(
         "cannot create a folder for the sockets: {reasons}; hint: set `XDG_RUNTIME_DIR` or `TMPDIR` to a short writable path"
     )]
-    RuntimeDir { reasons: String },
+    RuntimeDir {
+        reasons: String,
+    },
     /// A signal stopped the launcher before the model was resolved, or a second signal interrupted the drain.
     #[error("stopped by signal {signal}")]
-    Interrupted { signal: i32 },
+    Interrupted {
+        signal: i32,
+    },
     /// A system call failed that normally succeeds.
     #[error("cannot {what}: {source}")]
     System {
@@ -129,13 +156,14 @@ impl LauncherError {
             | Self::CannotListen { .. }
             | Self::ChildRefused { .. } => EXIT_USER_MISTAKE,
             Self::Cache(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
-            Self::Cache(_) => EXIT_FAILURE,
             Self::Terminal(error) => match error {
                 error if error.is_users_mistake() => EXIT_USER_MISTAKE,
                 trunkline_terminal::error::Error::Ended { code, .. } => *code,
                 trunkline_terminal::error::Error::Stopped => EXIT_SIGNAL_BASE + SIGINT,
                 _ => EXIT_FAILURE,
             },
+            Self::Bench(error) if error.is_users_mistake() => EXIT_USER_MISTAKE,
+            Self::Cache(_) | Self::Bench(_) => EXIT_FAILURE,
             Self::Interrupted { signal } => EXIT_SIGNAL_BASE + signal,
             Self::ProgramMissing { .. }
             | Self::Spawn { .. }

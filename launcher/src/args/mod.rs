@@ -110,6 +110,7 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         }
         ParsedCommand::Adapters { pid, server } => Request::Adapters(pid, server),
         ParsedCommand::Status { server } => Request::Status(server),
+        ParsedCommand::Bench(bench) => Request::Bench(bench),
         ParsedCommand::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut ParsedArgs::command(), PROGRAM, &mut script);

@@ -10,6 +10,7 @@ use clap::builder::{
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser, Subcommand, value_parser};
 use clap_complete::Shell;
+use trunkline_bench::BenchArgs;
 use trunkline_settings::{Form, Group, Named, Setting};
 
 use super::talk::{ChatArgs, RunArgs, TopArgs};
@@ -165,6 +166,14 @@ pub(crate) enum ParsedCommand {
         #[command(flatten)]
         server: ServerArgs,
     },
+    /// Measure any server of the OpenAI API under load: latency, throughput and failures
+    ///
+    /// Sends requests to /v1/completions or /v1/chat/completions, prints a table, and writes a file (`--json`) or a
+    /// page with plots (`--html`). `trunkline bench compare` shows two results side by side. The figures are defined as
+    /// those of `vllm bench serve`. Ctrl-C ends the measurement and shows what was measured until then. A DURATION is
+    /// in seconds or has a unit, such as 90s or 5m. Exit codes: 0 if a request was answered, 1 if none was, 2 for a
+    /// mistake in the arguments, 130 if the measurement was interrupted.
+    Bench(Box<BenchArgs>),
     /// Print a script that completes commands and flags in a shell
     ///
     /// For bash: `source <(trunkline completions bash)` in ~/.bashrc. For zsh: write the output to a file `_trunkline`

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 
+use trunkline_bench::BenchArgs;
 use trunkline_settings::{
     AdapterAliases, AdapterSlots, Adapters, Aliases, Backend, Compute, DEFAULT_ADAPTER_SLOTS, ForeignShards,
     Group, Limits, LogFormat, Logging, Model, Pull, Replies, Residency, RouterCache, Server, ShardCache,
@@ -52,6 +53,8 @@ pub enum Request {
     Models(Option<i32>, ModelsCommand, ServerArgs),
     /// Show the servers on this machine, or the one that the arguments name.
     Status(ServerArgs),
+    /// Measure a server.
+    Bench(Box<BenchArgs>),
     /// Print this script for a shell.
     Completions(Vec<u8>),
     /// Write the manual pages into this folder.

@@ -61,6 +61,11 @@ fn help_of_status() {
 }
 
 #[test]
+fn help_of_bench() {
+    insta::assert_snapshot!(help(&["bench", "--help"]));
+}
+
+#[test]
 fn help_of_reload() {
     insta::assert_snapshot!(help(&["reload", "--help"]));
 }
