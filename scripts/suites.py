@@ -33,6 +33,7 @@ COSTS = REPORTS / "costs.json"
 BUDGETS = {
     "lint": 500,
     "test-rust": 400,
+    "test-web": 160,
     "test-server": 760,
     "test-deploy": 10,
     "test-system": 800,
@@ -44,8 +45,15 @@ CONCURRENT = ("test-clients",)
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
+    # The router contains the built page.
     "test-rust": (
-        *("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/", "web/src/", "web/tests/"),
+        *("server/", "integration-tests/", "benchmark/", "docs/", "deploy/", "scripts/"),
+        *("web/src/", "web/tests/", "web/public/"),
+    ),
+    "test-web": (
+        *("server/tests/", "kernels/", "store/", "object/", "launcher/tests/", "router/tests/", "fuzz/", "deploy/"),
+        *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
+        *("integration-tests/", "benchmark/", "docs/", "scripts/", "requirements/"),
     ),
     "test-server": (
         *("launcher/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
@@ -60,12 +68,13 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     "test-system": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "reply")),
-        *("fuzz/", "deploy/", "integration-tests/clients/"),
+        *("fuzz/", "deploy/", "integration-tests/clients/", "web/src/", "web/tests/"),
     ),
     "test-clients": (
         *("server/tests/", "kernels/tests/", "store/tests/", "object/tests/", "launcher/tests/", "router/tests/"),
         *(f"router/{crate}/tests/" for crate in ("residency", "scheduler", "kv", "text", "grammar", "reply")),
         *("fuzz/", "benchmark/", "docs/", "deploy/", "integration-tests/snapshots/", "integration-tests/test_"),
+        "web/",
     ),
 }
 

@@ -1,4 +1,4 @@
-import type { Conversation } from "./tree";
+import { type Conversation, mergedTurns } from "./tree";
 
 /** What the list of conversations shows of each. */
 export type Entry = { id: string; title: string; updated: number; created: number };
@@ -54,11 +54,24 @@ export async function load(id: string): Promise<Conversation | undefined> {
   return (await result(store.get(id))) as Conversation | undefined;
 }
 
-export async function save(conversation: Conversation): Promise<void> {
+/**
+ * Saves a conversation. Of its turns only those that `isOurs` names replace what is stored, so that turns of another
+ * tab stay, except `dropped` ones.
+ */
+export async function save(
+  conversation: Conversation,
+  dropped: ReadonlySet<string> = new Set(),
+  isOurs: (id: string) => boolean = () => true,
+): Promise<void> {
   const transaction = (await database()).transaction(["conversations", "entries"], "readwrite");
+  const conversations = transaction.objectStore("conversations");
   const { id, title, updated, created } = conversation;
-  transaction.objectStore("conversations").put(conversation);
-  transaction.objectStore("entries").put({ id, title, updated, created } satisfies Entry);
+  const getting = conversations.get(id);
+  getting.onsuccess = () => {
+    const before = getting.result as Conversation | undefined;
+    conversations.put({ ...conversation, turns: mergedTurns(before?.turns ?? {}, conversation.turns, dropped, isOurs) });
+    transaction.objectStore("entries").put({ id, title, updated, created } satisfies Entry);
+  };
   await finished(transaction);
 }
 

@@ -60,6 +60,8 @@ export type Turn = {
   repeats?: string;
   /** The tab that streams it. */
   tab?: string;
+  /** True if its text is not that of one request, because the user changed it or let the model go on. */
+  patched?: boolean;
 };
 
 export type Conversation = {
@@ -147,6 +149,17 @@ export function withoutTurn(conversation: Conversation, id: string, now = Date.n
   }
   for (const [parent, child] of Object.entries(chosen)) if (!turns[child]) delete chosen[parent];
   return { ...conversation, turns, chosen, updated: now };
+}
+
+/** Joins the turns that two tabs have of one conversation: theirs without `dropped` ones, and ours that `isOurs` names. */
+export function mergedTurns(
+  theirs: Record<string, Turn>,
+  ours: Record<string, Turn>,
+  dropped: ReadonlySet<string>,
+  isOurs: (id: string) => boolean,
+): Record<string, Turn> {
+  const all = [...Object.values(theirs), ...Object.values(ours).filter(({ id }) => isOurs(id))];
+  return Object.fromEntries(all.filter(({ id }) => !dropped.has(id)).map((turn) => [turn.id, turn]));
 }
 
 const MAX_TITLE = 60;

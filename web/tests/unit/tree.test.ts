@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import {
   type Conversation,
+  mergedTurns,
   newConversation,
   pathOf,
   pathTo,
@@ -67,6 +68,25 @@ describe("a conversation", () => {
     expect(Object.values(less.chosen).every((id) => less.turns[id])).toBe(true);
     expect(ids(pathTo(tree, "c2"))).toBe("a b2 c2");
     expect(pathTo(tree, null)).toEqual([]);
+  });
+});
+
+describe("turns of two tabs", () => {
+  const merged = (theirs: Turn[], ours: Turn[], changed: string[], dropped: string[] = []) => {
+    const byId = (turns: Turn[]) => Object.fromEntries(turns.map((each) => [each.id, each]));
+    return Object.values(mergedTurns(byId(theirs), byId(ours), new Set(dropped), (id) => changed.includes(id)))
+      .map(({ id, content }) => `${id}:${content}`)
+      .sort()
+      .join(" ");
+  };
+
+  it("are joined, and each tab's own changes count", () => {
+    const old = turn("a", null, { content: "old" });
+    const fresh = turn("a", null, { content: "new" });
+    expect(merged([old, turn("b", "a")], [fresh, turn("c", "a")], ["a", "c"])).toBe("a:new b:b c:c");
+    expect(merged([fresh], [old], [])).toBe("a:new");
+    expect(merged([fresh], [old, turn("b", "a")], [])).toBe("a:new");
+    expect(merged([old, turn("b", "a")], [old], [], ["b"])).toBe("a:old");
   });
 });
 

@@ -1,7 +1,7 @@
 import { computed, effect, type Signal, signal } from "@preact/signals";
 
 import * as store from "../../history/store";
-import { type Conversation, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
+import { type Conversation, mergedTurns, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
 import { replaceRoute, route } from "../../route";
 
 const TAB_KEY = "trunkline.tab";
@@ -28,6 +28,8 @@ export const conversation = computed(() => loaded.get(currentId.value)?.value ??
 const EMPTY = newConversation();
 /** True if the address names a conversation that does not exist. */
 export const missing = signal(false);
+
+type Message = { saved: string } | { removed: string };
 
 const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("trunkline") : undefined;
 
@@ -59,8 +61,28 @@ export function peek(id: string): Conversation | undefined {
 export function update(id: string, change: (before: Conversation) => Conversation): void {
   const held = loaded.get(id);
   if (!held) return;
-  held.value = change(held.peek());
+  const before = held.peek();
+  const after = change(before);
+  noteChanges(id, before, after);
+  held.value = after;
   scheduleSave(id);
+}
+
+/** What this tab has changed since it last saved a conversation. */
+type Unsaved = { changed: Set<string>; dropped: Set<string> };
+
+const unsaved = new Map<string, Unsaved>();
+
+function unsavedOf(id: string): Unsaved {
+  const known = unsaved.get(id) ?? { changed: new Set(), dropped: new Set() };
+  unsaved.set(id, known);
+  return known;
+}
+
+function noteChanges(id: string, before: Conversation, after: Conversation): void {
+  const { changed, dropped } = unsavedOf(id);
+  for (const turn of Object.keys(before.turns)) if (!after.turns[turn]) dropped.add(turn);
+  for (const [turn, content] of Object.entries(after.turns)) if (before.turns[turn] !== content) changed.add(turn);
 }
 
 const pending = new Map<string, ReturnType<typeof setTimeout>>();
@@ -82,12 +104,16 @@ async function saveNow(id: string): Promise<void> {
   // While an answer grows, the time of the last change tells other tabs that somebody writes it.
   const growing = Object.keys(turns).some((turn) => live.has(turn));
   const snapshot = { ...held, turns, updated: growing ? Date.now() : held.updated };
+  const { changed, dropped } = unsavedOf(id);
+  unsaved.delete(id);
   try {
-    await store.save(snapshot);
+    await store.save(snapshot, dropped, (turn) => live.has(turn) || changed.has(turn));
     storeFailed.value = false;
-    channel?.postMessage({ saved: id });
+    channel?.postMessage({ saved: id } satisfies Message);
   } catch {
     storeFailed.value = true;
+    for (const turn of changed) unsavedOf(id).changed.add(turn);
+    for (const turn of dropped) unsavedOf(id).dropped.add(turn);
   }
   const { title, updated, created } = snapshot;
   const others = entries.peek().filter((entry) => entry.id !== id);
@@ -189,16 +215,19 @@ export async function adopt(conversations: Conversation[]): Promise<string | und
   return last?.id;
 }
 
+/** Takes over what another tab has saved. */
 async function mergeFrom(id: string): Promise<void> {
   await refreshEntries();
-  const held = loaded.get(id);
-  if (!held || pending.has(id)) return;
+  if (!loaded.has(id)) return;
   const theirs = await store.load(id).catch(() => undefined);
-  if (!theirs) return;
-  const ours = Object.fromEntries(Object.entries(held.peek().turns).filter(([turn]) => live.has(turn)));
-  // Each tab keeps the path that it shows, unless the other has added to it.
-  const chosen = { ...theirs.chosen, ...held.peek().chosen };
-  held.value = mended({ ...theirs, chosen, turns: { ...theirs.turns, ...ours } });
+  const held = loaded.get(id);
+  if (!theirs || !held) return;
+  const ours = held.peek();
+  const { changed, dropped } = unsavedOf(id);
+  const turns = mergedTurns(theirs.turns, ours.turns, dropped, (turn) => live.has(turn) || changed.has(turn));
+  // Each tab keeps the path that it shows, and a change that it has not saved yet.
+  const { title, named, system } = pending.has(id) ? ours : theirs;
+  held.value = mended({ ...theirs, title, named, system, turns, chosen: { ...theirs.chosen, ...ours.chosen } });
 }
 
 let begun = false;
@@ -216,9 +245,9 @@ export function watchConversations(): void {
     if (rest && rest !== now) void open(rest);
     else if (!rest && Object.keys(peek(now)?.turns ?? {}).length > 0) startNew();
   });
-  channel?.addEventListener("message", ({ data }: MessageEvent<{ saved?: string; removed?: string }>) => {
-    if (data.saved) void mergeFrom(data.saved);
-    if (data.removed) void refreshEntries();
+  channel?.addEventListener("message", ({ data }: MessageEvent<Message>) => {
+    if ("saved" in data) void mergeFrom(data.saved);
+    else void refreshEntries();
   });
   // An answer that another tab was writing may have been left behind.
   setInterval(() => {

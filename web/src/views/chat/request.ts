@@ -84,8 +84,9 @@ function parsed(text: string): unknown {
 
 /** Returns the body of a request for an answer. With `partial`, the last message is an answer that goes on. */
 export function bodyOf(asked: Asked, messages: ChatMessage[], partial = false): ChatRequest {
-  const body: ChatRequest = { messages, ...asked.parameters, seed: asked.seed };
-  if (asked.model) body.model = asked.model;
+  const model = asked.model ? { model: asked.model } : {};
+  // Parameters may come from a file, so they replace nothing else.
+  const body: ChatRequest = { ...asked.parameters, ...model, messages, seed: asked.seed };
   if (asked.answers > 1 && !partial) body.n = asked.answers;
   if (partial) body.continue_final_message = true;
   return body;

@@ -93,7 +93,7 @@ export function askedOf(turn: Turn, answers: number): Asked {
 export function goOn(conversation: string, turn: Turn): void {
   if (runs.peek().has(conversation)) return;
   const { failure: _, ...rest } = turn;
-  const growing: Turn = { ...rest, state: "streaming", tab: tabId };
+  const growing: Turn = { ...rest, state: "streaming", tab: tabId, ...(turn.content ? { patched: true } : {}) };
   setLive(growing);
   update(conversation, (before) => withTurns(before, [growing]));
   void run(conversation, [growing], askedOf(turn, 1));
@@ -111,6 +111,7 @@ export function goOnFrom(conversation: string, turn: Turn, place: number, token:
     created: Date.now(),
     state: "streaming",
     tab: tabId,
+    patched: true,
     tokens,
   };
   const { model, seed, parameters } = turn;

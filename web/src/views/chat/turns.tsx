@@ -146,7 +146,7 @@ function EditTurn({ turn, onEnd }: { turn: Turn; onEnd: () => void }) {
 
 function rewrite(id: string, turn: Turn, content: string): void {
   const { stats: _stats, tokens: _tokens, group: _group, choice: _choice, failure: _failure, ...rest } = turn;
-  const written: Turn = { ...rest, id: newId(), content, created: Date.now(), state: "done" };
+  const written: Turn = { ...rest, id: newId(), content, created: Date.now(), state: "done", patched: true };
   update(id, (before) => {
     const turns = { ...before.turns, [written.id]: written };
     return { ...withChosen({ ...before, turns }, written.id), updated: Date.now() };
@@ -232,7 +232,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           disabled={busy() || !turn.parent}
           onClick={() => turn.parent && answer(id, turn.parent)}
         />
-        {turn.seed !== undefined && turn.state !== "failed" && (
+        {turn.seed !== undefined && turn.state !== "failed" && !turn.patched && (
           <IconButton
             icon="again"
             size={16}
