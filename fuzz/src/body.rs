@@ -15,8 +15,7 @@ use trunkline_api::openapi::ApiDoc;
 use trunkline_base::limits::ServerLimits;
 use trunkline_base::tenants::Access;
 use trunkline_generation::model::Model;
-use trunkline_router::server::Server;
-use trunkline_router::server::routes::routes;
+use trunkline_router::server::{Front, Server, routes};
 use utoipa::OpenApi;
 
 use crate::event::parse_events;
@@ -80,7 +79,7 @@ fn fixture() -> &'static Fixture {
             .expect("the router finds its shard");
             (server, shard)
         });
-        let routes = routes(server.app.clone());
+        let routes = routes::routes_of(server.app.clone(), &Front::default());
         Fixture { runtime, routes, _server: server, _shard: shard, _folder: folder }
     })
 }

@@ -1,6 +1,5 @@
 // @vitest-environment node
-// The server's and the cache's view against the server at TRUNKLINE_URL, which needs no key and is idle.
-// `integration-tests/test_page_views.py` starts one.
+// The server's and the cache's view, with a real server that serves the page itself.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import type { Browser, BrowserContextOptions, Page } from "playwright-core";
@@ -8,8 +7,9 @@ import { afterAll, beforeAll, describe, expect, it } from "vitest";
 
 import type { KvNode } from "../../src/views/cache/icicle";
 import { CHROMIUM, launch } from "./browser";
+import { IS_BUILT, RealServer } from "./server";
 
-const SERVER = process.env.TRUNKLINE_URL;
+const SERVER = new RealServer();
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 /** A prompt of several blocks. */
 const LONG = "The sea is wide, and the ship is small. ".repeat(30);
@@ -21,13 +21,13 @@ const sum = (nodes: KvNode[], of: (node: KvNode) => number): number => nodes.red
 async function chat(content: string, more: object = {}, signal?: AbortSignal): Promise<Response> {
   const body = JSON.stringify({ messages: [user(content)], temperature: 0, max_tokens: 8, ignore_eos: true, ...more });
   const headers = { "content-type": "application/json" };
-  const response = await fetch(`${SERVER}/v1/chat/completions`, { method: "POST", headers, body, ...(signal && { signal }) });
+  const response = await fetch(`${SERVER.address}/v1/chat/completions`, { method: "POST", headers, body, ...(signal && { signal }) });
   expect(response.status).toBe(200);
   return response;
 }
 
 async function get<T>(path: string): Promise<T> {
-  return (await (await fetch(`${SERVER}${path}`)).json()) as T;
+  return (await (await fetch(`${SERVER.address}${path}`)).json()) as T;
 }
 
 const tree = async (): Promise<KvNode[]> => (await get<{ data: KvNode[] }>("/v1/kv/tree?limit=1000")).data;
@@ -48,13 +48,16 @@ async function violations(page: Page): Promise<string[]> {
   return found.violations.flatMap(({ id, nodes }) => nodes.map(({ html }) => `${id}: ${html.slice(0, 160)}`));
 }
 
-describe.skipIf(!CHROMIUM || !SERVER)("the views", { timeout: 90_000 }, () => {
+describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => {
   let browser: Browser;
 
   beforeAll(async () => {
-    browser = await launch();
+    [browser] = await Promise.all([launch(), SERVER.start()]);
   });
-  afterAll(() => browser?.close());
+  afterAll(async () => {
+    await browser?.close();
+    await SERVER.stop();
+  });
 
   /** Opens a view, and fails at the end if the page logged an error, such as a breach of its policy. */
   async function withView(view: string, use: (page: Page) => Promise<void>, options: BrowserContextOptions = {}, expected = /ERR_INTERNET_DISCONNECTED/) {
@@ -68,10 +71,10 @@ describe.skipIf(!CHROMIUM || !SERVER)("the views", { timeout: 90_000 }, () => {
       if (message.type() === "error" && !expected.test(message.text())) faults.push(message.text());
     });
     page.on("request", (request) => {
-      if (!request.url().startsWith(`${SERVER}/`)) faults.push(request.url());
+      if (!request.url().startsWith(`${SERVER.address}/`)) faults.push(request.url());
     });
     try {
-      await page.goto(`${SERVER}/#/${view}`);
+      await page.goto(`${SERVER.address}/#/${view}`);
       await use(page);
       expect(faults).toEqual([]);
     } finally {

@@ -38,7 +38,7 @@ export function Details({ node, below, place, store, onChanged }: Props) {
     ["Last used", `${duration(node.age_ms)} ago`],
     ["In use", node.held > node.pinned ? counted(node.held, "block") : "no"],
     ["Pinned", pin ?? "no"],
-    ["Shared by", node.children > 1 ? counted(node.children, "continuation") : "one prompt or none"],
+    ["Continuations", node.children === 0 ? "none" : count(node.children)],
     ...(node.prompt_cache_keys.length > 0 ? ([["Keys", node.prompt_cache_keys.join(", ")]] as [string, string][]) : []),
     ["Namespace", node.namespace],
   ];

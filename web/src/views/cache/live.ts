@@ -6,6 +6,8 @@ import { loadTree, type Place, type Tree, watch } from "./load";
 
 /** The time between two looks at the tree, at least, after something changed. A look charges its tenant for each page. */
 const QUICKEST_MS = 1000;
+/** The part of that time for each page. */
+const PAGE_PAUSE_MS = 500;
 /** A look may take this part of the time. */
 const SHARE = 0.1;
 /** Ages, hits and holds change without an event. */
@@ -30,11 +32,17 @@ export function useLiveTree(place: Place): Live {
     let timer: ReturnType<typeof setTimeout> | undefined;
     let pauseMs = QUICKEST_MS;
     let dueAt = 0;
+    let looked = 0;
+    /** The signal of the look that is under way. */
+    let looking: AbortSignal | undefined;
+    /** True if something changed after the last look began. */
+    let isStale = false;
 
     const stop = (): void => {
       aborter?.abort();
       aborter = undefined;
       clearTimeout(timer);
+      timer = undefined;
     };
     const schedule = (ms: number): void => {
       const at = performance.now() + ms;
@@ -48,11 +56,16 @@ export function useLiveTree(place: Place): Live {
       timer = undefined;
       const signal = aborter?.signal;
       if (signal === undefined) return;
+      if (looking === signal) {
+        isStale = true;
+        return;
+      }
+      looking = signal;
+      isStale = false;
       try {
         const tree = await loadTree(place, signal);
-        pauseMs = Math.max(QUICKEST_MS, tree.tookMs / SHARE, tree.numPages * 500);
+        pauseMs = Math.max(QUICKEST_MS, tree.tookMs / SHARE, tree.numPages * PAGE_PAUSE_MS);
         setState({ key, tree });
-        isChanged = false;
       } catch (error) {
         if (signal.aborted) return;
         const retryMs = error instanceof ApiError && error.retryAfter !== undefined ? error.retryAfter * 1000 : 0;
@@ -61,16 +74,15 @@ export function useLiveTree(place: Place): Live {
         if (isRefusal(error)) stop();
         else schedule(pauseMs);
         return;
+      } finally {
+        if (looking === signal) looking = undefined;
       }
       looked = performance.now();
-      schedule(Math.max(SLOWEST_MS, pauseMs));
+      schedule(isStale ? pauseMs : Math.max(SLOWEST_MS, pauseMs));
     };
-    let looked = 0;
-    let isChanged = false;
     const changed = (): void => {
-      if (isChanged) return;
-      isChanged = true;
-      schedule(Math.max(looked + pauseMs - performance.now(), 50));
+      if (!isStale && looking === undefined) schedule(Math.max(looked + pauseMs - performance.now(), 50));
+      isStale = true;
     };
     const listen = async (signal: AbortSignal): Promise<void> => {
       while (!signal.aborted) {

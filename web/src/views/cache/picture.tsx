@@ -1,4 +1,4 @@
-import { useEffect, useId, useMemo, useRef } from "preact/hooks";
+import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
 
 import { onThemeChange } from "../colours";
 import { describe } from "./describe";
@@ -39,6 +39,7 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
   }, [icicle, zoom, height]);
   const shown = useRef<View>(target);
   const hovered = useRef(-1);
+  const [pointed, setPointed] = useState(-1);
   const redraw = useRef<() => void>(() => {});
 
   useEffect(() => {
@@ -90,6 +91,12 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
     return nodeAt(icicle, token, Math.floor((event.clientY - area.top) / view.rowHeight + view.row));
   };
 
+  const point = (place: number): void => {
+    hovered.current = place;
+    setPointed(place);
+    redraw.current();
+  };
+
   /** Selects a node, and zooms out as far as it takes to see it. */
   const reach = (place: number): void => {
     let zoomed = zoom;
@@ -120,7 +127,10 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
     move();
   };
 
-  const node = icicle.nodes[selected - 1];
+  const said = (place: number): string => {
+    const node = icicle.nodes[place - 1];
+    return node === undefined ? "" : describe(node, icicle.width[place] ?? 0, store.name);
+  };
   return (
     <>
       <canvas
@@ -140,15 +150,9 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
         }}
         onMouseMove={(event) => {
           const place = placeUnder(event) ?? -1;
-          if (place !== hovered.current) {
-            hovered.current = place;
-            redraw.current();
-          }
+          if (place !== hovered.current) point(place);
         }}
-        onMouseLeave={() => {
-          hovered.current = -1;
-          redraw.current();
-        }}
+        onMouseLeave={() => point(-1)}
         onKeyDown={onKeyDown}
       />
       <p id={help} class="unseen">
@@ -156,7 +160,10 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
         The table has the same as text.
       </p>
       <p class="unseen" aria-live="polite">
-        {node ? describe(node, icicle.width[selected] ?? 0, store.name) : ""}
+        {said(selected)}
+      </p>
+      <p class="pointed facts" aria-hidden="true">
+        {said(pointed) || "Point at a node to read it, click to zoom."}
       </p>
     </>
   );

@@ -150,7 +150,7 @@ export function Lanes({ history, kv }: { history: History; kv: KvTotals }) {
               <th scope="col" class="num">
                 In use
               </th>
-              <th scope="col" class="num">
+              <th scope="col" class="num wide-only">
                 Cached
               </th>
             </tr>
@@ -174,7 +174,7 @@ export function Lanes({ history, kv }: { history: History; kv: KvTotals }) {
                     {count(lane.held)}
                     {totals && totals.blocks > 0 && <span class="facts"> {percent(lane.held / totals.blocks)}</span>}
                   </td>
-                  <td class="num">{count(lane.cached)}</td>
+                  <td class="num wide-only">{count(lane.cached)}</td>
                 </tr>
               );
             })}
