@@ -3,6 +3,7 @@ import { computed, effect, type Signal, signal } from "@preact/signals";
 import * as store from "../../history/store";
 import { type Conversation, mergedTurns, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
 import { replaceRoute, route } from "../../route";
+import { keep, recall } from "../../storage";
 
 const TAB_KEY = "trunkline.tab";
 const SAVE_MS = 400;
@@ -10,8 +11,8 @@ const SAVE_MS = 400;
 const FORSAKEN_MS = 4000;
 
 /** Survives a reload, so that an answer that the reload has cut is recognised at once. */
-export const tabId = sessionStorage.getItem(TAB_KEY) ?? newId();
-sessionStorage.setItem(TAB_KEY, tabId);
+export const tabId = recall("tab", TAB_KEY) ?? newId();
+keep("tab", TAB_KEY, tabId);
 
 export const entries = signal<store.Entry[]>([]);
 /** True if the browser keeps no database, as some do in private windows. Conversations then end with the page. */

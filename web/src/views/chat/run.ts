@@ -89,10 +89,10 @@ export function askedOf(turn: Turn, answers: number): Asked {
   return { model, seed, answers, parameters };
 }
 
-/** Continues an answer that was cut or stopped. */
+/** Continues an answer that was cut or stopped, or that ended at its limit of tokens, by up to as many again. */
 export function goOn(conversation: string, turn: Turn): void {
   if (runs.peek().has(conversation)) return;
-  const { failure: _, ...rest } = turn;
+  const { failure: _failure, finish: _finish, ...rest } = turn;
   const growing: Turn = { ...rest, state: "streaming", tab: tabId, ...(turn.content ? { patched: true } : {}) };
   setLive(growing);
   update(conversation, (before) => withTurns(before, [growing]));

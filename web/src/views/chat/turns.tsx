@@ -65,7 +65,7 @@ export function UserTurn({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
   return (
     <article class="turn user" aria-label="You">
       <Attachments list={turn.attachments} />
-      {turn.content && <div class="bubble">{turn.content}</div>}
+      {turn.content && <Bubble text={turn.content} />}
       <div class="turn-actions">
         <CopyAction text={turn.content} />
         <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
@@ -73,6 +73,22 @@ export function UserTurn({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
         <Branches turn={turn} siblings={siblings} />
       </div>
     </article>
+  );
+}
+
+/** A longer text is folded, so that the answer stays in sight. */
+const MAX_UNFOLDED = 4000;
+
+function Bubble({ text }: { text: string }) {
+  const [open, setOpen] = useState(false);
+  if (text.length <= MAX_UNFOLDED) return <div class="bubble">{text}</div>;
+  return (
+    <div class="bubble">
+      {open ? text : `${text.slice(0, MAX_UNFOLDED / 4)}…`}
+      <button type="button" class="text-button" aria-expanded={open} onClick={() => setOpen(!open)}>
+        {open ? "Show less" : `Show all ${sizeOf(text)}`}
+      </button>
+    </div>
   );
 }
 
@@ -203,7 +219,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
       {turn.finish === "length" && !streaming && (
         <p class="cut-note">
           The answer ended at its limit of tokens.
-          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, unlimited(turn))}>
+          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, turn)}>
             Go on
           </button>
         </p>
@@ -260,13 +276,6 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
       <SameBits turn={turn} />
     </article>
   );
-}
-
-/** Goes on past the limit that ended the answer. */
-function unlimited(turn: Turn): Turn {
-  const { max_completion_tokens: _, ...parameters } = turn.parameters ?? {};
-  const { finish: _finish, ...rest } = turn;
-  return { ...rest, parameters };
 }
 
 function Waiting() {
