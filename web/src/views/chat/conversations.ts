@@ -1,7 +1,15 @@
 import { computed, effect, type Signal, signal } from "@preact/signals";
 
 import * as store from "../../history/store";
-import { type Conversation, mergedTurns, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
+import {
+  type Conversation,
+  mergedTurns,
+  newConversation,
+  newId,
+  titleFrom,
+  type Turn,
+  withTurns,
+} from "../../history/tree";
 import { replaceRoute, route } from "../../route";
 import { keep, recall } from "../../storage";
 
@@ -51,7 +59,12 @@ export function setLive(turn: Turn): void {
 
 export function endLive(conversationId: string, turns: Turn[]): void {
   for (const turn of turns) live.delete(turn.id);
-  update(conversationId, (before) => withTurns(before, turns.filter((turn) => before.turns[turn.id])));
+  update(conversationId, (before) =>
+    withTurns(
+      before,
+      turns.filter((turn) => before.turns[turn.id]),
+    ),
+  );
 }
 
 export function peek(id: string): Conversation | undefined {
@@ -101,7 +114,9 @@ async function saveNow(id: string): Promise<void> {
   pending.delete(id);
   const held = loaded.get(id)?.peek();
   if (!held || Object.keys(held.turns).length === 0) return;
-  const turns = Object.fromEntries(Object.values(held.turns).map((turn) => [turn.id, live.get(turn.id)?.peek() ?? turn]));
+  const turns = Object.fromEntries(
+    Object.values(held.turns).map((turn) => [turn.id, live.get(turn.id)?.peek() ?? turn]),
+  );
   // While an answer grows, the time of the last change tells other tabs that somebody writes it.
   const growing = Object.keys(turns).some((turn) => live.has(turn));
   const snapshot = { ...held, turns, updated: growing ? Date.now() : held.updated };
@@ -169,7 +184,11 @@ function mended(found: Conversation): Conversation {
       (turn.tab === tabId || Date.now() - found.updated > FORSAKEN_MS),
   );
   if (forsaken.length === 0) return found;
-  return withTurns(found, forsaken.map((turn) => ({ ...turn, state: "cut" })), found.updated);
+  return withTurns(
+    found,
+    forsaken.map((turn) => ({ ...turn, state: "cut" })),
+    found.updated,
+  );
 }
 
 /** Shows the first turn's words as the title until the user gives one. */
@@ -181,7 +200,11 @@ export function retitle(before: Conversation): Conversation {
 }
 
 export async function rename(id: string, title: string): Promise<void> {
-  const named = (before: Conversation): Conversation => ({ ...before, title: title.trim(), named: title.trim() !== "" });
+  const named = (before: Conversation): Conversation => ({
+    ...before,
+    title: title.trim(),
+    named: title.trim() !== "",
+  });
   if (loaded.has(id)) {
     update(id, named);
     await saveNow(id);
