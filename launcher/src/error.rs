@@ -32,6 +32,7 @@ pub enum LauncherError {
     Cache(#[from] crate::cache::CacheError),
     #[error(transparent)]
     Terminal(#[from] trunkline_terminal::error::Error),
+    #[error(transparent)]
     Bench(#[from] trunkline_bench::BenchError),
     /// A running server was not found, or goes on as before.
     #[error("cannot {what}: {reason}")]
