@@ -12,7 +12,6 @@ import harness
 import pytest
 from harness import TRUNKLINE, Trunkline, alive, descendants, serving, wait_for
 
-
 KEY = "key-of-a-test-only"
 
 
