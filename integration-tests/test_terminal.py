@@ -10,10 +10,7 @@ from pathlib import Path
 
 import harness
 import pytest
-from harness import TRUNKLINE, Trunkline, alive, descendants, serving, wait_for
-
-
-KEY = "key-of-a-test-only"
+from harness import TRUNKLINE, Trunkline, alive, descendants, wait_for
 
 
 @pytest.fixture
@@ -66,16 +63,3 @@ def test_top_shows_what_the_metrics_say(shallow: Trunkline) -> None:
     text, _ = top.communicate(timeout=30)
     assert "running 0, queued 0" in text and " 0 serves" in text and "device  " in text
     assert not any(line.split()[2:] == ["-", "-", "-"] for line in text.splitlines() if "first token" in line), text
-
-
-def test_keys_are_asked_for_in_a_sentence(environment: dict[str, str]) -> None:
-    with serving(env={"TRUNKLINE_API_KEY": KEY}, headers={"authorization": f"Bearer {KEY}"}) as server:
-        refused = start(environment, "run", server.base_url, "Hello")
-        error = refused.communicate("", timeout=30)[1]
-        assert refused.returncode == 2
-        assert error == (
-            f"error: `{server.base_url}` requires a valid API key; hint: put it into the variable `TRUNKLINE_API_KEY`\n"
-        )
-        known = environment | {"TRUNKLINE_API_KEY": KEY}
-        allowed = start(known, "run", server.base_url, "Hello", "--max-tokens", "3")
-        assert allowed.communicate("", timeout=30)[0].strip()

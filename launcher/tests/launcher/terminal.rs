@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Bench, FakeApi, Typist, kill, wait_until_gone};
+use crate::support::{Bench, FakeApi, KEY, Typist, kill, wait_until_gone};
 
 /// Runs a command with this text on its standard input; returns exit code, stdout and stderr.
 fn piped(bench: &Bench, args: &[&str], input: &str) -> (i32, String, String) {
@@ -30,7 +30,7 @@ fn a_pipe_gets_the_answer_and_nothing_else() {
 
 #[test]
 fn run_sends_what_the_flags_say() {
-    let (bench, api) = (Bench::new().with("TRUNKLINE_API_KEY", "secret"), FakeApi::new());
+    let (bench, api) = (Bench::new(), FakeApi::new());
     let schema = bench.path("schema.json");
     std::fs::write(&schema, r#"{"type": "object"}"#).unwrap();
     let schema = schema.to_str().unwrap();
@@ -50,6 +50,17 @@ fn run_sends_what_the_flags_say() {
         "stream": true, "stream_options": {"include_usage": true},
     });
     assert_eq!(api.body(0), wanted);
+}
+
+#[test]
+fn the_key_comes_from_a_variable() {
+    let (bench, api) = (Bench::new(), FakeApi::new());
+    let (code, _, stderr) = bench.run(&["run", &api.url, "locked"]);
+    let hint = "hint: put it into the variable `TRUNKLINE_API_KEY`";
+    assert_eq!((code, stderr), (2, format!("error: `{}` requires a valid API key; {hint}\n", api.url)));
+    let bench = Bench::new().with("TRUNKLINE_API_KEY", "other").with("MY_KEY", KEY);
+    assert_eq!(bench.run(&["run", &api.url, "locked"]).0, 2);
+    assert_eq!(bench.run(&["run", &api.url, "locked", "--api-key-env", "MY_KEY"]).1, "you said locked\n");
 }
 
 #[test]

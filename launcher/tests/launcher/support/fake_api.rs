@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use super::wait_for;
 
+/// The key without which `locked` is not answered.
+pub const KEY: &str = "key-of-a-test-only";
+
 /// Runs until the test program ends.
 pub struct FakeApi {
     pub url: String,
@@ -55,7 +58,7 @@ impl FakeApi {
 fn serve(stream: TcpStream, seen: &Mutex<Seen>) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut out = stream;
-    let (mut path, mut length) = (String::new(), 0);
+    let (mut path, mut length, mut has_key) = (String::new(), 0, false);
     let mut lines = reader.by_ref().lines();
     while let Some(Ok(line)) = lines.next() {
         if line.is_empty() {
@@ -65,6 +68,8 @@ fn serve(stream: TcpStream, seen: &Mutex<Seen>) -> Option<()> {
             path = line.split(' ').nth(1)?.to_owned();
         } else if let Some(value) = line.to_lowercase().strip_prefix("content-length: ") {
             length = value.parse().ok()?;
+        } else if line == format!("authorization: Bearer {KEY}") {
+            has_key = true;
         }
     }
     let mut body = vec![0; length];
@@ -93,6 +98,9 @@ fn serve(stream: TcpStream, seen: &Mutex<Seen>) -> Option<()> {
         seen.bodies.len()
     };
     let text = last["content"].as_str()?.to_owned();
+    if text == "locked" && !has_key {
+        return whole(&mut out, "401 Unauthorized", r#"{"error": {"message": "no key"}}"#);
+    }
     if text == "refuse" {
         let error = json!({"error": {"message": "`temperature` is 101, the limit is 100"}});
         return whole(&mut out, "400 Bad Request", &error.to_string());

@@ -5,7 +5,7 @@ mod fake_api;
 mod in_process;
 mod typist;
 
-pub use fake_api::FakeApi;
+pub use fake_api::{FakeApi, KEY};
 pub use in_process::InProcess;
 pub use typist::Typist;
 
