@@ -7,7 +7,9 @@ const server = process.env.TRUNKLINE_URL ?? "http://127.0.0.1:3000";
 const proxy = {
   "^/(v1|metrics|info|openapi.json|health|livez|readyz|adapters|lora-adapters|tokenize|detokenize|version)": {
     target: server,
-    configure: (forwarder: { on(event: "proxyReq", listener: (request: { removeHeader(name: string): void }) => void): unknown }) => {
+    configure: (forwarder: {
+      on(event: "proxyReq", listener: (request: { removeHeader(name: string): void }) => void): unknown;
+    }) => {
       forwarder.on("proxyReq", (request) => request.removeHeader("origin"));
     },
   },

@@ -41,7 +41,11 @@ export function App() {
           </a>
         ))}
         <span class="rail-space" />
-        <IconButton icon={icon} label={`Theme: ${theme.value}. Switch to ${next}`} onClick={() => (theme.value = next)} />
+        <IconButton
+          icon={icon}
+          label={`Theme: ${theme.value}. Switch to ${next}`}
+          onClick={() => (theme.value = next)}
+        />
       </nav>
       <div class="view">{view === "chat" ? <ChatView /> : <LazyView key={view} view={view} />}</div>
     </div>

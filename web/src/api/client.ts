@@ -1,9 +1,11 @@
 import { signal } from "@preact/signals";
 
+import { keep, recall } from "../storage";
+
 const KEY = "trunkline.key";
 
 /** The API key that the user entered. The tab keeps it in sessionStorage, so it is gone when the tab is closed. */
-export const apiKey = signal(sessionStorage.getItem(KEY) ?? "");
+export const apiKey = signal(recall("tab", KEY) ?? "");
 
 /** True once the server has answered 401 to the present key, or to none. */
 export const keyRefused = signal(false);
@@ -11,8 +13,7 @@ export const keyRefused = signal(false);
 export function setApiKey(key: string): void {
   apiKey.value = key;
   keyRefused.value = false;
-  if (key) sessionStorage.setItem(KEY, key);
-  else sessionStorage.removeItem(KEY);
+  keep("tab", KEY, key || undefined);
 }
 
 /** An answer of the server that is an error, or the lack of an answer, which has the code `unreachable`. */

@@ -1,5 +1,14 @@
 import { isRecord } from "../api/client";
-import { type Attachment, type Conversation, newId, pathOf, type Role, titleFrom, type Turn, type TurnState } from "./tree";
+import {
+  type Attachment,
+  type Conversation,
+  newId,
+  pathOf,
+  type Role,
+  titleFrom,
+  type Turn,
+  type TurnState,
+} from "./tree";
 
 const FORMAT = "trunkline-conversations";
 const VERSION = 1;
@@ -96,11 +105,18 @@ function turnOf(value: unknown, id: string, ids: Map<string, string>, now: numbe
   if (typeof value.seed === "number") turn.seed = value.seed;
   if (isRecord(value.parameters)) turn.parameters = value.parameters;
   if (textOf(value.toolCallId)) turn.toolCallId = textOf(value.toolCallId);
-  const attachments = listOf(value.attachments).map((each): Attachment => ({ name: textOf(each.name), text: textOf(each.text) }));
+  const attachments = listOf(value.attachments).map((each): Attachment => ({
+    name: textOf(each.name),
+    text: textOf(each.text),
+  }));
   if (attachments.length > 0) turn.attachments = attachments;
   const calls = listOf(value.toolCalls);
   if (calls.length > 0) {
-    turn.toolCalls = calls.map((each) => ({ id: textOf(each.id), name: textOf(each.name), arguments: textOf(each.arguments) }));
+    turn.toolCalls = calls.map((each) => ({
+      id: textOf(each.id),
+      name: textOf(each.name),
+      arguments: textOf(each.arguments),
+    }));
   }
   return turn;
 }
@@ -164,7 +180,10 @@ export function download(name: string, text: string, type: string): void {
 
 /** Returns a title as the name of a file. */
 export function fileName(title: string, extension: string): string {
-  const name = title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60);
+  const name = title
+    .replace(/[^\p{L}\p{N}]+/gu, "-")
+    .replace(/^-+|-+$/g, "")
+    .slice(0, 60);
   return `${name || "conversation"}.${extension}`;
 }
 
@@ -172,7 +191,8 @@ export const MAX_ATTACHMENT_BYTES = 4_000_000;
 
 /** Reads a text file. Throws an `Error` with a sentence if it is too large or not text. */
 export async function readAttachment(file: File): Promise<Attachment> {
-  if (file.size > MAX_ATTACHMENT_BYTES) throw new Error(`“${file.name}” is larger than ${MAX_ATTACHMENT_BYTES / 1e6} MB.`);
+  if (file.size > MAX_ATTACHMENT_BYTES)
+    throw new Error(`“${file.name}” is larger than ${MAX_ATTACHMENT_BYTES / 1e6} MB.`);
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
     if (!text.includes("\0")) return { name: file.name, text };

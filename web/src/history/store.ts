@@ -69,7 +69,10 @@ export async function save(
   const getting = conversations.get(id);
   getting.onsuccess = () => {
     const before = getting.result as Conversation | undefined;
-    conversations.put({ ...conversation, turns: mergedTurns(before?.turns ?? {}, conversation.turns, dropped, isOurs) });
+    conversations.put({
+      ...conversation,
+      turns: mergedTurns(before?.turns ?? {}, conversation.turns, dropped, isOurs),
+    });
     transaction.objectStore("entries").put({ id, title, updated, created } satisfies Entry);
   };
   await finished(transaction);

@@ -72,7 +72,9 @@ function shown(token: Token, depth: number, growing = false): ComponentChildren 
     case "codespan":
       return <code>{(token as Tokens.Codespan).text}</code>;
     case "code":
-      return <CodeBlock code={(token as Tokens.Code).text} language={(token as Tokens.Code).lang ?? ""} growing={growing} />;
+      return (
+        <CodeBlock code={(token as Tokens.Code).text} language={(token as Tokens.Code).lang ?? ""} growing={growing} />
+      );
     case "blockquote":
       return <blockquote>{all(token.tokens, depth)}</blockquote>;
     case "list":
@@ -110,7 +112,9 @@ function link(href: string, children: ComponentChildren, raw: string): Component
 function list(token: Tokens.List, depth: number): JSX.Element {
   const items = token.items.map((item, index) => (
     <li key={index} class={item.task ? "task" : undefined}>
-      {item.task && <input type="checkbox" checked={item.checked} disabled aria-label={item.checked ? "done" : "to do"} />}
+      {item.task && (
+        <input type="checkbox" checked={item.checked} disabled aria-label={item.checked ? "done" : "to do"} />
+      )}
       {all(item.tokens, depth)}
     </li>
   ));

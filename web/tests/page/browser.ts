@@ -1,8 +1,20 @@
 import { existsSync } from "node:fs";
-import { type Browser, type BrowserContext, type BrowserContextOptions, chromium, type Locator, type Page } from "playwright-core";
+import {
+  type Browser,
+  type BrowserContext,
+  type BrowserContextOptions,
+  chromium,
+  type Locator,
+  type Page,
+} from "playwright-core";
 import { expect } from "vitest";
 
-const CANDIDATES = [process.env.CHROMIUM ?? "", "/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+const CANDIDATES = [
+  process.env.CHROMIUM ?? "",
+  "/usr/bin/chromium",
+  "/usr/bin/chromium-browser",
+  "/usr/bin/google-chrome",
+];
 export const CHROMIUM = CANDIDATES.find((path) => path !== "" && existsSync(path));
 
 if (!CHROMIUM) console.log("skipped: the tests of the page in a browser; hint: install Chromium, or set CHROMIUM=PATH");
@@ -19,7 +31,12 @@ const DEFAULTS: BrowserContextOptions = { viewport: { width: 1280, height: 800 }
 export type Tab = { page: Page; context: BrowserContext; faults: string[] };
 
 /** Opens the page in a browser profile of its own, or in that of `beside`. */
-export async function open(browser: Browser, address: string, options: BrowserContextOptions = {}, beside?: Tab): Promise<Tab> {
+export async function open(
+  browser: Browser,
+  address: string,
+  options: BrowserContextOptions = {},
+  beside?: Tab,
+): Promise<Tab> {
   const context = beside?.context ?? (await browser.newContext({ ...DEFAULTS, ...options }));
   context.setDefaultTimeout(10_000);
   const page = await context.newPage();
@@ -30,7 +47,8 @@ export async function open(browser: Browser, address: string, options: BrowserCo
     if (/Content Security Policy|Refused to/.test(message.text())) faults.push(message.text());
   });
   page.on("request", (request) => {
-    if (!request.url().startsWith(origin) && !/^(blob|data):/.test(request.url())) faults.push(`asked for ${request.url()}`);
+    if (!request.url().startsWith(origin) && !/^(blob|data):/.test(request.url()))
+      faults.push(`asked for ${request.url()}`);
   });
   await page.goto(address);
   await page.getByLabel("Message", { exact: true }).waitFor();
@@ -70,7 +88,11 @@ export function gate(): { wait: Promise<void>; open: () => void } {
 /** Fails if the page can be scrolled sideways. */
 export async function expectNoSidewaysScroll(page: Page, state: string): Promise<void> {
   const [content, width] = await page.evaluate(() => {
-    const boxes = [document.documentElement, document.querySelector(".messages"), document.querySelector(".settings-body")];
+    const boxes = [
+      document.documentElement,
+      document.querySelector(".messages"),
+      document.querySelector(".settings-body"),
+    ];
     const wide = boxes.filter((box): box is Element => box !== null && box.scrollWidth > box.clientWidth + 1);
     return [wide.map((box) => `${box.className}: ${box.scrollWidth}`).join(", "), innerWidth];
   });

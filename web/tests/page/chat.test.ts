@@ -42,7 +42,11 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     expect(await lastAnswer(page).locator(".stats").innerText()).toMatch(/8 tokens\s+80 % cached/);
     await expect.poll(() => page.getByRole("status").allInnerTexts()).toContain("The answer is complete.");
     await expect.poll(() => page.title()).toBe("Make a plan · Trunkline");
-    expect(fake.asked[0]).toMatchObject({ model: "acme/quiet-7b", stream: true, stream_options: { include_usage: true } });
+    expect(fake.asked[0]).toMatchObject({
+      model: "acme/quiet-7b",
+      stream: true,
+      stream_options: { include_usage: true },
+    });
   });
 
   it("stops at Escape, and goes on from the partial answer", async () => {
@@ -77,7 +81,9 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.getByText("Answer 1").waitFor();
 
     fake.script = () => say("Answer 1");
-    await lastAnswer(page).getByRole("button", { name: /Same answer again/ }).click();
+    await lastAnswer(page)
+      .getByRole("button", { name: /Same answer again/ })
+      .click();
     await page.getByText("The same text as before, to the letter.").waitFor();
     expect(fake.asked[2]?.seed).toBe(fake.asked[0]?.seed);
 
@@ -166,10 +172,22 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
   it("explains refusals in sentences, and tries again", async () => {
     const { page } = tab;
     const refusals: [number, object, string][] = [
-      [429, { code: "queue_full", message: "full" }, "The server is busy. Try again in a moment. The server suggests to wait 7 s."],
-      [404, { code: "model_not_found", message: "no `x`" }, "The server has no such model. Choose another one at the top."],
+      [
+        429,
+        { code: "queue_full", message: "full" },
+        "The server is busy. Try again in a moment. The server suggests to wait 7 s.",
+      ],
+      [
+        404,
+        { code: "model_not_found", message: "no `x`" },
+        "The server has no such model. Choose another one at the top.",
+      ],
       [400, { code: "context_length_exceeded", message: "`x` is 9" }, "The conversation is too long for this model."],
-      [400, { code: "invalid_value", param: "top_p", message: "is 2" }, "The server refuses a setting. Change it in the settings."],
+      [
+        400,
+        { code: "invalid_value", param: "top_p", message: "is 2" },
+        "The server refuses a setting. Change it in the settings.",
+      ],
       [500, { code: "internal_error", message: "a defect" }, "The server failed. Try again; its log says more."],
     ];
     const alert = page.getByRole("alert");
@@ -279,7 +297,10 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.getByLabel("JSON schema").first().check();
     await page.getByRole("textbox", { name: "JSON schema" }).fill('{"type": "objekt"}');
     await page.getByText("has the type `objekt`").waitFor();
-    fake.script = () => ({ status: 400, error: { code: "invalid_schema", message: "the server's objection", param: "response_format" } });
+    fake.script = () => ({
+      status: 400,
+      error: { code: "invalid_schema", message: "the server's objection", param: "response_format" },
+    });
     await page.getByRole("textbox", { name: "JSON schema" }).fill('{"type": "object"}');
     await page.getByText("the server's objection").waitFor();
     fake.script = () => say("{}");
@@ -288,7 +309,10 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.keyboard.press("Escape");
     await send(page, "Hi");
     await answered(page);
-    expect(fake.asked.findLast(({ stream }) => stream)).toMatchObject({ top_p: 0.5, response_format: { json_schema: { schema: { type: "array" } } } });
+    expect(fake.asked.findLast(({ stream }) => stream)).toMatchObject({
+      top_p: 0.5,
+      response_format: { json_schema: { schema: { type: "array" } } },
+    });
   });
 
   it("colours tokens by probability, and goes on from another one", async () => {
@@ -316,7 +340,10 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
 
   it("finds, renames and deletes conversations", async () => {
     const { page } = tab;
-    for (const [question, reply] of [["About whales", "They sing."], ["About trees", "They stand."]] as const) {
+    for (const [question, reply] of [
+      ["About whales", "They sing."],
+      ["About trees", "They stand."],
+    ] as const) {
       fake.script = () => say(reply);
       await send(page, question);
       await answered(page);
@@ -361,7 +388,11 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await send(other.page, "Continue");
     await lastAnswer(page).getByText("The last word.").waitFor();
     await page.locator(".turn.user").last().hover();
-    await page.locator(".turn.user").last().getByRole("button", { name: /^Delete this turn/ }).click();
+    await page
+      .locator(".turn.user")
+      .last()
+      .getByRole("button", { name: /^Delete this turn/ })
+      .click();
     await expect.poll(() => other.page.locator(".turn").count()).toBe(2);
   });
 
@@ -378,7 +409,9 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await send(page, "Sum this up");
     await answered(page);
     expect(performance.now() - begin).toBeLessThan(5000);
-    expect(fake.asked[0]?.messages[0]?.content).toMatch(/^File `pasted-1.txt`:\n\n```\nword word [^]*```\n\nSum this up$/);
+    expect(fake.asked[0]?.messages[0]?.content).toMatch(
+      /^File `pasted-1.txt`:\n\n```\nword word [^]*```\n\nSum this up$/,
+    );
   });
 
   it("follows the answer until the user scrolls up", async () => {

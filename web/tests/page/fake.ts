@@ -4,7 +4,9 @@ import type { Api, Body } from "./host";
 
 /** What a scripted answer does next: sends a piece of a chunk, sends a line as it is, or waits. */
 export type Step = { delta: object; logprobs?: object; index?: number } | { line: string } | { until: Promise<void> };
-export type Script = (body: Body) => Iterable<Step> | { status: number; error: object; headers?: Record<string, string> };
+export type Script = (
+  body: Body,
+) => Iterable<Step> | { status: number; error: object; headers?: Record<string, string> };
 
 /** An API whose answers a test writes. */
 export class Fake {
@@ -25,7 +27,8 @@ export class Fake {
     }
     if (path === "/v1/models") return json(response, 200, { object: "list", data: this.models });
     if (path === "/openapi.json") return json(response, 200, this.openapi);
-    if (path !== "/v1/chat/completions") return json(response, 404, { error: { message: "no route", code: "route_not_found" } });
+    if (path !== "/v1/chat/completions")
+      return json(response, 404, { error: { message: "no route", code: "route_not_found" } });
     const asked = JSON.parse(body) as Body;
     this.asked.push(asked);
     const answer = this.script(asked);

@@ -38,7 +38,9 @@ async function objections(page: Page): Promise<string[]> {
     return axe.run(document, { rules: { "heading-order": { enabled: false } } });
   });
   expect(passes.length).toBeGreaterThan(10);
-  return violations.flatMap(({ id, nodes }) => nodes.map(({ html, any }) => `${id}: ${html.slice(0, 160)} ${any[0]?.message ?? ""}`));
+  return violations.flatMap(({ id, nodes }) =>
+    nodes.map(({ html, any }) => `${id}: ${html.slice(0, 160)} ${any[0]?.message ?? ""}`),
+  );
 }
 
 describe.skipIf(!CHROMIUM)("the page", () => {
@@ -73,8 +75,13 @@ describe.skipIf(!CHROMIUM)("the page", () => {
           for (const node of addedNodes) {
             if (!(node instanceof Element)) continue;
             for (const each of [node, ...node.querySelectorAll("*")]) {
-              const bad = each.matches("script, iframe, object, embed, style, link, meta, base, form:not(.composer), video, audio, img:not([src='./favicon.svg']), math, textarea:not(#composer)");
-              const handler = [...each.attributes].some(({ name, value }) => name.startsWith("on") || name === "style" || /javascript:/i.test(value) && name === "href");
+              const bad = each.matches(
+                "script, iframe, object, embed, style, link, meta, base, form:not(.composer), video, audio, img:not([src='./favicon.svg']), math, textarea:not(#composer)",
+              );
+              const handler = [...each.attributes].some(
+                ({ name, value }) =>
+                  name.startsWith("on") || name === "style" || (/javascript:/i.test(value) && name === "href"),
+              );
               if (bad || handler) made.push(each.outerHTML.slice(0, 200));
             }
           }
@@ -86,10 +93,14 @@ describe.skipIf(!CHROMIUM)("the page", () => {
       await send(page, XSS[at] ?? "");
       await answered(page);
     }
-    const [pwned, made] = await page.evaluate(() => [(window as { pwned?: unknown }).pwned, (window as { made?: string[] }).made] as const);
+    const [pwned, made] = await page.evaluate(
+      () => [(window as { pwned?: unknown }).pwned, (window as { made?: string[] }).made] as const,
+    );
     expect(pwned).toBeUndefined();
     expect(made).toEqual([]);
-    const addresses = await page.locator(".markdown a").evaluateAll((links) => links.map((link) => link.getAttribute("href")));
+    const addresses = await page
+      .locator(".markdown a")
+      .evaluateAll((links) => links.map((link) => link.getAttribute("href")));
     expect(addresses.filter((address) => !/^(https?:\/\/|mailto:)/.test(address ?? ""))).toEqual([]);
   });
 
@@ -145,7 +156,10 @@ describe.skipIf(!CHROMIUM)("the page", () => {
   it("can be used by keyboard alone", async () => {
     tab = await open(browser, host.address);
     const { page } = tab;
-    const focused = () => page.evaluate(() => document.activeElement?.getAttribute("aria-label") ?? document.activeElement?.textContent ?? "");
+    const focused = () =>
+      page.evaluate(
+        () => document.activeElement?.getAttribute("aria-label") ?? document.activeElement?.textContent ?? "",
+      );
     const tabTo = async (name: RegExp, key = "Tab") => {
       for (let presses = 0; presses < 60; presses++) {
         await page.keyboard.press(key);

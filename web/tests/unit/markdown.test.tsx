@@ -60,21 +60,40 @@ describe("Markdown", () => {
 
   it("shows an image as a link that says so", () => {
     const links = show("![a cat](https://a.example/cat.png)").querySelectorAll("a");
-    expect([...links].map((link) => [link.textContent, link.href])).toEqual([["Image: a cat", "https://a.example/cat.png"]]);
+    expect([...links].map((link) => [link.textContent, link.href])).toEqual([
+      ["Image: a cat", "https://a.example/cat.png"],
+    ]);
     expect(place.querySelector("img")).toBeNull();
   });
 
   it("shows lists, tables, headings and code", () => {
-    const text = "# T\n\n1. a\n2. **b**\n\n- [x] done\n\n| h |\n|:-:|\n| c |\n\n```rust\nfn main() {}\n```\n\n> q\n\na  \nb ~~d~~";
+    const text =
+      "# T\n\n1. a\n2. **b**\n\n- [x] done\n\n| h |\n|:-:|\n| c |\n\n```rust\nfn main() {}\n```\n\n> q\n\na  \nb ~~d~~";
     const root = show(text);
     check(root);
-    for (const wanted of ["h3.h1", "ol li strong", "li.task input", "td.align-center", "pre code", "blockquote", "br", "del"]) {
+    for (const wanted of [
+      "h3.h1",
+      "ol li strong",
+      "li.task input",
+      "td.align-center",
+      "pre code",
+      "blockquote",
+      "br",
+      "del",
+    ]) {
       expect(root.querySelector(wanted), wanted).not.toBeNull();
     }
   });
 
   it("does not hang or overflow on hostile nesting", () => {
-    const texts = [">".repeat(50_000), "- ".repeat(20_000), "*".repeat(50_000), "[".repeat(20_000), "`".repeat(50_000), "![".repeat(20_000) + "]"];
+    const texts = [
+      ">".repeat(50_000),
+      "- ".repeat(20_000),
+      "*".repeat(50_000),
+      "[".repeat(20_000),
+      "`".repeat(50_000),
+      "![".repeat(20_000) + "]",
+    ];
     const begin = performance.now();
     for (const text of texts) check(show(text));
     expect(performance.now() - begin).toBeLessThan(5000);
@@ -90,7 +109,10 @@ describe("GrowingBlocks", () => {
     const growing = new GrowingBlocks();
     for (let end = 0; end <= text.length; end++) {
       const part = text.slice(0, end);
-      expect(growing.update(part).map((block) => block.token), JSON.stringify(part)).toEqual(blocksOf(part).map((block) => block.token));
+      expect(
+        growing.update(part).map((block) => block.token),
+        JSON.stringify(part),
+      ).toEqual(blocksOf(part).map((block) => block.token));
     }
   });
 
@@ -113,15 +135,24 @@ describe("links", () => {
   });
 
   it("decodes references once", () => {
-    expect(decodeEntities("&amp;lt; &#x1F980; &#0; &#xD800; &nope; &toString;")).toBe("&lt; 🦀 \uFFFD \uFFFD &nope; &toString;");
+    expect(decodeEntities("&amp;lt; &#x1F980; &#0; &#xD800; &nope; &toString;")).toBe(
+      "&lt; 🦀 \uFFFD \uFFFD &nope; &toString;",
+    );
   });
 });
 
 describe("highlight", () => {
   it("loses no character in any language", () => {
     const code = "fn main() { let x = \"é\\n\"; /* c */ } # <b a='c'>&amp;</b> 0x1F `${y}` -- z\n+a\n-b\n";
-    for (const language of "rust py js ts tsx html css json bash sql yaml toml go java c cpp c# diff md nothing __proto__ constructor".split(" ")) {
-      expect(highlight(code, language).map((piece) => piece.text).join(""), language).toBe(code);
+    for (const language of "rust py js ts tsx html css json bash sql yaml toml go java c cpp c# diff md nothing __proto__ constructor".split(
+      " ",
+    )) {
+      expect(
+        highlight(code, language)
+          .map((piece) => piece.text)
+          .join(""),
+        language,
+      ).toBe(code);
     }
   });
 

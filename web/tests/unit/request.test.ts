@@ -78,11 +78,18 @@ describe("a request", () => {
     expect(bodyOf(asked, [], true).n).toBeUndefined();
     expect(askedBy({ ...SETTINGS, parameters: { seed: 7 } }, "").seed).toBe(7);
     expect(askedBy({ ...SETTINGS, format: { kind: "schema", schema: "{", regex: "" } }, "").parameters).toEqual({});
-    expect(askedBy({ ...SETTINGS, format: { kind: "regex", schema: "", regex: "a+" } }, "").parameters).toEqual({ guided_regex: "a+" });
+    expect(askedBy({ ...SETTINGS, format: { kind: "regex", schema: "", regex: "a+" } }, "").parameters).toEqual({
+      guided_regex: "a+",
+    });
   });
 
   it("is shown as programs that carry no key and keep every character", () => {
-    const body = { messages: [{ role: "user" as const, content: "it's \"x\"\n\\ é" }], min_p: 0.1, stop: ["a"], logprobs: true };
+    const body = {
+      messages: [{ role: "user" as const, content: 'it\'s "x"\n\\ é' }],
+      min_p: 0.1,
+      stop: ["a"],
+      logprobs: true,
+    };
     const [curl, python, javascript] = LANGUAGES.map((language) => snippet(language, "http://h", body, true));
     const quoted = /-d '([^]*)'\n$/.exec(curl ?? "")?.[1]?.replaceAll("'\\''", "'");
     expect(JSON.parse(quoted ?? "")).toEqual({ ...body, stream: true });
@@ -104,16 +111,32 @@ describe("an answer", () => {
     expect(growth.grown).toBe(false);
     growth.add({ choices: [{ index: 1, delta: { content: "x" } }] }, 1500);
     growth.add({ choices: [{ index: 0, delta: { reasoning_content: "r" } }] }, 1600);
-    growth.add({ choices: [{ index: 0, delta: { tool_calls: [{ index: 0, id: "c", function: { name: "f", arguments: "{" } }] } }] }, 1700);
+    growth.add(
+      {
+        choices: [
+          { index: 0, delta: { tool_calls: [{ index: 0, id: "c", function: { name: "f", arguments: "{" } }] } },
+        ],
+      },
+      1700,
+    );
     growth.add({ choices: [{ index: 0, delta: { tool_calls: [{ index: 0, function: { arguments: "}" } }] } }] }, 2500);
     growth.add({ choices: [{ index: 7, delta: { content: "nobody's" } }] }, 2600);
     growth.add({ choices: [{ index: 0, delta: {}, finish_reason: "tool_calls" }] }, 2700);
-    growth.add({ choices: [], usage: { prompt_tokens: 10, completion_tokens: 22, prompt_tokens_details: { cached_tokens: 8 } } }, 2800);
+    growth.add(
+      { choices: [], usage: { prompt_tokens: 10, completion_tokens: 22, prompt_tokens_details: { cached_tokens: 8 } } },
+      2800,
+    );
     const [first, second] = growth.turns;
-    expect(first).toMatchObject({ reasoning: "r", finish: "tool_calls", toolCalls: [{ id: "c", name: "f", arguments: "{}" }] });
+    expect(first).toMatchObject({
+      reasoning: "r",
+      finish: "tool_calls",
+      toolCalls: [{ id: "c", name: "f", arguments: "{}" }],
+    });
     expect(second?.content).toBe("x");
     expect(first?.stats).toEqual({ promptTokens: 10, cachedTokens: 8, outputTokens: 11, firstMs: 500, restMs: 1000 });
-    expect(tokensPerSecond(first?.stats ?? { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 })).toBe(10);
+    expect(
+      tokensPerSecond(first?.stats ?? { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 }),
+    ).toBe(10);
   });
 
   it("adds up what it took when it went on", () => {
@@ -164,7 +187,11 @@ describe("parameters", () => {
   it("have problems outside their ranges", () => {
     const [temperature, topK, , , timeout] = parametersOf(document).flatMap(({ parameters }) => parameters);
     if (!temperature || !topK || !timeout) throw new Error("missing");
-    expect([undefined, 0, 100].map((value) => problemWith(temperature, value))).toEqual([undefined, undefined, undefined]);
+    expect([undefined, 0, 100].map((value) => problemWith(temperature, value))).toEqual([
+      undefined,
+      undefined,
+      undefined,
+    ]);
     expect(problemWith(temperature, 100.1)).toBe("The largest value is 100.");
     expect(problemWith(temperature, Number.NaN)).toBe("This is not a number.");
     expect(problemWith(topK, 1.5)).toBe("This must be a whole number.");
@@ -180,7 +207,9 @@ describe("checks while typing", () => {
     expect(schemaProblem("")).toBe("Enter a JSON schema.");
     expect(schemaProblem("{")).toMatch(/^This is not JSON/);
     expect(schemaProblem("[]")).toBe("The schema must be an object.");
-    expect(schemaProblem('{"properties": {"a": {"type": "text"}}}')).toBe("`a` has the type `text`, which JSON schemas do not know.");
+    expect(schemaProblem('{"properties": {"a": {"type": "text"}}}')).toBe(
+      "`a` has the type `text`, which JSON schemas do not know.",
+    );
     expect(schemaProblem('{"items": 1}')).toBe("The schema's `items` must be an object.");
   });
 
@@ -223,20 +252,32 @@ describe("files", () => {
   });
 
   it("bring in messages in the form of the API", () => {
-    const [read] = fromJson('{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}');
+    const [read] = fromJson(
+      '{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}',
+    );
     expect(read?.system).toBe("s");
-    expect(Object.values(read?.turns ?? {}).map(({ role, content }) => [role, content])).toEqual([["user", "u"], ["assistant", "a"]]);
+    expect(Object.values(read?.turns ?? {}).map(({ role, content }) => [role, content])).toEqual([
+      ["user", "u"],
+      ["assistant", "a"],
+    ]);
   });
 
   it("say what is wrong with them", () => {
     expect(() => fromJson("x")).toThrow("The file is not JSON.");
     expect(() => fromJson("{}")).toThrow("in a form that this page knows");
-    const circle = { ...conversation, turns: { a: turn("user", "x", { id: "a", parent: "b" }), b: turn("user", "y", { id: "b", parent: "a" }) } };
+    const circle = {
+      ...conversation,
+      turns: { a: turn("user", "x", { id: "a", parent: "b" }), b: turn("user", "y", { id: "b", parent: "a" }) },
+    };
     expect(() => fromJson(toJson([circle]))).toThrow("form a circle");
-    expect(() => fromJson('{"format": "trunkline-conversations", "version": 1, "conversations": [7]}')).toThrow("damaged");
+    expect(() => fromJson('{"format": "trunkline-conversations", "version": 1, "conversations": [7]}')).toThrow(
+      "damaged",
+    );
   });
 
   it("show the path as Markdown", () => {
-    expect(toMarkdown(conversation)).toBe("# T\n\n## System prompt\n\nS\n\n## You\n\nAttached: `n`\n\nquestion\n\n## Model (m)\n\nanswer\n");
+    expect(toMarkdown(conversation)).toBe(
+      "# T\n\n## System prompt\n\nS\n\n## You\n\nAttached: `n`\n\nquestion\n\n## Model (m)\n\nanswer\n",
+    );
   });
 });

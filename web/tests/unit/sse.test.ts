@@ -35,7 +35,8 @@ describe("SseParser", () => {
     for (let first = 0; first <= STREAM.length; first++) {
       for (let second = first; second <= STREAM.length; second++) {
         const pieces = [STREAM.slice(0, first), STREAM.slice(first, second), STREAM.slice(second)];
-        if (JSON.stringify(parse(pieces)) !== wanted) expect(parse(pieces), `cut at ${first} and ${second}`).toEqual(EVENTS);
+        if (JSON.stringify(parse(pieces)) !== wanted)
+          expect(parse(pieces), `cut at ${first} and ${second}`).toEqual(EVENTS);
       }
     }
   });

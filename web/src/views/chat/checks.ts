@@ -34,7 +34,8 @@ function typeProblem(schema: unknown, where: string): string | undefined {
   if (!isRecord(schema)) return `${where} must be an object.`;
   const wrong = [schema.type ?? []].flat().find((type) => !TYPES.includes(type as string));
   if (wrong !== undefined) return `${where} has the type \`${String(wrong)}\`, which JSON schemas do not know.`;
-  if (schema.properties !== undefined && !isRecord(schema.properties)) return `${where} needs an object as its \`properties\`.`;
+  if (schema.properties !== undefined && !isRecord(schema.properties))
+    return `${where} needs an object as its \`properties\`.`;
   for (const [name, inner] of Object.entries(isRecord(schema.properties) ? schema.properties : {})) {
     const problem = typeProblem(inner, `\`${name}\``);
     if (problem) return problem;
@@ -53,7 +54,8 @@ export function toolsProblem(text: string): string | undefined {
     const described: unknown = isRecord(tool) && isRecord(tool.function) ? tool.function : tool;
     const name = isRecord(described) ? described.name : undefined;
     if (typeof name !== "string") return `Tool ${index + 1} has no \`name\`.`;
-    if (!/^[\w.-]{1,128}$/.test(name)) return `The name \`${name}\` may have only letters, digits, \`_\`, \`-\` and \`.\`.`;
+    if (!/^[\w.-]{1,128}$/.test(name))
+      return `The name \`${name}\` may have only letters, digits, \`_\`, \`-\` and \`.\`.`;
     if (names.has(name)) return `Two tools have the name \`${name}\`.`;
     names.add(name);
     const parameters = isRecord(described) ? described.parameters : undefined;
@@ -76,7 +78,11 @@ export function patternProblem(text: string): string | undefined {
 }
 
 /** Lets the server compile the format of `settings` and generate one token under it. Returns its objection, if any. */
-export async function serverProblem(settings: Settings, model: string, signal: AbortSignal): Promise<string | undefined> {
+export async function serverProblem(
+  settings: Settings,
+  model: string,
+  signal: AbortSignal,
+): Promise<string | undefined> {
   const { response_format, guided_regex, tools } = askedBy(settings, model).parameters;
   const body = {
     ...(model ? { model } : {}),

@@ -44,7 +44,8 @@ export function Composer() {
     setProblem("");
     for (const file of files) {
       try {
-        if (draft.value.attachments.length >= MAX_ATTACHMENTS) throw new Error(`A turn has at most ${MAX_ATTACHMENTS} files.`);
+        if (draft.value.attachments.length >= MAX_ATTACHMENTS)
+          throw new Error(`A turn has at most ${MAX_ATTACHMENTS} files.`);
         const read = await readAttachment(file);
         draft.value = { ...draft.value, attachments: [...draft.value.attachments, read] };
       } catch (error) {
@@ -61,7 +62,8 @@ export function Composer() {
       void attach(files);
     } else if (pasted.length > MAX_PASTED) {
       event.preventDefault();
-      if (pasted.length > MAX_ATTACHMENT_BYTES) return setProblem("The pasted text is too large. Attach it as a file in parts.");
+      if (pasted.length > MAX_ATTACHMENT_BYTES)
+        return setProblem("The pasted text is too large. Attach it as a file in parts.");
       const name = `pasted-${attachments.length + 1}.txt`;
       draft.value = { ...draft.value, attachments: [...draft.value.attachments, { name, text: pasted }] };
     }
@@ -199,7 +201,9 @@ function Banner() {
   return (
     <div class="banner" role="status">
       <span class="busy" aria-hidden="true" />
-      {state === "gone" ? "The server cannot be reached. The page tries again by itself." : "The server is loading the model."}
+      {state === "gone"
+        ? "The server cannot be reached. The page tries again by itself."
+        : "The server is loading the model."}
       {state === "gone" && (
         <button type="button" class="text-button" onClick={() => void refresh()}>
           Try now

@@ -1,8 +1,17 @@
 import { computed, effect, type Signal, signal } from "@preact/signals";
 
 import * as store from "../../history/store";
-import { type Conversation, mergedTurns, newConversation, newId, titleFrom, type Turn, withTurns } from "../../history/tree";
+import {
+  type Conversation,
+  mergedTurns,
+  newConversation,
+  newId,
+  titleFrom,
+  type Turn,
+  withTurns,
+} from "../../history/tree";
 import { replaceRoute, route } from "../../route";
+import { keep, recall } from "../../storage";
 
 const TAB_KEY = "trunkline.tab";
 const SAVE_MS = 400;
@@ -10,8 +19,8 @@ const SAVE_MS = 400;
 const FORSAKEN_MS = 4000;
 
 /** Survives a reload, so that an answer that the reload has cut is recognised at once. */
-export const tabId = sessionStorage.getItem(TAB_KEY) ?? newId();
-sessionStorage.setItem(TAB_KEY, tabId);
+export const tabId = recall("tab", TAB_KEY) ?? newId();
+keep("tab", TAB_KEY, tabId);
 
 export const entries = signal<store.Entry[]>([]);
 /** True if the browser keeps no database, as some do in private windows. Conversations then end with the page. */
@@ -50,7 +59,12 @@ export function setLive(turn: Turn): void {
 
 export function endLive(conversationId: string, turns: Turn[]): void {
   for (const turn of turns) live.delete(turn.id);
-  update(conversationId, (before) => withTurns(before, turns.filter((turn) => before.turns[turn.id])));
+  update(conversationId, (before) =>
+    withTurns(
+      before,
+      turns.filter((turn) => before.turns[turn.id]),
+    ),
+  );
 }
 
 export function peek(id: string): Conversation | undefined {
@@ -100,7 +114,9 @@ async function saveNow(id: string): Promise<void> {
   pending.delete(id);
   const held = loaded.get(id)?.peek();
   if (!held || Object.keys(held.turns).length === 0) return;
-  const turns = Object.fromEntries(Object.values(held.turns).map((turn) => [turn.id, live.get(turn.id)?.peek() ?? turn]));
+  const turns = Object.fromEntries(
+    Object.values(held.turns).map((turn) => [turn.id, live.get(turn.id)?.peek() ?? turn]),
+  );
   // While an answer grows, the time of the last change tells other tabs that somebody writes it.
   const growing = Object.keys(turns).some((turn) => live.has(turn));
   const snapshot = { ...held, turns, updated: growing ? Date.now() : held.updated };
@@ -168,7 +184,11 @@ function mended(found: Conversation): Conversation {
       (turn.tab === tabId || Date.now() - found.updated > FORSAKEN_MS),
   );
   if (forsaken.length === 0) return found;
-  return withTurns(found, forsaken.map((turn) => ({ ...turn, state: "cut" })), found.updated);
+  return withTurns(
+    found,
+    forsaken.map((turn) => ({ ...turn, state: "cut" })),
+    found.updated,
+  );
 }
 
 /** Shows the first turn's words as the title until the user gives one. */
@@ -180,7 +200,11 @@ export function retitle(before: Conversation): Conversation {
 }
 
 export async function rename(id: string, title: string): Promise<void> {
-  const named = (before: Conversation): Conversation => ({ ...before, title: title.trim(), named: title.trim() !== "" });
+  const named = (before: Conversation): Conversation => ({
+    ...before,
+    title: title.trim(),
+    named: title.trim() !== "",
+  });
   if (loaded.has(id)) {
     update(id, named);
     await saveNow(id);

@@ -60,7 +60,14 @@ export function KeyDialog() {
       <form onSubmit={use}>
         <label class="stacked">
           Key
-          <input ref={input} type="password" autocomplete="off" spellcheck={false} autofocus defaultValue={apiKey.value} />
+          <input
+            ref={input}
+            type="password"
+            autocomplete="off"
+            spellcheck={false}
+            autofocus
+            defaultValue={apiKey.value}
+          />
         </label>
       </form>
     </Dialog>

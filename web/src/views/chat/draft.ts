@@ -1,22 +1,18 @@
 import { signal } from "@preact/signals";
 
 import type { Attachment } from "../../history/tree";
+import { keep, recall } from "../../storage";
 
 export type Draft = { text: string; attachments: Attachment[] };
-
-/** What the user is writing. The tab keeps it over a reload. */
-export const draft = signal<Draft>(stored());
 
 const KEY = "trunkline.draft";
 const MAX_STORED = 200_000;
 
-function stored(): Draft {
-  return { text: sessionStorage.getItem("trunkline.draft") ?? "", attachments: [] };
-}
+/** What the user is writing. The tab keeps it over a reload. */
+export const draft = signal<Draft>({ text: recall("tab", KEY) ?? "", attachments: [] });
 
 draft.subscribe(({ text }) => {
-  if (text && text.length <= MAX_STORED) sessionStorage.setItem(KEY, text);
-  else sessionStorage.removeItem(KEY);
+  keep("tab", KEY, text && text.length <= MAX_STORED ? text : undefined);
 });
 
 export function clearDraft(): void {

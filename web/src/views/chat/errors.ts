@@ -27,7 +27,11 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
         action: "continue",
       };
     case "invalid_api_key":
-      return { what: "The server asks for an API key.", todo: "Enter one that it accepts, then try again.", action: "key" };
+      return {
+        what: "The server asks for an API key.",
+        todo: "Enter one that it accepts, then try again.",
+        action: "key",
+      };
     case "admins_only":
       return { what: "This key may not do that.", todo: "Use the key of an administrator.", action: "key", detail };
     case "model_not_found":
@@ -47,7 +51,12 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
     case "deadline_unreachable":
       return { what: "The server is busy.", todo: `Try again in a moment.${wait}`, action: "retry", detail };
     case "body_too_large":
-      return { what: "The conversation is larger than the server accepts.", todo: "Send less text.", action: "none", detail };
+      return {
+        what: "The conversation is larger than the server accepts.",
+        todo: "Send less text.",
+        action: "none",
+        detail,
+      };
     case "model_loading":
     case "shard_away":
     case "draining":
@@ -55,16 +64,31 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
       return { what: "The server is not ready.", todo: "Try again in a moment.", action: "retry", detail };
     case "model_failed":
     case "model_too_large":
-      return { what: "The server cannot load this model.", todo: "Choose another one at the top.", action: "retry", detail };
+      return {
+        what: "The server cannot load this model.",
+        todo: "Choose another one at the top.",
+        action: "retry",
+        detail,
+      };
     case "invalid_schema":
     case "unsupported_keyword":
     case "schema_too_large":
     case "schema_too_complex":
     case "grammar_failed":
     case "grammar_unavailable":
-      return { what: "The server cannot use this format.", todo: "Change it in the settings.", action: "settings", detail };
+      return {
+        what: "The server cannot use this format.",
+        todo: "Change it in the settings.",
+        action: "settings",
+        detail,
+      };
     case "chat_template_missing":
-      return { what: "This model is not made for chats.", todo: "Choose another one at the top.", action: "none", detail };
+      return {
+        what: "This model is not made for chats.",
+        todo: "Choose another one at the top.",
+        action: "none",
+        detail,
+      };
     case "chat_template_refused":
     case "chat_template_failed":
       return {
@@ -88,7 +112,9 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
         detail,
       };
   }
-  if (param) return { what: "The server refuses a setting.", todo: "Change it in the settings.", action: "settings", detail };
-  if (status >= 500) return { what: "The server failed.", todo: "Try again; its log says more.", action: "retry", detail };
+  if (param)
+    return { what: "The server refuses a setting.", todo: "Change it in the settings.", action: "settings", detail };
+  if (status >= 500)
+    return { what: "The server failed.", todo: "Try again; its log says more.", action: "retry", detail };
   return { what: "The server refuses the request.", todo: "", action: "retry", detail };
 }

@@ -27,7 +27,9 @@ export function ContextGauge() {
           const width = tokens > 0 ? Math.max(1, (64 * tokens) / most) : 0;
           const at = begin;
           begin += width;
-          return <rect key={kind} x={at} width={Math.max(0, Math.min(width, 64 - at))} height="6" class={`gauge-${kind}`} />;
+          return (
+            <rect key={kind} x={at} width={Math.max(0, Math.min(width, 64 - at))} height="6" class={`gauge-${kind}`} />
+          );
         })}
       </svg>
       <span aria-hidden="true">{share < 0.01 ? "< 1" : Math.round(share * 100)} %</span>

@@ -1,6 +1,7 @@
 import { signal } from "@preact/signals";
 
 import { replaceRoute } from "../../route";
+import { keep, recall } from "../../storage";
 import { startNew } from "./conversations";
 
 export type DialogName = "shortcuts" | "key" | "code";
@@ -9,12 +10,12 @@ const LIST_KEY = "trunkline.list";
 const phone = matchMedia("(max-width: 900px)");
 
 /** What is open beside the conversation. On a narrow screen the list and the settings cover it. */
-export const listOpen = signal(!phone.matches && localStorage.getItem(LIST_KEY) !== "closed");
+export const listOpen = signal(!phone.matches && recall("browser", LIST_KEY) !== "closed");
 export const settingsOpen = signal(false);
 export const dialog = signal<DialogName | undefined>(undefined);
 
 phone.addEventListener("change", () => {
-  listOpen.value = !phone.matches && localStorage.getItem(LIST_KEY) !== "closed";
+  listOpen.value = !phone.matches && recall("browser", LIST_KEY) !== "closed";
 });
 
 export function isNarrow(): boolean {
@@ -31,7 +32,7 @@ export function closeDialog(): void {
 
 export function toggleList(): void {
   listOpen.value = !listOpen.value;
-  if (!phone.matches) localStorage.setItem(LIST_KEY, listOpen.value ? "open" : "closed");
+  if (!phone.matches) keep("browser", LIST_KEY, listOpen.value ? "open" : "closed");
 }
 
 export function toggleSettings(): void {

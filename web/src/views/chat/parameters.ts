@@ -18,9 +18,33 @@ export type ParameterGroup = { title: string; parameters: Parameter[] };
 const GROUPS: [title: string, names: string[]][] = [
   ["Sampling", ["temperature", "top_p", "top_k", "min_p", "seed"]],
   ["Length", ["max_completion_tokens", "min_tokens", "stop", "ignore_eos"]],
-  ["Repetition", ["presence_penalty", "frequency_penalty", "repetition_penalty", "dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n"]],
+  [
+    "Repetition",
+    [
+      "presence_penalty",
+      "frequency_penalty",
+      "repetition_penalty",
+      "dry_multiplier",
+      "dry_base",
+      "dry_allowed_length",
+      "dry_penalty_last_n",
+    ],
+  ],
   ["Reasoning", ["reasoning_effort", "thinking_token_budget"]],
-  ["More", ["typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "skip_special_tokens", "speculation", "service_tier", "cache_salt", "timeout"]],
+  [
+    "More",
+    [
+      "typical_p",
+      "top_n_sigma",
+      "xtc_probability",
+      "xtc_threshold",
+      "skip_special_tokens",
+      "speculation",
+      "service_tier",
+      "cache_salt",
+      "timeout",
+    ],
+  ],
 ];
 
 /** Values of a slider where the server's range is much wider than what is useful. */
@@ -57,7 +81,9 @@ function dig(value: unknown, ...names: string[]): unknown {
 function parameterOf(name: string, schema: unknown): Parameter | undefined {
   if (!isRecord(schema)) return undefined;
   const types = [schema.type].flat();
-  const alternative = Array.isArray(schema.oneOf) ? schema.oneOf.find((each) => isRecord(each) && "$ref" in each) : undefined;
+  const alternative = Array.isArray(schema.oneOf)
+    ? schema.oneOf.find((each) => isRecord(each) && "$ref" in each)
+    : undefined;
   const described = schema.description ?? (isRecord(alternative) ? alternative.description : undefined);
   const kind = (["integer", "number", "boolean"] as const).find((each) => types.includes(each));
   const parameter: Parameter = {
@@ -73,13 +99,17 @@ function parameterOf(name: string, schema: unknown): Parameter | undefined {
 }
 
 /** Returns what is wrong with a value, as a sentence, or undefined. */
-export function problemWith({ kind, minimum, maximum, exclusiveMinimum }: Parameter, value: unknown): string | undefined {
+export function problemWith(
+  { kind, minimum, maximum, exclusiveMinimum }: Parameter,
+  value: unknown,
+): string | undefined {
   if (value === undefined) return undefined;
   if (kind === "number" || kind === "integer") {
     if (typeof value !== "number" || !Number.isFinite(value)) return "This is not a number.";
     if (kind === "integer" && !Number.isInteger(value)) return "This must be a whole number.";
     if (minimum !== undefined && value < minimum) return `The least value is ${minimum}.`;
-    if (exclusiveMinimum !== undefined && value <= exclusiveMinimum) return `The value must be above ${exclusiveMinimum}.`;
+    if (exclusiveMinimum !== undefined && value <= exclusiveMinimum)
+      return `The value must be above ${exclusiveMinimum}.`;
     if (maximum !== undefined && value > maximum) return `The largest value is ${maximum}.`;
   }
   return undefined;

@@ -3,7 +3,17 @@ import { signal } from "@preact/signals";
 import { streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
 import { connection, noteGone, refresh, untilUp } from "../../api/server";
-import { type Failure, newId, pathOf, pathTo, type Token, type Turn, type TurnState, withoutTurn, withTurns } from "../../history/tree";
+import {
+  type Failure,
+  newId,
+  pathOf,
+  pathTo,
+  type Token,
+  type Turn,
+  type TurnState,
+  withoutTurn,
+  withTurns,
+} from "../../history/tree";
 import { conversation, endLive, peek, retitle, scheduleSave, setLive, tabId, update } from "./conversations";
 import { Growth } from "./growth";
 import { type Asked, askedBy, bodyOf, messagesOf } from "./request";
@@ -36,7 +46,11 @@ export function stop(conversation: string): void {
 }
 
 /** Adds a user's turn, or a tool's results, below `parent`, and answers it. */
-export function say(conversation: string, turns: Omit<Turn, "id" | "created" | "state" | "parent">[], parent: string | null): void {
+export function say(
+  conversation: string,
+  turns: Omit<Turn, "id" | "created" | "state" | "parent">[],
+  parent: string | null,
+): void {
   if (runs.peek().has(conversation)) return;
   let last = parent;
   const created = turns.map((turn): Turn => {
@@ -89,10 +103,10 @@ export function askedOf(turn: Turn, answers: number): Asked {
   return { model, seed, answers, parameters };
 }
 
-/** Continues an answer that was cut or stopped. */
+/** Continues an answer that was cut or stopped, or that ended at its limit of tokens, by up to as many again. */
 export function goOn(conversation: string, turn: Turn): void {
   if (runs.peek().has(conversation)) return;
-  const { failure: _, ...rest } = turn;
+  const { failure: _failure, finish: _finish, ...rest } = turn;
   const growing: Turn = { ...rest, state: "streaming", tab: tabId, ...(turn.content ? { patched: true } : {}) };
   setLive(growing);
   update(conversation, (before) => withTurns(before, [growing]));
@@ -152,7 +166,11 @@ async function run(conversation: string, turns: Turn[], asked: Asked): Promise<v
   note(conversation, undefined);
   endLive(conversation, ended);
   announcement.value =
-    state === "done" ? "The answer is complete." : state === "stopped" ? "The answer was stopped." : "The answer failed.";
+    state === "done"
+      ? "The answer is complete."
+      : state === "stopped"
+        ? "The answer was stopped."
+        : "The answer failed.";
 }
 
 /** Asks until there is an answer. If the server is lost meanwhile, it waits for it and goes on where the text ended. */
@@ -170,7 +188,15 @@ async function persist(
     } catch (error) {
       if (signal.aborted || !(error instanceof ApiError)) throw error;
       if (growth.grown) fruitless = 0;
-      const waits = ["unreachable", "stream_cut", "model_loading", "shard_away", "draining", "terminated", "shard_lost"];
+      const waits = [
+        "unreachable",
+        "stream_cut",
+        "model_loading",
+        "shard_away",
+        "draining",
+        "terminated",
+        "shard_lost",
+      ];
       if (!waits.includes(error.code) || !canGoOn(growth)) throw error;
       const loading = error.code === "model_loading";
       note(

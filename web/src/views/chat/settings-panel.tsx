@@ -203,7 +203,15 @@ function TextField({ id, parameter: { name, kind }, value }: { id: string; param
     setParameter(name, kind === "texts" ? (text === "" ? undefined : lines) : text);
   };
   if (kind === "text") {
-    return <input id={id} type="text" value={typeof value === "string" ? value : ""} aria-describedby={`${id}-help`} onInput={(event) => set(event.currentTarget.value)} />;
+    return (
+      <input
+        id={id}
+        type="text"
+        value={typeof value === "string" ? value : ""}
+        aria-describedby={`${id}-help`}
+        onInput={(event) => set(event.currentTarget.value)}
+      />
+    );
   }
   return (
     <textarea
@@ -222,7 +230,9 @@ function Slider({ parameter, value }: { parameter: Parameter; value: unknown }) 
   const [least, most] = USUAL[name] ?? [exclusiveMinimum ?? minimum, maximum];
   // A range without an end, or a very long one, is typed.
   if (least === undefined || most === undefined || most - least > 20) return null;
-  const neutral = { temperature: 1, top_p: 1, typical_p: 1, repetition_penalty: 1, dry_base: 1.75, xtc_threshold: 0.1 }[name] ?? Math.max(least, 0);
+  const neutral =
+    { temperature: 1, top_p: 1, typical_p: 1, repetition_penalty: 1, dry_base: 1.75, xtc_threshold: 0.1 }[name] ??
+    Math.max(least, 0);
   return (
     <input
       type="range"
@@ -243,7 +253,10 @@ const CHECK_MS = 600;
 
 /** Asks the server about the format a moment after the last change, if the browser finds nothing wrong with it. */
 function useServerCheck(local: string | undefined, wanted: boolean): { asking: boolean; problem: string | undefined } {
-  const [state, setState] = useState<{ asking: boolean; problem: string | undefined }>({ asking: false, problem: undefined });
+  const [state, setState] = useState<{ asking: boolean; problem: string | undefined }>({
+    asking: false,
+    problem: undefined,
+  });
   const { format, tools, useTools } = settings.value;
   const model = chosenModel.value?.id ?? "";
   useEffect(() => {
@@ -265,7 +278,13 @@ function useServerCheck(local: string | undefined, wanted: boolean): { asking: b
   return state;
 }
 
-function Verdict({ local, check }: { local: string | undefined; check: { asking: boolean; problem: string | undefined } }) {
+function Verdict({
+  local,
+  check,
+}: {
+  local: string | undefined;
+  check: { asking: boolean; problem: string | undefined };
+}) {
   const problem = local ?? check.problem;
   return (
     <p class={problem ? "field-problem" : "field-ok"} role="status">
@@ -284,7 +303,12 @@ const KINDS: [Format["kind"], string][] = [
 function FormatSettings() {
   const { format } = settings.value;
   const set = (part: Partial<Format>) => change({ format: { ...format, ...part } });
-  const local = format.kind === "schema" ? schemaProblem(format.schema) : format.kind === "regex" ? patternProblem(format.regex) : undefined;
+  const local =
+    format.kind === "schema"
+      ? schemaProblem(format.schema)
+      : format.kind === "regex"
+        ? patternProblem(format.regex)
+        : undefined;
   const check = useServerCheck(local, format.kind === "schema" || format.kind === "regex");
   return (
     <fieldset class="choices">
@@ -302,7 +326,9 @@ function FormatSettings() {
           spellcheck={false}
           aria-label="JSON schema"
           aria-invalid={local !== undefined}
-          placeholder={'{\n  "type": "object",\n  "properties": {\n    "city": {"type": "string"}\n  },\n  "required": ["city"]\n}'}
+          placeholder={
+            '{\n  "type": "object",\n  "properties": {\n    "city": {"type": "string"}\n  },\n  "required": ["city"]\n}'
+          }
           value={format.schema}
           onInput={(event) => set({ schema: event.currentTarget.value })}
         />
@@ -343,7 +369,11 @@ function ToolSettings() {
   return (
     <>
       <label class="check">
-        <input type="checkbox" checked={useTools} onChange={(event) => change({ useTools: event.currentTarget.checked })} />
+        <input
+          type="checkbox"
+          checked={useTools}
+          onChange={(event) => change({ useTools: event.currentTarget.checked })}
+        />
         Offer tools to the model
       </label>
       {useTools && (

@@ -1,6 +1,7 @@
 import { effect, signal } from "@preact/signals";
 
 import type { Parameters } from "../../history/tree";
+import { keep, recall } from "../../storage";
 
 /** What an answer must look like. The texts of all kinds are kept while another one is chosen. */
 export type Format = { kind: "text" | "json" | "schema" | "regex"; schema: string; regex: string };
@@ -33,7 +34,7 @@ const DEFAULTS: Settings = {
 
 function stored(): Settings {
   try {
-    const kept = JSON.parse(localStorage.getItem(KEY) ?? "{}") as Partial<Settings>;
+    const kept = JSON.parse(recall("browser", KEY) ?? "{}") as Partial<Settings>;
     return { ...DEFAULTS, ...kept, format: { ...DEFAULTS.format, ...kept.format } };
   } catch {
     return DEFAULTS;
@@ -44,7 +45,7 @@ function stored(): Settings {
 export const settings = signal<Settings>(stored());
 
 effect(() => {
-  localStorage.setItem(KEY, JSON.stringify(settings.value));
+  keep("browser", KEY, JSON.stringify(settings.value));
 });
 
 export function change(part: Partial<Settings>): void {

@@ -89,10 +89,14 @@ export function Sidebar() {
           </section>
         ))}
         {shown.length === 0 && (
-          <p class="side-empty">{found.value ? "No conversation contains these words." : "Conversations appear here."}</p>
+          <p class="side-empty">
+            {found.value ? "No conversation contains these words." : "Conversations appear here."}
+          </p>
         )}
       </nav>
-      {storeFailed.value && <p class="side-problem">This browser does not keep conversations, so they end with the tab.</p>}
+      {storeFailed.value && (
+        <p class="side-problem">This browser does not keep conversations, so they end with the tab.</p>
+      )}
       {problem && (
         <p class="side-problem" role="alert">
           {problem}

@@ -19,7 +19,9 @@ function busy(): boolean {
 /** The number of a turn among its siblings, with buttons to walk to them. */
 function Branches({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
   // Answers side by side count as one.
-  const groups = siblings.filter((each, index) => !each.group || siblings.findIndex(({ group }) => group === each.group) === index);
+  const groups = siblings.filter(
+    (each, index) => !each.group || siblings.findIndex(({ group }) => group === each.group) === index,
+  );
   const at = groups.findIndex((each) => each.id === turn.id || (each.group !== undefined && each.group === turn.group));
   if (groups.length < 2) return null;
   const walk = (step: number) => {
@@ -32,7 +34,13 @@ function Branches({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
       <span aria-label={`Branch ${at + 1} of ${groups.length}`}>
         {at + 1}/{groups.length}
       </span>
-      <IconButton icon="right" size={16} label="Next branch" disabled={at === groups.length - 1} onClick={() => walk(1)} />
+      <IconButton
+        icon="right"
+        size={16}
+        label="Next branch"
+        disabled={at === groups.length - 1}
+        onClick={() => walk(1)}
+      />
     </span>
   );
 }
@@ -44,7 +52,14 @@ function CopyAction({ text }: { text: string }) {
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
-  return <IconButton icon={copied ? "check" : "copy"} size={16} label={copied ? "Copied" : "Copy"} onClick={() => void copy()} />;
+  return (
+    <IconButton
+      icon={copied ? "check" : "copy"}
+      size={16}
+      label={copied ? "Copied" : "Copy"}
+      onClick={() => void copy()}
+    />
+  );
 }
 
 function DeleteAction({ turn }: { turn: Turn }) {
@@ -65,14 +80,36 @@ export function UserTurn({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
   return (
     <article class="turn user" aria-label="You">
       <Attachments list={turn.attachments} />
-      {turn.content && <div class="bubble">{turn.content}</div>}
+      {turn.content && <Bubble text={turn.content} />}
       <div class="turn-actions">
         <CopyAction text={turn.content} />
-        <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+        <IconButton
+          icon="edit"
+          size={16}
+          label="Edit in a new branch"
+          disabled={busy()}
+          onClick={() => setEditing(true)}
+        />
         <DeleteAction turn={turn} />
         <Branches turn={turn} siblings={siblings} />
       </div>
     </article>
+  );
+}
+
+/** A longer text is folded, so that the answer stays in sight. */
+const MAX_UNFOLDED = 4000;
+
+function Bubble({ text }: { text: string }) {
+  const [open, setOpen] = useState(false);
+  if (text.length <= MAX_UNFOLDED) return <div class="bubble">{text}</div>;
+  return (
+    <div class="bubble">
+      {open ? text : `${text.slice(0, MAX_UNFOLDED / 4)}…`}
+      <button type="button" class="text-button" aria-expanded={open} onClick={() => setOpen(!open)}>
+        {open ? "Show less" : `Show all ${sizeOf(text)}`}
+      </button>
+    </div>
   );
 }
 
@@ -97,7 +134,9 @@ function Attachments({ list }: { list: Attachment[] | undefined }) {
 }
 
 export function sizeOf(text: string): string {
-  return text.length < 1000 ? `${text.length} characters` : `${Math.round(text.length / 1000).toLocaleString("en")} k characters`;
+  return text.length < 1000
+    ? `${text.length} characters`
+    : `${Math.round(text.length / 1000).toLocaleString("en")} k characters`;
 }
 
 /** An editor in the place of a turn. A user's turn is answered again; an answer is only replaced. */
@@ -124,7 +163,12 @@ function EditTurn({ turn, onEnd }: { turn: Turn; onEnd: () => void }) {
         aria-label="Text of the turn"
         defaultValue={turn.content}
         onKeyDown={(event) => {
-          if (event.key === "Enter" && !event.shiftKey && !event.isComposing && (turn.role === "user" || event.ctrlKey)) {
+          if (
+            event.key === "Enter" &&
+            !event.shiftKey &&
+            !event.isComposing &&
+            (turn.role === "user" || event.ctrlKey)
+          ) {
             event.preventDefault();
             send();
           } else if (event.key === "Escape") {
@@ -134,7 +178,11 @@ function EditTurn({ turn, onEnd }: { turn: Turn; onEnd: () => void }) {
         }}
       />
       <div class="edit-actions">
-        <p>{turn.role === "user" ? "The turn as it was stays in its own branch." : "The answer as it was stays in its own branch."}</p>
+        <p>
+          {turn.role === "user"
+            ? "The turn as it was stays in its own branch."
+            : "The answer as it was stays in its own branch."}
+        </p>
         <Button onClick={onEnd}>Cancel</Button>
         <Button kind="main" onClick={send}>
           {turn.role === "user" ? "Send" : "Keep"}
@@ -161,7 +209,13 @@ export function AssistantTurn({ turn, siblings, last }: AssistantProps) {
   return (
     <div class="side-by-side" role="group" aria-label={`${group.length} answers side by side`}>
       {group.map((each) => (
-        <Answer key={each.id} turn={each} siblings={siblings} last={last && each.id === turn.id} chosen={each.id === turn.id} />
+        <Answer
+          key={each.id}
+          turn={each}
+          siblings={siblings}
+          last={last && each.id === turn.id}
+          chosen={each.id === turn.id}
+        />
       ))}
     </div>
   );
@@ -203,15 +257,22 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
       {turn.finish === "length" && !streaming && (
         <p class="cut-note">
           The answer ended at its limit of tokens.
-          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, unlimited(turn))}>
+          <button type="button" class="text-button" disabled={busy()} onClick={() => goOn(id, turn)}>
             Go on
           </button>
         </p>
       )}
       {(turn.state === "cut" || turn.state === "stopped") && !turn.failure && (
         <p class="cut-note">
-          {turn.state === "cut" ? "The answer was cut when the page was closed or reloaded." : "You stopped the answer."}
-          <button type="button" class="text-button" disabled={busy()} onClick={() => (turn.content ? goOn : retry)(id, turn)}>
+          {turn.state === "cut"
+            ? "The answer was cut when the page was closed or reloaded."
+            : "You stopped the answer."}
+          <button
+            type="button"
+            class="text-button"
+            disabled={busy()}
+            onClick={() => (turn.content ? goOn : retry)(id, turn)}
+          >
             {turn.content ? "Go on" : "Try again"}
           </button>
         </p>
@@ -242,7 +303,13 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           />
         )}
         {turn.content && (
-          <IconButton icon="edit" size={16} label="Edit in a new branch" disabled={busy()} onClick={() => setEditing(true)} />
+          <IconButton
+            icon="edit"
+            size={16}
+            label="Edit in a new branch"
+            disabled={busy()}
+            onClick={() => setEditing(true)}
+          />
         )}
         {turn.tokens && (
           <IconButton
@@ -260,13 +327,6 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
       <SameBits turn={turn} />
     </article>
   );
-}
-
-/** Goes on past the limit that ended the answer. */
-function unlimited(turn: Turn): Turn {
-  const { max_completion_tokens: _, ...parameters } = turn.parameters ?? {};
-  const { finish: _finish, ...rest } = turn;
-  return { ...rest, parameters };
 }
 
 function Waiting() {
@@ -298,7 +358,11 @@ function Reasoning({ turn }: { turn: Turn }) {
 function SameBits({ turn }: { turn: Turn }) {
   const before = turn.repeats ? conversation.value.turns[turn.repeats] : undefined;
   if (!before || turn.state !== "done") return null;
-  const original = turn.group ? (siblingsOf(conversation.value, before.id).find((each) => each.group === before.group && each.choice === turn.choice) ?? before) : before;
+  const original = turn.group
+    ? (siblingsOf(conversation.value, before.id).find(
+        (each) => each.group === before.group && each.choice === turn.choice,
+      ) ?? before)
+    : before;
   const same = original.content === turn.content && original.reasoning === turn.reasoning;
   return (
     <p class={`same ${same ? "" : "differs"}`}>
