@@ -284,37 +284,38 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     });
   });
 
-  for (const colorScheme of ["light", "dark"] as const) {
-    for (const width of [1280, 390]) {
-      it(`have no defect that axe-core finds, and fit: ${colorScheme}, ${width} pixels`, async () => {
-        await chat(`${LONG} Six.`);
-        const options = { colorScheme, viewport: { width, height: 844 } };
-        const check = async (page: Page) => {
-          expect(await violations(page)).toEqual([]);
-          expect(
-            await page.locator(".page-scroll").evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth),
-          ).toBe(0);
-        };
-        await withView(
-          "server",
-          async (page) => {
-            await page.getByRole("heading", { name: "This hour" }).waitFor();
-            await check(page);
-          },
-          options,
-        );
-        await withView(
-          "cache",
-          async (page) => {
-            await page.getByRole("application", PICTURE).click({ position: { x: 20, y: 40 } });
-            await page.getByRole("button", { name: "Forget…" }).waitFor();
-            await check(page);
-            await page.getByRole("radio", { name: "Table" }).check({ force: true });
-            await check(page);
-          },
-          options,
-        );
-      });
-    }
+  for (const [colorScheme, width] of [
+    ["light", 1280],
+    ["dark", 390],
+  ] as const) {
+    it(`have no defect that axe-core finds, and fit: ${colorScheme}, ${width} pixels`, async () => {
+      await chat(`${LONG} Six.`);
+      const options = { colorScheme, viewport: { width, height: 844 } };
+      const check = async (page: Page) => {
+        expect(await violations(page)).toEqual([]);
+        expect(
+          await page.locator(".page-scroll").evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth),
+        ).toBe(0);
+      };
+      await withView(
+        "server",
+        async (page) => {
+          await page.getByRole("heading", { name: "This hour" }).waitFor();
+          await check(page);
+        },
+        options,
+      );
+      await withView(
+        "cache",
+        async (page) => {
+          await page.getByRole("application", PICTURE).click({ position: { x: 20, y: 40 } });
+          await page.getByRole("button", { name: "Forget…" }).waitFor();
+          await check(page);
+          await page.getByRole("radio", { name: "Table" }).check({ force: true });
+          await check(page);
+        },
+        options,
+      );
+    });
   }
 });
