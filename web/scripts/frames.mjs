@@ -17,10 +17,14 @@ const times = Array.from({ length: 7 }, () => {
 const icicle = layOut(nodes);
 let boxes = 0;
 const begin = performance.now();
-for (let turn = 0; turn < 100; turn++) visit(icicle, windowOf(icicle, ROOT), { width: 1132, rows: 20 }, () => (boxes += 1));
+for (let turn = 0; turn < 100; turn++)
+  visit(icicle, windowOf(icicle, ROOT), { width: 1132, rows: 20 }, () => (boxes += 1));
 const visitMs = (performance.now() - begin) / 100;
 const middle = (values) => values.toSorted((a, b) => a - b)[values.length >> 1].toFixed(2);
-console.log(`layout of ${nodes.length} nodes: ${middle(times)} ms; a visit of the whole tree: ${visitMs.toFixed(2)} ms, ${boxes / 100} boxes`);
+console.log(
+  `layout of ${nodes.length} nodes: ${middle(times)} ms; ` +
+    `a visit of the whole tree: ${visitMs.toFixed(2)} ms, ${boxes / 100} boxes`,
+);
 
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
@@ -56,12 +60,19 @@ for (let turn = 0; turn < 10; turn++) {
   }
 }
 const frames = await page.evaluate(() => globalThis.frames);
-const gaps = frames.slice(1).map(({ at }, idx) => at - frames[idx].at).filter((gap) => gap < 100);
+const gaps = frames
+  .slice(1)
+  .map(({ at }, idx) => at - frames[idx].at)
+  .filter((gap) => gap < 100);
 const inOrder = frames.map(({ ms }) => ms).toSorted((a, b) => a - b);
 const share = (values, part) => values[Math.floor(values.length * part)]?.toFixed(2);
 console.log(
-  `${frames.length} frames: work of a frame ${share(inOrder, 0.5)} ms (half), ${share(inOrder, 0.95)} ms (95 %), ${share(inOrder, 1 - 1e-9)} ms (all); ` +
-    `between frames ${share(gaps.toSorted((a, b) => a - b), 0.5)} ms (half)`,
+  `${frames.length} frames: work of a frame ${share(inOrder, 0.5)} ms (half), ` +
+    `${share(inOrder, 0.95)} ms (95 %), ${share(inOrder, 1 - 1e-9)} ms (all); ` +
+    `between frames ${share(
+      gaps.toSorted((a, b) => a - b),
+      0.5,
+    )} ms (half)`,
 );
 await page.screenshot({ path: process.env.SCREENSHOT ?? "/dev/null", type: "png" });
 await browser.close();

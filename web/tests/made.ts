@@ -17,7 +17,9 @@ export function madeTree(size: number, seed: number): KvNode[] {
     const tokens = 64 * (1 + below(parent === undefined ? 40 : 12));
     const blocks = tokens / 64;
     const node: KvNode = {
-      id: `${idx * 7 + 1}-${below(2 ** 32).toString(16).padStart(8, "0")}${"0".repeat(24)}`,
+      id: `${idx * 7 + 1}-${below(2 ** 32)
+        .toString(16)
+        .padStart(8, "0")}${"0".repeat(24)}`,
       parent: parent === undefined ? null : Number(parent.id.split("-")[0]),
       namespace: "7be1d2f0",
       first_token: parent === undefined ? 0 : parent.first_token + parent.tokens,

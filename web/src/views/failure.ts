@@ -5,7 +5,8 @@ import { ApiError } from "../api/client";
 /** Returns what went wrong, as sentences, and undefined for a request that the page itself has ended. */
 export function sentence(error: unknown, retries = false): string | undefined {
   if (error instanceof DOMException && error.name === "AbortError") return undefined;
-  if (!(error instanceof ApiError)) return "The answer of the server could not be read. Reload the page, which may be older than the server.";
+  if (!(error instanceof ApiError))
+    return "The answer of the server could not be read. Reload the page, which may be older than the server.";
   const again = retries ? " The page tries again by itself." : "";
   switch (error.status) {
     case 0:
@@ -24,5 +25,7 @@ export function sentence(error: unknown, retries = false): string | undefined {
 /** Makes a sentence of an error of the server: lower case, without a period, with a hint behind a semicolon. */
 export function asSentence(message: string): string {
   const [problem = "", ...hints] = message.split(/; hint: /);
-  return [problem, ...hints].map((part) => `${part.charAt(0).toUpperCase()}${part.slice(1)}${/[.!?]$/.test(part) ? "" : "."}`).join(" ");
+  return [problem, ...hints]
+    .map((part) => `${part.charAt(0).toUpperCase()}${part.slice(1)}${/[.!?]$/.test(part) ? "" : "."}`)
+    .join(" ");
 }

@@ -43,7 +43,11 @@ export function seconds(value: number): string {
 
 /** Returns a longer time in its largest unit: `12 s`, `5 min`, `3 h`, `2 days`. */
 export function duration(ms: number): string {
-  const [seconds, minutes, hours] = [1000, 60_000, 3_600_000].map((unit) => Math.round(ms / unit)) as [number, number, number];
+  const [seconds, minutes, hours] = [1000, 60_000, 3_600_000].map((unit) => Math.round(ms / unit)) as [
+    number,
+    number,
+    number,
+  ];
   if (seconds < 60) return `${seconds} s`;
   if (minutes < 60) return `${minutes} min`;
   return hours < 48 ? `${hours} h` : `${Math.round(hours / 24)} days`;

@@ -12,8 +12,8 @@ export interface Polled<T> {
 
 /**
  * Asks again and again, `ms` after each answer, while the page is visible. A change of `key` asks anew, and so does
- * another API key, without which a server that refused the last one is not asked again. A request that is under way when
- * the view closes is aborted.
+ * another API key, without which a server that refused the last one is not asked again. A request that is under way
+ * when the view closes is aborted.
  */
 export function usePolling<T>(ask: (signal: AbortSignal) => Promise<T>, ms: number, key = ""): Polled<T> {
   const [state, setState] = useState<{ key: string; value?: T | undefined; error?: unknown }>({ key });

@@ -50,12 +50,26 @@ export class RealServer {
 
   async start(): Promise<void> {
     this.port ||= await freePort();
-    const env = { ...process.env, TRUNKLINE_WEIGHTS_CACHE: "off", ...(this.#key === undefined ? {} : { TRUNKLINE_API_KEY: this.#key }) };
-    this.#process = spawn(TRUNKLINE, ["serve", writeShallow(this.#folder), "--port", String(this.port)], { env, stdio: ["ignore", "pipe", "pipe"] });
-    for (const output of [this.#process.stdout, this.#process.stderr]) output?.on("data", (piece) => (this.#log += String(piece)));
+    const env = {
+      ...process.env,
+      TRUNKLINE_WEIGHTS_CACHE: "off",
+      ...(this.#key === undefined ? {} : { TRUNKLINE_API_KEY: this.#key }),
+    };
+    this.#process = spawn(TRUNKLINE, ["serve", writeShallow(this.#folder), "--port", String(this.port)], {
+      env,
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    for (const output of [this.#process.stdout, this.#process.stderr])
+      output?.on("data", (piece) => (this.#log += String(piece)));
     const end = Date.now() + 60_000;
-    while (!(await fetch(`${this.address}/readyz`).then((answer) => answer.ok, () => false))) {
-      if (Date.now() > end || this.#process.exitCode !== null) throw new Error(`the server did not start: ${this.#log}`);
+    while (
+      !(await fetch(`${this.address}/readyz`).then(
+        (answer) => answer.ok,
+        () => false,
+      ))
+    ) {
+      if (Date.now() > end || this.#process.exitCode !== null)
+        throw new Error(`the server did not start: ${this.#log}`);
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
   }

@@ -16,12 +16,18 @@ const LONG = "The sea is wide, and the ship is small. ".repeat(30);
 const PICTURE = { name: "Tree of cached prefixes" };
 
 const user = (content: string) => ({ role: "user", content });
-const sum = (nodes: KvNode[], of: (node: KvNode) => number): number => nodes.reduce((total, node) => total + of(node), 0);
+const sum = (nodes: KvNode[], of: (node: KvNode) => number): number =>
+  nodes.reduce((total, node) => total + of(node), 0);
 
 async function chat(content: string, more: object = {}, signal?: AbortSignal): Promise<Response> {
   const body = JSON.stringify({ messages: [user(content)], temperature: 0, max_tokens: 8, ignore_eos: true, ...more });
   const headers = { "content-type": "application/json" };
-  const response = await fetch(`${SERVER.address}/v1/chat/completions`, { method: "POST", headers, body, ...(signal && { signal }) });
+  const response = await fetch(`${SERVER.address}/v1/chat/completions`, {
+    method: "POST",
+    headers,
+    body,
+    ...(signal && { signal }),
+  });
   expect(response.status).toBe(200);
   return response;
 }
@@ -35,7 +41,10 @@ const tree = async (): Promise<KvNode[]> => (await get<{ data: KvNode[] }>("/v1/
 /** Waits until an element has a text. */
 async function shows(page: Page, selector: string, text: RegExp | string): Promise<void> {
   const pattern = typeof text === "string" ? `^${text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}$` : text.source;
-  await page.waitForFunction(([where, what]) => new RegExp(what as string).test(document.querySelector(where as string)?.textContent ?? ""), [selector, pattern]);
+  await page.waitForFunction(
+    ([where, what]) => new RegExp(what as string).test(document.querySelector(where as string)?.textContent ?? ""),
+    [selector, pattern],
+  );
 }
 
 const tile = (name: string): string => `[data-tile=${name}] .value`;
@@ -60,8 +69,17 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
   });
 
   /** Opens a view, and fails at the end if the page logged an error, such as a breach of its policy. */
-  async function withView(view: string, use: (page: Page) => Promise<void>, options: BrowserContextOptions = {}, expected = /ERR_INTERNET_DISCONNECTED/) {
-    const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
+  async function withView(
+    view: string,
+    use: (page: Page) => Promise<void>,
+    options: BrowserContextOptions = {},
+    expected = /ERR_INTERNET_DISCONNECTED/,
+  ) {
+    const context = await browser.newContext({
+      viewport: { width: 1280, height: 900 },
+      reducedMotion: "reduce",
+      ...options,
+    });
     context.setDefaultTimeout(20_000);
     const page = await context.newPage();
     await page.clock.install();
@@ -105,7 +123,10 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     const { data } = await get<{ data: { id: string }[] }>("/v1/models");
     const { device } = await get<{ device: { blocks: number } }>("/v1/kv");
     await withView("server", async (page) => {
-      await page.locator("section", { hasText: "Model" }).getByText(data[0]?.id ?? "", { exact: true }).waitFor();
+      await page
+        .locator("section", { hasText: "Model" })
+        .getByText(data[0]?.id ?? "", { exact: true })
+        .waitFor();
       await page.getByText(`in ${device.blocks.toLocaleString("en-US")} blocks of`).waitFor();
       await page.getByRole("row", { name: /^0 Connected/ }).waitFor();
       await page.getByRole("heading", { name: "This hour" }).waitFor();
@@ -203,20 +224,32 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
       await question.getByLabel("For").selectOption("5 minutes");
       expect(await violations(page)).toEqual([]);
       await question.getByRole("button", { name: "Pin", exact: true }).click();
-      await page.getByRole("status").getByText(/^[\d,]+ tokens pinned for 5 min\.$/).waitFor();
-      await page.locator(".details").getByText(/^for \d+ (min|s) more$/).waitFor();
+      await page
+        .getByRole("status")
+        .getByText(/^[\d,]+ tokens pinned for 5 min\.$/)
+        .waitFor();
+      await page
+        .locator(".details")
+        .getByText(/^for \d+ (min|s) more$/)
+        .waitFor();
       expect(await pinned()).toBeGreaterThan(0);
 
       await page.getByRole("button", { name: "Unpin…" }).click();
       await page.getByRole("dialog", { name: "End the pins?" }).getByRole("button", { name: "Unpin" }).click();
-      await page.getByRole("status").getByText(/no longer pinned\.$/).waitFor();
+      await page
+        .getByRole("status")
+        .getByText(/no longer pinned\.$/)
+        .waitFor();
       await page.getByRole("button", { name: "Unpin…" }).waitFor({ state: "detached" });
       expect(await pinned()).toBe(0);
 
       const before = sum(await tree(), ({ tokens }) => tokens);
       await page.getByRole("button", { name: "Forget…" }).click();
       await page.getByRole("dialog", { name: "Forget this node?" }).getByRole("button", { name: "Forget" }).click();
-      await page.getByRole("status").getByText(/blocks? forgotten\.$/).waitFor();
+      await page
+        .getByRole("status")
+        .getByText(/blocks? forgotten\.$/)
+        .waitFor();
       await page.getByText(/^The chosen node has left the cache|^Nothing is cached yet/).waitFor();
       expect(sum(await tree(), ({ tokens }) => tokens)).toBeLessThan(before);
     });
@@ -226,7 +259,8 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     await chat(`${LONG} Four.`);
     await chat(`${LONG} Five. ${LONG}`);
     const said = "[aria-live=polite]";
-    const levels = (page: Page, count: number) => page.waitForFunction((wanted) => document.querySelectorAll("nav.path button").length === wanted, count);
+    const levels = (page: Page, count: number) =>
+      page.waitForFunction((wanted) => document.querySelectorAll("nav.path button").length === wanted, count);
     await withView("cache", async (page) => {
       const picture = page.getByRole("application", PICTURE);
       await picture.focus();
@@ -250,35 +284,38 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     });
   });
 
-  for (const colorScheme of ["light", "dark"] as const) {
-    for (const width of [1280, 390]) {
-      it(`have no defect that axe-core finds, and fit: ${colorScheme}, ${width} pixels`, async () => {
-        await chat(`${LONG} Six.`);
-        const options = { colorScheme, viewport: { width, height: 844 } };
-        const check = async (page: Page) => {
-          expect(await violations(page)).toEqual([]);
-          expect(await page.locator(".page-scroll").evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth)).toBe(0);
-        };
-        await withView(
-          "server",
-          async (page) => {
-            await page.getByRole("heading", { name: "This hour" }).waitFor();
-            await check(page);
-          },
-          options,
-        );
-        await withView(
-          "cache",
-          async (page) => {
-            await page.getByRole("application", PICTURE).click({ position: { x: 20, y: 40 } });
-            await page.getByRole("button", { name: "Forget…" }).waitFor();
-            await check(page);
-            await page.getByRole("radio", { name: "Table" }).check({ force: true });
-            await check(page);
-          },
-          options,
-        );
-      });
-    }
+  for (const [colorScheme, width] of [
+    ["light", 1280],
+    ["dark", 390],
+  ] as const) {
+    it(`have no defect that axe-core finds, and fit: ${colorScheme}, ${width} pixels`, async () => {
+      await chat(`${LONG} Six.`);
+      const options = { colorScheme, viewport: { width, height: 844 } };
+      const check = async (page: Page) => {
+        expect(await violations(page)).toEqual([]);
+        expect(
+          await page.locator(".page-scroll").evaluate(({ scrollWidth, clientWidth }) => scrollWidth - clientWidth),
+        ).toBe(0);
+      };
+      await withView(
+        "server",
+        async (page) => {
+          await page.getByRole("heading", { name: "This hour" }).waitFor();
+          await check(page);
+        },
+        options,
+      );
+      await withView(
+        "cache",
+        async (page) => {
+          await page.getByRole("application", PICTURE).click({ position: { x: 20, y: 40 } });
+          await page.getByRole("button", { name: "Forget…" }).waitFor();
+          await check(page);
+          await page.getByRole("radio", { name: "Table" }).check({ force: true });
+          await check(page);
+        },
+        options,
+      );
+    });
   }
 });

@@ -1,6 +1,20 @@
 import { expect, test } from "vitest";
 
-import { type Box, type Icicle, type KvNode, layOut, nodeAt, numBelow, numberOf, numRows, pathTo, ROOT, sibling, visit, windowOf } from "../../src/views/cache/icicle";
+import {
+  type Box,
+  type Icicle,
+  type KvNode,
+  layOut,
+  nodeAt,
+  numBelow,
+  numberOf,
+  numRows,
+  pathTo,
+  ROOT,
+  sibling,
+  visit,
+  windowOf,
+} from "../../src/views/cache/icicle";
 import { madeTree } from "../made";
 
 function node(number: number, parent: number | null, tokens: number): KvNode {
@@ -34,7 +48,11 @@ test("a node is as wide as its tokens and those of all that continue it, the wid
   expect(rectangle(icicle, 7)).toEqual([210, 50, 2]);
   expect(rectangle(icicle, 5)).toEqual([0, 200, 3]);
   expect([3, 9, 7, 1].map((number) => icicle.deepest[placeOf(icicle, number)])).toEqual([3, 3, 2, 1]);
-  expect(pathTo(icicle, placeOf(icicle, 5)).map((place) => icicle.nodes[place - 1]?.id)).toEqual(["3-0003", "9-0009", "5-0005"]);
+  expect(pathTo(icicle, placeOf(icicle, 5)).map((place) => icicle.nodes[place - 1]?.id)).toEqual([
+    "3-0003",
+    "9-0009",
+    "5-0005",
+  ]);
   expect([numBelow(icicle, ROOT), numBelow(icicle, placeOf(icicle, 3))]).toEqual([5, 3]);
 });
 
@@ -45,7 +63,13 @@ test("the order of the list and a node that is listed twice change nothing", () 
 });
 
 test("a node without its parent hangs from the root, a circle is left out, and lanes have numbers of their own", () => {
-  const icicle = layOut([node(4, 99, 25), node(5, 6, 1), node(6, 5, 1), { ...node(8, 7, 10), id: "1.8-0008" }, { ...node(7, null, 20), id: "1.7-0007" }]);
+  const icicle = layOut([
+    node(4, 99, 25),
+    node(5, 6, 1),
+    node(6, 5, 1),
+    { ...node(8, 7, 10), id: "1.8-0008" },
+    { ...node(7, null, 20), id: "1.7-0007" },
+  ]);
   expect(icicle.nodes.map((each) => each.id)).toEqual(["1.7-0007", "4-0004", "1.8-0008"]);
   expect(rectangle(icicle, 8)).toEqual([0, 10, 2]);
 });
@@ -106,11 +130,14 @@ test("in any tree children lie within their parents, beside each other, and boxe
     const icicle = layOut(madeTree(2000, seed));
     expect(icicle.nodes).toHaveLength(2000);
     const right = (place: number): number => (icicle.left[place] as number) + (icicle.width[place] as number);
-    const misplaced = icicle.nodes.map((_, idx) => idx + 1).filter((place) => {
-      const parent = icicle.parent[place] as number;
-      const isWithin = (icicle.left[place] as number) >= (icicle.left[parent] as number) && right(place) <= right(parent);
-      return !isWithin || (sibling(icicle, place, 1) !== place && icicle.left[place + 1] !== right(place));
-    });
+    const misplaced = icicle.nodes
+      .map((_, idx) => idx + 1)
+      .filter((place) => {
+        const parent = icicle.parent[place] as number;
+        const isWithin =
+          (icicle.left[place] as number) >= (icicle.left[parent] as number) && right(place) <= right(parent);
+        return !isWithin || (sibling(icicle, place, 1) !== place && icicle.left[place + 1] !== right(place));
+      });
     expect(misplaced).toEqual([]);
     const ends = new Map<number, number>();
     const overlapping = boxes(icicle, 1 + (seed % 3), 500, 40)

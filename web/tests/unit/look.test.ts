@@ -14,7 +14,15 @@ interface Numbers {
   first?: [number, number];
 }
 
-function text({ output = 0, prompt = 0, hit = 0, scheduled = 0, steps = 0, stepSeconds = 0, first = [0, 0] }: Numbers): string {
+function text({
+  output = 0,
+  prompt = 0,
+  hit = 0,
+  scheduled = 0,
+  steps = 0,
+  stepSeconds = 0,
+  first = [0, 0],
+}: Numbers): string {
   const [short, long] = first;
   return `
 trunkline_running_sequences 2
@@ -51,10 +59,34 @@ test("a look has lanes and tenants by name", () => {
 });
 
 test("rates and shares are those of the time between two looks", () => {
-  const before = look(1000, { output: 100, prompt: 50, hit: 10, scheduled: 500, steps: 10, stepSeconds: 1, first: [9, 1] });
-  const after = look(3000, { output: 120, prompt: 90, hit: 40, scheduled: 540, steps: 20, stepSeconds: 1.5, first: [9, 3] });
+  const before = look(1000, {
+    output: 100,
+    prompt: 50,
+    hit: 10,
+    scheduled: 500,
+    steps: 10,
+    stepSeconds: 1,
+    first: [9, 1],
+  });
+  const after = look(3000, {
+    output: 120,
+    prompt: 90,
+    hit: 40,
+    scheduled: 540,
+    steps: 20,
+    stepSeconds: 1.5,
+    first: [9, 3],
+  });
   const value = between(before, after);
-  expect(value).toMatchObject({ seconds: 2, outputRate: 10, promptRate: 10, steps: 10, stepSeconds: 0.05, busy: 0.25, hitShare: 0.75 });
+  expect(value).toMatchObject({
+    seconds: 2,
+    outputRate: 10,
+    promptRate: 10,
+    steps: 10,
+    stepSeconds: 0.05,
+    busy: 0.25,
+    hitShare: 0.75,
+  });
   // Only the two observations between the looks count.
   expect(value.firstToken).toEqual({ count: 2, p50: 3, p95: 3.9, p99: 3.98 });
   expect(value.betweenTokens).toBeUndefined();
@@ -63,8 +95,18 @@ test("rates and shares are those of the time between two looks", () => {
 test("nothing happened between two equal looks, and a restart of the router begins anew", () => {
   const numbers: Numbers = { output: 100, prompt: 50, scheduled: 500, steps: 10, first: [1, 1] };
   const idle = between(look(0, numbers), look(1000, numbers));
-  expect(idle).toMatchObject({ outputRate: 0, promptRate: 0, steps: 0, stepSeconds: undefined, hitShare: undefined, firstToken: undefined });
-  expect(between(look(0, numbers), look(1000, { output: 5, scheduled: 5 }))).toMatchObject({ outputRate: 5, promptRate: 0 });
+  expect(idle).toMatchObject({
+    outputRate: 0,
+    promptRate: 0,
+    steps: 0,
+    stepSeconds: undefined,
+    hitShare: undefined,
+    firstToken: undefined,
+  });
+  expect(between(look(0, numbers), look(1000, { output: 5, scheduled: 5 }))).toMatchObject({
+    outputRate: 5,
+    promptRate: 0,
+  });
 });
 
 test("a history forgets what is older than its time, and its windows end at a look", () => {

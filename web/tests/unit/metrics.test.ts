@@ -5,7 +5,7 @@ import { parseMetrics } from "../../src/views/server/metrics";
 test("samples have labels, values and signs of any form", () => {
   const metrics = parseMetrics(
     [
-      "# HELP a Text with a{b=\"c\"} 7",
+      '# HELP a Text with a{b="c"} 7',
       "# TYPE a counter",
       'a{x="1",y="two words"} 3',
       'a{ x = "2" , } 4.5e1 1795300000000',
@@ -41,8 +41,22 @@ test("histograms of several models are added", () => {
     `t_sum{model="${model}"} 1.5`,
     `t_count{model="${model}"} ${counts.at(-1)?.[1]}`,
   ];
-  const text = [...lines("a", [["0.1", 1], ["+Inf", 4]]), ...lines("b", [["0.1", 2], ["0.2", 3], ["+Inf", 3]])].join("\n");
+  const text = [
+    ...lines("a", [
+      ["0.1", 1],
+      ["+Inf", 4],
+    ]),
+    ...lines("b", [
+      ["0.1", 2],
+      ["0.2", 3],
+      ["+Inf", 3],
+    ]),
+  ].join("\n");
   expect(parseMetrics(text).histogram("t")).toEqual({ bounds: [0.1, 0.2, Infinity], counts: [3, 3, 7], sum: 3 });
-  expect(parseMetrics(text).histogram("t", { model: "a" })).toEqual({ bounds: [0.1, Infinity], counts: [1, 4], sum: 1.5 });
+  expect(parseMetrics(text).histogram("t", { model: "a" })).toEqual({
+    bounds: [0.1, Infinity],
+    counts: [1, 4],
+    sum: 1.5,
+  });
   expect(parseMetrics("").histogram("t")).toEqual({ bounds: [], counts: [], sum: 0 });
 });

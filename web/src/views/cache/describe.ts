@@ -6,7 +6,9 @@ import type { KvNode } from "./icicle";
 /** Where the blocks of a node lie. `store` is the name of the tier below the device. */
 export function tiersOf(node: KvNode, store: string): string {
   if (node.stored === 0) return "device";
-  return node.stored >= node.blocks ? `device and ${store}` : `device, and ${count(node.stored)} of ${counted(node.blocks, "block")} in ${store}`;
+  return node.stored >= node.blocks
+    ? `device and ${store}`
+    : `device, and ${count(node.stored)} of ${counted(node.blocks, "block")} in ${store}`;
 }
 
 /** How a node is pinned, or undefined if it is not. */

@@ -88,7 +88,10 @@ function Text({ node, place }: { node: KvNode; place: Place }) {
   useEffect(() => {
     if (!wanted) return;
     const aborter = new AbortController();
-    getJson<{ text: string | null; text_tokens: number }>(`v1/kv/tree/${node.id}${query({ ...place, lane: 0 }, { text: "true" })}`, aborter.signal).then(
+    getJson<{ text: string | null; text_tokens: number }>(
+      `v1/kv/tree/${node.id}${query({ ...place, lane: 0 }, { text: "true" })}`,
+      aborter.signal,
+    ).then(
       ({ text, text_tokens }) => setShown({ text: text ?? "", tokens: text_tokens }),
       (error: unknown) => setFailure(sentence(error)),
     );
@@ -130,9 +133,18 @@ function Ask({ what, node, below, place, onClose, onDone }: AskProps) {
     setFailure(undefined);
     const path = `v1/kv/tree/${node.id}${what === "forget" ? "" : "/pin"}${query({ ...place, lane: 0 })}`;
     try {
-      const response = await request(path, what === "pin" ? { method: "POST", body: JSON.stringify({ ttl_s: ttl }) } : { method: "DELETE" });
-      const answer = (await response.json()) as { pinned_tokens?: number; ttl_s?: number; unpinned_blocks?: number; removed_blocks?: number };
-      if (what === "pin") onDone(`${counted(answer.pinned_tokens ?? 0, "token")} pinned for ${duration((answer.ttl_s ?? ttl) * 1000)}.`);
+      const response = await request(
+        path,
+        what === "pin" ? { method: "POST", body: JSON.stringify({ ttl_s: ttl }) } : { method: "DELETE" },
+      );
+      const answer = (await response.json()) as {
+        pinned_tokens?: number;
+        ttl_s?: number;
+        unpinned_blocks?: number;
+        removed_blocks?: number;
+      };
+      if (what === "pin")
+        onDone(`${counted(answer.pinned_tokens ?? 0, "token")} pinned for ${duration((answer.ttl_s ?? ttl) * 1000)}.`);
       else if (what === "unpin") onDone(`${counted(answer.unpinned_blocks ?? 0, "block")} no longer pinned.`);
       else onDone(`${counted(answer.removed_blocks ?? 0, "block")} forgotten.`);
     } catch (error) {
@@ -163,8 +175,8 @@ function Ask({ what, node, below, place, onClose, onDone }: AskProps) {
       {what === "pin" && (
         <>
           <p>
-            The {counted(end, "token")} from the start of the prompt to the end of this node stay in the cache, whatever else needs room. They count
-            towards what its tenant may pin.
+            The {counted(end, "token")} from the start of the prompt to the end of this node stay in the cache, whatever
+            else needs room. They count towards what its tenant may pin.
           </p>
           <label class="pin-field">
             For
@@ -178,11 +190,13 @@ function Ask({ what, node, below, place, onClose, onDone }: AskProps) {
           </label>
         </>
       )}
-      {what === "unpin" && <p>The pins of this prompt and of everything that continues it end, also those that other requests made.</p>}
+      {what === "unpin" && (
+        <p>The pins of this prompt and of everything that continues it end, also those that other requests made.</p>
+      )}
       {what === "forget" && (
         <p>
-          {counted(below.tokens, "token")} in {counted(below.nodes + 1, "node")} leave all tiers, and prompts that continue them are computed again. What
-          is in use or pinned stays.
+          {counted(below.tokens, "token")} in {counted(below.nodes + 1, "node")} leave all tiers, and prompts that
+          continue them are computed again. What is in use or pinned stays.
         </p>
       )}
       {failure && (

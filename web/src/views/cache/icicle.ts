@@ -22,8 +22,8 @@ export interface KvNode {
 }
 
 /**
- * The laid out tree. The arrays have an element for each node, parents before children; the first one is the root, which
- * stands for the whole cache and is no node of the server.
+ * The laid out tree. The arrays have an element for each node, parents before children; the first one is the root,
+ * which stands for the whole cache and is no node of the server.
  */
 export interface Icicle {
   /** The server's nodes, shifted by one: `nodes[i - 1]` is at place `i`. */
@@ -50,8 +50,8 @@ export function numberOf(id: string): number {
 
 /**
  * Lays out nodes in any order. A node whose parent is missing, as between two pages of a tree that changes, hangs from
- * the root. Of nodes with the same number the last one counts. O(n log n) without recursion, because a chain of turns can
- * be deep.
+ * the root. Of nodes with the same number the last one counts. O(n log n) without recursion, because a chain of turns
+ * can be deep.
  */
 export function layOut(listed: readonly KvNode[]): Icicle {
   const byNumber = new Map<number, KvNode>();
@@ -149,8 +149,8 @@ export interface Box {
 }
 
 /**
- * Calls `draw` for each rectangle of a window that is at least a pixel wide, and for the rest of each row of siblings as
- * one. The cost depends on the pixels and rows, and hardly on the size of the tree.
+ * Calls `draw` for each rectangle of a window that is at least a pixel wide, and for the rest of each row of siblings
+ * as one. The cost depends on the pixels and rows, and hardly on the size of the tree.
  */
 export function visit(
   icicle: Icicle,

@@ -37,27 +37,41 @@ export function CacheView() {
   const lane = lanes.includes(wantedLane) ? wantedLane : 0;
   const place = { model, lane };
   const live = useLiveTree(place);
-  const store = totals.value?.host ? { name: "host memory", colour: "--tier-host" } : { name: "disk", colour: "--tier-disk" };
+  const store = totals.value?.host
+    ? { name: "host memory", colour: "--tier-host" }
+    : { name: "disk", colour: "--tier-disk" };
   return (
     <main class="page-scroll" tabIndex={0} aria-labelledby="cache-title">
       <div class="page">
-      <header class="page-head">
-        <h1 id="cache-title">Cache</h1>
-        {live.tree && live.error === undefined && <Summary tree={live.tree} />}
-        <span class="spacer" />
-        {models.value && models.value.length > 1 && (
-          <Choice label="Model" value={model} options={models.value.map((id) => [id, id])} onChange={setChosen} />
+        <header class="page-head">
+          <h1 id="cache-title">Cache</h1>
+          {live.tree && live.error === undefined && <Summary tree={live.tree} />}
+          <span class="spacer" />
+          {models.value && models.value.length > 1 && (
+            <Choice label="Model" value={model} options={models.value.map((id) => [id, id])} onChange={setChosen} />
+          )}
+          {lanes.length > 1 && (
+            <Choice
+              label="Lane"
+              value={String(lane)}
+              options={lanes.map((each) => [String(each), `Lane ${each}`])}
+              onChange={(value) => setLane(Number(value))}
+            />
+          )}
+        </header>
+        {live.error !== undefined && <Problem error={live.error} />}
+        {live.tree ? (
+          <Tree
+            key={`${lane} ${model}`}
+            nodes={live.tree.nodes}
+            isCut={live.tree.isCut}
+            place={place}
+            store={store}
+            onChanged={live.again}
+          />
+        ) : (
+          live.error === undefined && <p class="note">Loading…</p>
         )}
-        {lanes.length > 1 && (
-          <Choice label="Lane" value={String(lane)} options={lanes.map((each) => [String(each), `Lane ${each}`])} onChange={(value) => setLane(Number(value))} />
-        )}
-      </header>
-      {live.error !== undefined && <Problem error={live.error} />}
-      {live.tree ? (
-        <Tree key={`${lane} ${model}`} nodes={live.tree.nodes} isCut={live.tree.isCut} place={place} store={store} onChanged={live.again} />
-      ) : (
-        live.error === undefined && <p class="note">Loading…</p>
-      )}
       </div>
       <KeyQuestion />
     </main>
@@ -103,7 +117,10 @@ function Tree({ nodes, isCut, place, store, onChanged }: TreeProps) {
     return node && numberOf(node.id);
   };
   const node = icicle.nodes[selected - 1];
-  const below = useMemo(() => ({ tokens: icicle.width[selected] ?? 0, nodes: selected > ROOT ? numBelow(icicle, selected) : 0 }), [icicle, selected]);
+  const below = useMemo(
+    () => ({ tokens: icicle.width[selected] ?? 0, nodes: selected > ROOT ? numBelow(icicle, selected) : 0 }),
+    [icicle, selected],
+  );
   const common = {
     icicle,
     zoom,
@@ -112,11 +129,7 @@ function Tree({ nodes, isCut, place, store, onChanged }: TreeProps) {
     onZoom: (at: number) => setZoomed(numberAt(at)),
   };
   if (icicle.nodes.length === 0) {
-    return (
-      <p class="panel note">
-        Nothing is cached yet. Send a chat, and its prompt appears here.
-      </p>
-    );
+    return <p class="panel note">Nothing is cached yet. Send a chat, and its prompt appears here.</p>;
   }
   return (
     <>
@@ -124,7 +137,9 @@ function Tree({ nodes, isCut, place, store, onChanged }: TreeProps) {
         <header class="panel-head">
           <Path icicle={icicle} zoom={zoom} onZoom={common.onZoom} />
           <span class="controls">
-            {form === "picture" && <Segments label="Colour" value={colouring} options={COLOURINGS} onChange={setColouring} />}
+            {form === "picture" && (
+              <Segments label="Colour" value={colouring} options={COLOURINGS} onChange={setColouring} />
+            )}
             <Segments
               label="Form"
               value={form}
@@ -161,7 +176,11 @@ function Tree({ nodes, isCut, place, store, onChanged }: TreeProps) {
           }}
         />
       ) : (
-        <p class="facts">{chosen === undefined ? "Choose a node to see its length, hits and tier." : "The chosen node has left the cache, or was joined with another one."}</p>
+        <p class="facts">
+          {chosen === undefined
+            ? "Choose a node to see its length, hits and tier."
+            : "The chosen node has left the cache, or was joined with another one."}
+        </p>
       )}
     </>
   );
@@ -183,7 +202,12 @@ function Path({ icicle, zoom, onZoom }: { icicle: Icicle; zoom: number; onZoom: 
           {at < 0 ? (
             "…"
           ) : (
-            <button type="button" class="link" onClick={() => onZoom(at)} aria-current={at === zoom ? "true" : undefined}>
+            <button
+              type="button"
+              class="link"
+              onClick={() => onZoom(at)}
+              aria-current={at === zoom ? "true" : undefined}
+            >
               {counted(icicle.nodes[at - 1]?.tokens ?? 0, "token")}
             </button>
           )}

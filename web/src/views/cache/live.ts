@@ -4,7 +4,7 @@ import { ApiError, apiKey } from "../../api/client";
 import { isRefusal } from "../polling";
 import { loadTree, type Place, type Tree, watch } from "./load";
 
-/** The time between two looks at the tree, at least, after something changed. A look charges its tenant for each page. */
+/** The time between two looks at the tree, at least, after a change. A look charges its tenant for each page. */
 const QUICKEST_MS = 1000;
 /** The part of that time for each page. */
 const PAGE_PAUSE_MS = 500;
@@ -107,5 +107,9 @@ export function useLiveTree(place: Place): Live {
     };
   }, [key, apiKey.value]);
   const isCurrent = state.key === key;
-  return { tree: isCurrent ? state.tree : undefined, error: isCurrent ? state.error : undefined, again: () => again.current() };
+  return {
+    tree: isCurrent ? state.tree : undefined,
+    error: isCurrent ? state.error : undefined,
+    again: () => again.current(),
+  };
 }

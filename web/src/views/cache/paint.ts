@@ -103,7 +103,8 @@ export function paint(context: CanvasRenderingContext2D, frame: Frame): number {
   let fill = "";
   for (const { place, x, width: wide, row } of boxes) {
     const node = icicle.nodes[place - 1];
-    const next = place === ROOT ? colours.root : node === undefined ? colours.several : colourOf(node, frame.colouring, colours);
+    const next =
+      place === ROOT ? colours.root : node === undefined ? colours.several : colourOf(node, frame.colouring, colours);
     if (next !== fill) context.fillStyle = fill = next;
     context.fillRect(x, row * rowHeight, wide > 3 ? wide - 1 : wide, inner);
   }
@@ -118,17 +119,35 @@ export function paint(context: CanvasRenderingContext2D, frame: Frame): number {
     if (box === undefined) continue;
     context.strokeStyle = colours.selected;
     context.lineWidth = line;
-    context.strokeRect(box.x + line / 2, box.row * rowHeight + line / 2, Math.max(box.width - 1 - line, 1), inner - line);
+    context.strokeRect(
+      box.x + line / 2,
+      box.row * rowHeight + line / 2,
+      Math.max(box.width - 1 - line, 1),
+      inner - line,
+    );
   }
   return boxes.length;
 }
 
 /** Marks pinned nodes above, shared ones below, and those in use at the left. */
-function paintMarks(context: CanvasRenderingContext2D, { icicle, rowHeight, colours }: Frame, boxes: Box[], inner: number): void {
+function paintMarks(
+  context: CanvasRenderingContext2D,
+  { icicle, rowHeight, colours }: Frame,
+  boxes: Box[],
+  inner: number,
+): void {
   const stripe = Math.min(STRIPE, inner / 4);
   const kinds: [string, (node: KvNode) => boolean, (box: Box) => [number, number, number, number]][] = [
-    [colours.shared, (node) => node.children > 1, ({ x, width, row }) => [x, row * rowHeight + inner - stripe / 2, width - 1, stripe / 2]],
-    [colours.pinned, (node) => node.pinned + node.disk_pinned > 0, ({ x, width, row }) => [x, row * rowHeight, width - 1, stripe]],
+    [
+      colours.shared,
+      (node) => node.children > 1,
+      ({ x, width, row }) => [x, row * rowHeight + inner - stripe / 2, width - 1, stripe / 2],
+    ],
+    [
+      colours.pinned,
+      (node) => node.pinned + node.disk_pinned > 0,
+      ({ x, width, row }) => [x, row * rowHeight, width - 1, stripe],
+    ],
     [colours.held, (node) => node.held > node.pinned, ({ x, row }) => [x, row * rowHeight, stripe, inner]],
   ];
   for (const [colour, has, area] of kinds) {
@@ -152,7 +171,8 @@ function paintLabels(context: CanvasRenderingContext2D, frame: Frame, boxes: Box
     const key = node?.prompt_cache_keys.at(-1);
     // Digits are about as wide as each other, so that text need not be measured: 7 pixels each.
     const short = count(tokens);
-    const long = node === undefined ? `all · ${short} tokens` : `${short} tokens${key === undefined ? "" : ` · ${key}`}`;
+    const long =
+      node === undefined ? `all · ${short} tokens` : `${short} tokens${key === undefined ? "" : ` · ${key}`}`;
     const room = width - 16;
     const text = long.length * 7 <= room ? long : short.length * 7 <= room ? short : "";
     if (text !== "") context.fillText(text, x + 8, row * rowHeight + inner / 2 + 1);

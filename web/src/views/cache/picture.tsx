@@ -55,7 +55,17 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
       if (element.width !== wide || element.height !== high) [element.width, element.height] = [wide, high];
       context.setTransform(scale, 0, 0, scale, 0, 0);
       const view = shown.current;
-      paint(context, { icicle, window: view, width, height, rowHeight: view.rowHeight, colouring, colours, selected, hovered: hovered.current });
+      paint(context, {
+        icicle,
+        window: view,
+        width,
+        height,
+        rowHeight: view.rowHeight,
+        colouring,
+        colours,
+        selected,
+        hovered: hovered.current,
+      });
     };
     redraw.current = () => {
       // A frame of the zoom that is under way draws the rest, too.
@@ -105,7 +115,8 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
       return (icicle.left[place] ?? 0) >= left && (icicle.left[place] ?? 0) < right;
     };
     const depth = icicle.depth[place] ?? 0;
-    while (zoomed > ROOT && (!isWithin(zoomed) || depth < (icicle.depth[zoomed] ?? 0) - ROWS_ABOVE)) zoomed = icicle.parent[zoomed] as number;
+    while (zoomed > ROOT && (!isWithin(zoomed) || depth < (icicle.depth[zoomed] ?? 0) - ROWS_ABOVE))
+      zoomed = icicle.parent[zoomed] as number;
     if (zoomed !== zoom) onZoom(zoomed);
     onSelect(place);
   };
@@ -156,8 +167,8 @@ export function Picture({ icicle, zoom, selected, colouring, store, onSelect, on
         onKeyDown={onKeyDown}
       />
       <p id={help} class="unseen">
-        Each rectangle is a run of tokens, with its continuations below it. The arrow keys walk the tree, Enter zooms in, and Escape zooms out.
-        The table has the same as text.
+        Each rectangle is a run of tokens, with its continuations below it. The arrow keys walk the tree, Enter zooms
+        in, and Escape zooms out. The table has the same as text.
       </p>
       <p class="unseen" aria-live="polite">
         {said(selected)}

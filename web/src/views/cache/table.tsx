@@ -23,7 +23,9 @@ export function Table({ icicle, zoom, selected, store, onSelect, onZoom }: Props
   return (
     <div class="scroll tree-table" tabIndex={0} role="region" aria-label="Nodes">
       <table>
-        <caption class="unseen">{zoom === ROOT ? "Nodes at the start of their prompts" : "Continuations of the node"}</caption>
+        <caption class="unseen">
+          {zoom === ROOT ? "Nodes at the start of their prompts" : "Continuations of the node"}
+        </caption>
         <thead>
           <tr>
             <th scope="col">Tokens</th>

@@ -24,8 +24,22 @@ export interface KvTotals {
   device: DeviceTier;
   host: StoreTier | null;
   disk: StoreTier | null;
-  object_store: { put_blocks: number; put_bytes: number; got_blocks: number; waiting_blocks: number; failed: number } | null;
-  lanes: { lane: number; connected: boolean; running: number; blocks: number; held: number; cached: number; hit_tokens: number }[];
+  object_store: {
+    put_blocks: number;
+    put_bytes: number;
+    got_blocks: number;
+    waiting_blocks: number;
+    failed: number;
+  } | null;
+  lanes: {
+    lane: number;
+    connected: boolean;
+    running: number;
+    blocks: number;
+    held: number;
+    cached: number;
+    hit_tokens: number;
+  }[];
   tenants: {
     tenant: string | null;
     device_blocks: number;

@@ -29,13 +29,15 @@ async function look(signal: AbortSignal): Promise<Look> {
   return lookAt(parseMetrics(text), performance.now());
 }
 
-const list = async <T,>(path: string, signal: AbortSignal): Promise<T[]> => (await getJson<{ data: T[] }>(path, signal)).data;
+const list = async <T,>(path: string, signal: AbortSignal): Promise<T[]> =>
+  (await getJson<{ data: T[] }>(path, signal)).data;
 
 export function ServerView() {
   const metrics = usePolling(look, 1000);
   const models = usePolling((signal) => list<ModelCard>("v1/models", signal), 3000);
   // The first model is the one that the routes of the cache speak of.
-  const loaded = models.value?.filter(({ parent, status }) => !parent && (status?.value ?? "loaded") === "loaded") ?? [];
+  const loaded =
+    models.value?.filter(({ parent, status }) => !parent && (status?.value ?? "loaded") === "loaded") ?? [];
   const [chosen, setChosen] = useState("");
   const model = loaded.some(({ id }) => id === chosen) ? chosen : (loaded[0]?.id ?? "");
   const query = model === "" ? "" : `?model=${encodeURIComponent(model)}`;
@@ -57,31 +59,33 @@ export function ServerView() {
   return (
     <main class="page-scroll" tabIndex={0} aria-labelledby="server-title">
       <div class="page">
-      <header class="page-head">
-        <h1 id="server-title">Server</h1>
-        {now && failure === undefined && (
-          <p class="state">
-            <span class={`mark ${now.isReady ? "ok" : "warn"}`} />
-            {now.isReady ? "Ready" : loaded.length === 0 && models.value !== undefined ? "No model is in memory" : "Waits for its shard"}
-          </p>
+        <header class="page-head">
+          <h1 id="server-title">Server</h1>
+          {now && failure === undefined && (
+            <p class="state">
+              <span class={`mark ${now.isReady ? "ok" : "warn"}`} />
+              {now.isReady
+                ? "Ready"
+                : loaded.length === 0 && models.value !== undefined
+                  ? "No model is in memory"
+                  : "Waits for its shard"}
+            </p>
+          )}
+        </header>
+        {failure !== undefined && <Problem error={failure} />}
+        {now ? <Live history={history} now={now} /> : failure === undefined && <p class="note">Loading…</p>}
+        {now && (
+          <div class="columns">
+            {models.value && <Models cards={models.value} onChange={models.again} />}
+            {kv.value && <Tiers kv={kv.value} models={loaded.map(({ id }) => id)} model={model} onModel={setChosen} />}
+            {kv.value && now.lanes.size > 0 && <Lanes history={history} kv={kv.value} />}
+            {now.tenants.size > 0 && <Tenants history={history} kv={kv.value} windowMs={WINDOW_MS} />}
+            {usage.value && <Used rows={usage.value} />}
+            {adapters.value && adapters.value.length > 0 && (
+              <Adapters rows={adapters.value} slots={now.adapterSlots} loaded={now.adaptersLoaded} />
+            )}
+          </div>
         )}
-      </header>
-      {failure !== undefined && <Problem error={failure} />}
-      {now ? <Live history={history} now={now} /> : failure === undefined && <p class="note">Loading…</p>}
-      {now && (
-        <div class="columns">
-          {models.value && <Models cards={models.value} onChange={models.again} />}
-          {kv.value && (
-            <Tiers kv={kv.value} models={loaded.map(({ id }) => id)} model={model} onModel={setChosen} />
-          )}
-          {kv.value && now.lanes.size > 0 && <Lanes history={history} kv={kv.value} />}
-          {now.tenants.size > 0 && <Tenants history={history} kv={kv.value} windowMs={WINDOW_MS} />}
-          {usage.value && <Used rows={usage.value} />}
-          {adapters.value && adapters.value.length > 0 && (
-            <Adapters rows={adapters.value} slots={now.adapterSlots} loaded={now.adaptersLoaded} />
-          )}
-        </div>
-      )}
       </div>
       <KeyQuestion />
     </main>
@@ -118,7 +122,9 @@ function Live({ history, now }: { history: History; now: Look }) {
             { colour: "--series-1", values: history.looks.map(({ running }) => running) },
             { colour: "--series-3", values: history.looks.map(({ queued }) => queued) },
           ]}
-          at={(idx) => `${count(history.looks[idx]?.running ?? 0)} running, ${count(history.looks[idx]?.queued ?? 0)} waiting`}
+          at={(idx) =>
+            `${count(history.looks[idx]?.running ?? 0)} running, ${count(history.looks[idx]?.queued ?? 0)} waiting`
+          }
         />
         <Tile
           {...tile}
@@ -209,7 +215,9 @@ function Tile({ id, label, value, detail, times, from, series, at }: TileProps) 
       <h2>{label}</h2>
       <p class="value">{value}</p>
       <p class="detail">
-        {moment !== undefined && point !== undefined ? `${ago < 1000 ? "now" : `${duration(ago)} ago`}: ${at(point)}` : detail}
+        {moment !== undefined && point !== undefined
+          ? `${ago < 1000 ? "now" : `${duration(ago)} ago`}: ${at(point)}`
+          : detail}
       </p>
       <Spark times={times} from={from} series={series} onPoint={setPoint} />
     </section>

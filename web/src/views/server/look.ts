@@ -142,7 +142,9 @@ function numReady(look: Look): number {
 
 function quantiles(histogram: Histogram): Quantiles | undefined {
   const [p50, p95, p99] = [0.5, 0.95, 0.99].map((fraction) => quantile(histogram, fraction));
-  return p50 === undefined || p95 === undefined || p99 === undefined ? undefined : { count: count(histogram), p50, p95, p99 };
+  return p50 === undefined || p95 === undefined || p99 === undefined
+    ? undefined
+    : { count: count(histogram), p50, p95, p99 };
 }
 
 /** The looks of the last minutes. */

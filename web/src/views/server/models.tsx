@@ -53,7 +53,8 @@ export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onCha
       )}
       <ul class="rows">
         {models.map(({ id, max_model_len, status }) => {
-          const state = status === undefined ? STATES.loaded : (STATES[status.value] ?? { name: status.value, mark: "off" });
+          const state =
+            status === undefined ? STATES.loaded : (STATES[status.value] ?? { name: status.value, mark: "off" });
           const facts = [
             max_model_len !== undefined && `${count(max_model_len)} tokens of context`,
             status?.memory_bytes && bytes(status.memory_bytes),
@@ -76,7 +77,10 @@ export function Models({ cards, onChange }: { cards: readonly ModelCard[]; onCha
                       Load
                     </Button>
                   ) : (
-                    <Button disabled={busy !== undefined || status.pinned === true || status.value !== "loaded"} onClick={() => void order(id, "unload")}>
+                    <Button
+                      disabled={busy !== undefined || status.pinned === true || status.value !== "loaded"}
+                      onClick={() => void order(id, "unload")}
+                    >
                       Unload
                     </Button>
                   )}

@@ -58,7 +58,11 @@ export function Tiers({ kv, models, model, onModel }: TiersProps) {
         </dt>
         <dd>
           <Bar
-            label={`${percent(inUse / device.blocks)} in use, ${percent(device.pinned / device.blocks)} pinned, ${percent(device.cached / device.blocks)} cached`}
+            label={[
+              `${percent(inUse / device.blocks)} in use`,
+              `${percent(device.pinned / device.blocks)} pinned`,
+              `${percent(device.cached / device.blocks)} cached`,
+            ].join(", ")}
             total={device.blocks}
             parts={[
               { size: inUse, colour: "part-used" },
@@ -80,8 +84,9 @@ export function Tiers({ kv, models, model, onModel }: TiersProps) {
             <dt>Object store</dt>
             <dd>
               <span class="facts">
-                {counted(objects.put_blocks, "block")} uploaded ({bytes(objects.put_bytes)}), {count(objects.got_blocks)} downloaded,{" "}
-                {count(objects.waiting_blocks)} waiting{objects.failed > 0 && `, ${counted(objects.failed, "failure")}`}
+                {counted(objects.put_blocks, "block")} uploaded ({bytes(objects.put_bytes)}),{" "}
+                {count(objects.got_blocks)} downloaded, {count(objects.waiting_blocks)} waiting
+                {objects.failed > 0 && `, ${counted(objects.failed, "failure")}`}
               </span>
             </dd>
           </>
@@ -99,7 +104,17 @@ function Part({ colour, text }: { colour: string; text: string }) {
   );
 }
 
-function Store({ name, tier, blockBytes, colour }: { name: string; tier: StoreTier; blockBytes: number; colour: string }) {
+function Store({
+  name,
+  tier,
+  blockBytes,
+  colour,
+}: {
+  name: string;
+  tier: StoreTier;
+  blockBytes: number;
+  colour: string;
+}) {
   return (
     <>
       <dt>
@@ -193,7 +208,12 @@ export function Tenants({ history, kv, windowMs }: { history: History; kv: KvTot
   const rows = [...now.tenants].map(([name, tenant]) => {
     const then = before.tenants.get(name) ?? tenant;
     const cache = kv?.tenants.find(({ tenant: owner }) => owner === name);
-    return { name, cache, outputs: tenant.outputTokens - then.outputTokens, device: tenant.deviceSeconds - then.deviceSeconds };
+    return {
+      name,
+      cache,
+      outputs: tenant.outputTokens - then.outputTokens,
+      device: tenant.deviceSeconds - then.deviceSeconds,
+    };
   });
   const total = rows.reduce((sum, { device }) => sum + Math.max(device, 0), 0);
   return (
@@ -221,13 +241,19 @@ export function Tenants({ history, kv, windowMs }: { history: History; kv: KvTot
               <tr key={name}>
                 <th scope="row">{name}</th>
                 <td class="with-bar">
-                  <Bar label={percent(total > 0 ? device / total : 0)} total={total} parts={[{ size: device, colour: "part-used" }]} />
+                  <Bar
+                    label={percent(total > 0 ? device / total : 0)}
+                    total={total}
+                    parts={[{ size: device, colour: "part-used" }]}
+                  />
                   <span class="facts">{percent(total > 0 ? device / total : 0)}</span>
                 </td>
                 <td class="num">{count(Math.max(outputs, 0))}</td>
                 <td class="num">
                   {cache ? count(cache.device_blocks) : "–"}
-                  {cache && cache.device_share_blocks > 0 && <span class="facts"> of {count(cache.device_share_blocks)} guaranteed</span>}
+                  {cache && cache.device_share_blocks > 0 && (
+                    <span class="facts"> of {count(cache.device_share_blocks)} guaranteed</span>
+                  )}
                 </td>
               </tr>
             ))}
@@ -291,7 +317,12 @@ export function Adapters({ rows, slots, loaded }: { rows: readonly AdapterRow[];
             <div class="row-main">
               <strong class="name">{name}</strong>
               <span class="facts">
-                {[path !== name && path, rank !== null && `rank ${rank}`, num_bytes !== null && bytes(num_bytes), problem]
+                {[
+                  path !== name && path,
+                  rank !== null && `rank ${rank}`,
+                  num_bytes !== null && bytes(num_bytes),
+                  problem,
+                ]
                   .filter((fact) => typeof fact === "string")
                   .join(" · ")}
               </span>

@@ -42,7 +42,10 @@ export function Spark({ times, series, from, onPoint }: Props) {
         axes: [{ show: false }, { show: false }],
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
-        scales: { x: { time: false, range: (_, min, max) => [min, max] }, y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1e-6)] } },
+        scales: {
+          x: { time: false, range: (_, min, max) => [min, max] },
+          y: { range: (_, __, max) => [0, Math.max(max * 1.1, 1e-6)] },
+        },
         series: [
           {},
           ...colours.split(" ").map((colour, idx) => ({

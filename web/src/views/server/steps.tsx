@@ -10,7 +10,13 @@ const HEIGHT = 72;
  * The last minutes of steps: a column a second, as high as the part of the second for which the device worked, divided
  * by the tokens that it computed for prompts and for replies.
  */
-export function StepStrip({ seconds: columns, spanMs }: { seconds: readonly { at: number; value: Between }[]; spanMs: number }) {
+export function StepStrip({
+  seconds: columns,
+  spanMs,
+}: {
+  seconds: readonly { at: number; value: Between }[];
+  spanMs: number;
+}) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const numColumns = spanMs / 1000;
   const shown = columns.slice(-numColumns);
@@ -18,7 +24,12 @@ export function StepStrip({ seconds: columns, spanMs }: { seconds: readonly { at
 
   useEffect(() => {
     const draw = (): void => {
-      if (canvas.current !== null) drawColumns(canvas.current, shown.map(({ value }) => value), numColumns);
+      if (canvas.current !== null)
+        drawColumns(
+          canvas.current,
+          shown.map(({ value }) => value),
+          numColumns,
+        );
     };
     draw();
     const observer = new ResizeObserver(draw);
@@ -34,8 +45,8 @@ export function StepStrip({ seconds: columns, spanMs }: { seconds: readonly { at
     last === undefined || last.steps === 0
       ? "No step in the last second."
       : `In the last second: ${counted(Math.round(last.steps), "step")} of ${seconds(last.stepSeconds ?? 0)}, ` +
-        `${count(last.promptRate * last.seconds)} tokens of prompts and ${count(last.outputRate * last.seconds)} of replies; ` +
-        `the device worked ${percent(last.busy)} of the time.`;
+        `${count(last.promptRate * last.seconds)} tokens of prompts and ` +
+        `${count(last.outputRate * last.seconds)} of replies; the device worked ${percent(last.busy)} of the time.`;
   return (
     <section class="panel" aria-labelledby="steps-title">
       <header class="panel-head">
