@@ -9,6 +9,7 @@ import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from
 
 import { answered, CHROMIUM, close, lastAnswer, launch, open, send, type Tab } from "./browser";
 import { forwardTo, Host } from "./host";
+import { shardOf } from "./shard";
 
 const VENV = new URL("../../../.venv/", import.meta.url).pathname;
 const TRUNKLINE = join(VENV, "bin/trunkline");
@@ -128,6 +129,21 @@ describe.skipIf(!CHROMIUM || !existsSync(TRUNKLINE))("the chat with a server", (
     await page.keyboard.press("Escape");
     await page.getByText("You stopped the answer.").waitFor();
     await expect.poll(() => server.metric("trunkline_running_sequences")).toBe(0);
+  });
+
+  it("shows the same text although the shard is killed while it writes", async () => {
+    const { page } = tab;
+    await limit(150);
+    await page.keyboard.press("Control+.");
+    await page.getByLabel("Ignore eos").selectOption("yes");
+    await page.getByRole("button", { name: "Close the settings" }).click();
+    await send(page, "Write a long story");
+    await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).not.toBe("");
+    process.kill(shardOf(server.port), "SIGKILL");
+    await answered(page);
+    expect(await lastAnswer(page).locator(".stats").innerText()).toContain("150 tokens");
+    await lastAnswer(page).getByRole("button", { name: /Same answer again/ }).click();
+    await page.getByText("The same text as before, to the letter.").waitFor();
   });
 
   it("writes several answers under a schema", async () => {
