@@ -2,7 +2,7 @@ import { signal } from "@preact/signals";
 
 import { streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
-import { connection, noteGone, refresh, untilUp } from "../../api/server";
+import { connection, models, noteGone, refresh, untilUp } from "../../api/server";
 import {
   type Failure,
   newId,
@@ -164,6 +164,8 @@ async function run(conversation: string, turns: Turn[], asked: Asked): Promise<v
   left.delete(conversation);
   runs.value = left;
   note(conversation, undefined);
+  // The model may have come into memory, and another one left.
+  if (models.peek().some((card) => card.status)) void refresh();
   endLive(conversation, ended);
   announcement.value =
     state === "done"
@@ -239,13 +241,20 @@ async function once(
   growth.send(performance.now());
   for await (const event of streamChat(bodyOf(asked, messages, partial), signal)) {
     if ("note" in event) {
-      note(conversation, `${event.note.charAt(0).toUpperCase()}${event.note.slice(1)}.`.replace("..", "."));
+      if (!notes.peek().has(conversation)) void refresh();
+      note(conversation, sentenceOf(event.note));
       continue;
     }
     note(conversation, undefined);
     growth.add(event.chunk, performance.now());
     paint();
   }
+}
+
+/** Makes a sentence of what the server says while the model is loaded. */
+function sentenceOf(text: string): string {
+  const told = text.replace(/ is unloaded$/, " is about to be loaded");
+  return `${told.charAt(0).toUpperCase()}${told.slice(1)}${told.endsWith(".") ? "" : "."}`;
 }
 
 function failureOf(error: unknown): Failure {
