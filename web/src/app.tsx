@@ -6,6 +6,7 @@ import { theme, type Theme } from "./theme";
 import { IconButton } from "./ui/button";
 import { Icon, type IconName } from "./ui/icon";
 import { ChatView } from "./views/chat";
+import { conversation } from "./views/chat/conversations";
 
 const LABELS: Record<View, { label: string; icon: IconName }> = {
   chat: { label: "Chat", icon: "chat" },
@@ -25,6 +26,12 @@ const LAZY: Record<Exclude<View, "chat">, () => Promise<ComponentType>> = {
   cache: () => import("./views/cache").then((module) => module.CacheView),
 };
 
+/** Returns the address of a view. That of the chat leads back to the conversation that was shown. */
+function addressOf(view: View): string {
+  const { id, turns } = conversation.value;
+  return view === "chat" && Object.keys(turns).length > 0 ? `#/chat/${id}` : `#/${view}`;
+}
+
 export function App() {
   const { view } = route.value;
   const { next, icon } = NEXT_THEME[theme.value];
@@ -35,7 +42,7 @@ export function App() {
           <img src="./favicon.svg" alt="" width="28" height="28" />
         </a>
         {VIEWS.map((each) => (
-          <a key={each} class="rail-link" href={`#/${each}`} aria-current={each === view ? "page" : undefined}>
+          <a key={each} class="rail-link" href={addressOf(each)} aria-current={each === view ? "page" : undefined}>
             <Icon name={LABELS[each].icon} size={20} />
             <span>{LABELS[each].label}</span>
           </a>

@@ -396,6 +396,23 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await expect.poll(() => other.page.locator(".turn").count()).toBe(2);
   });
 
+  it("goes on writing while another view is shown, and leads back", async () => {
+    const { page } = tab;
+    const end = gate();
+    fake.script = function* () {
+      yield* say("A slow");
+      yield { until: end.wait };
+      yield* say(" answer.");
+    };
+    await send(page, "Write");
+    await lastAnswer(page).getByText("A slow").waitFor();
+    await page.getByRole("link", { name: "Server" }).click();
+    await page.locator(".chat").waitFor({ state: "detached" });
+    end.open();
+    await page.getByRole("link", { name: "Chat", exact: true }).click();
+    expect(await answered(page)).toBe("A slow answer.");
+  });
+
   it("makes a file of a very long paste, and stays quick", async () => {
     const { page } = tab;
     const begin = performance.now();

@@ -88,6 +88,22 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the chat with a server", () => {
     await expect.poll(() => server.metric("trunkline_running_sequences")).toBe(0);
   }, 60_000);
 
+  it("shows the same text although the shard is killed while it writes", async () => {
+    const { page } = tab;
+    await limit(150);
+    await page.keyboard.press("Control+.");
+    await page.getByLabel("Ignore eos").selectOption("yes");
+    await page.getByRole("button", { name: "Close the settings" }).click();
+    await send(page, "Write a long story");
+    await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).not.toBe("");
+    const { shardOf } = await import("./shard");
+    process.kill(shardOf(server.port), "SIGKILL");
+    await answered(page);
+    expect(await lastAnswer(page).locator(".stats").innerText()).toContain("150 tokens");
+    await lastAnswer(page).getByRole("button", { name: /Same answer again/ }).click();
+    await page.getByText("The same text as before, to the letter.").waitFor();
+  });
+
   it("writes several answers under a schema", async () => {
     const { page } = tab;
     await limit(40);

@@ -48,9 +48,9 @@ export function Header() {
 function ModelChoice() {
   const chosen = chosenModel.value;
   return (
-    <label class="model-choice">
-      <span class="unseen">Model</span>
+    <span class="model-choice">
       <select
+        aria-label="Model"
         value={chosen?.id ?? ""}
         title={chosen?.id}
         onFocus={() => void refresh()}
@@ -64,6 +64,6 @@ function ModelChoice() {
         ))}
       </select>
       <Icon name="down" size={14} />
-    </label>
+    </span>
   );
 }

@@ -2,7 +2,7 @@ import { signal } from "@preact/signals";
 
 import { type ChatEvent, dropStream, followChat, streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
-import { connection, noteGone, refresh, untilUp } from "../../api/server";
+import { connection, models, noteGone, refresh, untilUp } from "../../api/server";
 import {
   type Failure,
   newId,
@@ -178,6 +178,8 @@ async function run(conversation: string, turns: Turn[], asked: Asked, follows = 
   left.delete(conversation);
   runs.value = left;
   note(conversation, undefined);
+  // The model may have come into memory, and another one left.
+  if (models.peek().some((card) => card.status)) void refresh();
   endLive(conversation, ended);
   announcement.value =
     state === "done"
@@ -296,11 +298,18 @@ async function collect(
 
 function take(conversation: string, growth: Growth, event: ChatEvent): void {
   if ("note" in event) {
-    note(conversation, `${event.note.charAt(0).toUpperCase()}${event.note.slice(1)}.`.replace("..", "."));
+    if (!notes.peek().has(conversation)) void refresh();
+    note(conversation, sentenceOf(event.note));
     return;
   }
   note(conversation, undefined);
   growth.add(event.chunk, performance.now());
+}
+
+/** Makes a sentence of what the server says while the model is loaded. */
+function sentenceOf(text: string): string {
+  const told = text.replace(/ is unloaded$/, " is about to be loaded");
+  return `${told.charAt(0).toUpperCase()}${told.slice(1)}${told.endsWith(".") ? "" : "."}`;
 }
 
 function failureOf(error: unknown): Failure {

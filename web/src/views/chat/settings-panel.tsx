@@ -33,9 +33,16 @@ export function SettingsPanel() {
   );
 }
 
+/** The sections that the user opened or closed, so that the panel looks the same when it is shown again. */
+const toggled = new Map<string, boolean>();
+
 function Section({ title, open = false, children }: { title: string; open?: boolean; children: ComponentChildren }) {
   return (
-    <details class="section" open={open}>
+    <details
+      class="section"
+      open={toggled.get(title) ?? open}
+      onToggle={(event) => toggled.set(title, event.currentTarget.open)}
+    >
       <summary>{title}</summary>
       <div class="section-body">{children}</div>
     </details>
