@@ -6,7 +6,8 @@ import type { ChatRequest, Chunk } from "./types";
 export type ChatEvent = { chunk: Chunk } | { note: string };
 
 /**
- * Sends a chat and yields its pieces. The server keeps the stream under `id`, and goes on with it when the page is gone.
+ * Sends a chat and yields its pieces. The server keeps the stream under `id`, and goes on with it when the page is
+ * gone.
  *
  * Throws an `ApiError`: `stream_cut` if the connection ended before the answer did, which can be continued, or the
  * server's own. Throws an `AbortError` if `signal` aborts it.
@@ -14,7 +15,8 @@ export type ChatEvent = { chunk: Chunk } | { note: string };
 export async function* streamChat(body: ChatRequest, id: string, signal: AbortSignal): AsyncGenerator<ChatEvent> {
   const asked = { ...body, stream: true, stream_options: { include_usage: true } };
   const headers = { "trunkline-stream": id };
-  yield* pieces(await request("v1/chat/completions", { method: "POST", headers, body: JSON.stringify(asked), signal }), signal);
+  const init = { method: "POST", headers, body: JSON.stringify(asked), signal };
+  yield* pieces(await request("v1/chat/completions", init), signal);
 }
 
 /** Yields the pieces of a kept stream from its beginning. Throws like `streamChat`, and `stream_not_found`. */

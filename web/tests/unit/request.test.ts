@@ -146,13 +146,16 @@ describe("an answer", () => {
     const before = { text: "A", logprob: 0, top: [] };
     const growth = new Growth([turn("assistant", "A", { id: "a", tokens: [before] })]);
     growth.send(0, "s");
-    const more = { choices: [{ index: 0, delta: { content: "B" }, logprobs: { content: [{ token: "B", logprob: -1, bytes: [66] }] } }] };
+    const logprobs = { content: [{ token: "B", logprob: -1, bytes: [66] }] };
+    const more = { choices: [{ index: 0, delta: { content: "B" }, logprobs }] };
     growth.add(more, 10);
     growth.rewind();
     expect(growth.turns[0]).toMatchObject({ content: "A", tokens: [before], stream: { id: "s", text: 1, tokens: 1 } });
     growth.add(more, 20);
-    growth.add({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }], usage: { prompt_tokens: 1, completion_tokens: 9 } }, 21);
-    expect(growth.turns[0]).toMatchObject({ content: "AB", finish: "stop", stats: { firstMs: 0, restMs: 0, outputTokens: 9 } });
+    const usage = { prompt_tokens: 1, completion_tokens: 9 };
+    growth.add({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }], usage }, 21);
+    const stats = { firstMs: 0, restMs: 0, outputTokens: 9 };
+    expect(growth.turns[0]).toMatchObject({ content: "AB", finish: "stop", stats });
     expect(growth.turns[0]?.tokens?.map(({ text }) => text)).toEqual(["A", "B"]);
   });
 

@@ -25,14 +25,18 @@ export class Growth {
       const { text = 0, tokens = 0 } = turn.stream ?? {};
       turn.content = turn.content.slice(0, text);
       this.#tokens[index] = (turn.tokens ?? []).slice(0, tokens);
-      for (const field of ["tokens", "toolCalls", "finish", "stats", ...(text ? [] : ["reasoning"])] as const) delete turn[field as keyof Turn];
+      delete turn.toolCalls;
+      delete turn.finish;
+      delete turn.stats;
+      if (text === 0) delete turn.reasoning;
       if (tokens) turn.tokens = [...(this.#tokens[index] ?? [])];
+      else delete turn.tokens;
     });
     // What has been generated meanwhile arrives at once, so times tell nothing.
     this.#timed = false;
   }
 
-  /** Notes that the request is sent at `now` (in milliseconds of any clock), and that the server keeps its stream as `id`. */
+  /** Notes that the request is sent at `now`, in milliseconds of any clock, and that the server keeps its stream. */
   send(now: number, id: string): void {
     this.#timed = true;
     for (const turn of this.turns) turn.stream = { id, text: turn.content.length, tokens: turn.tokens?.length ?? 0 };
