@@ -27,7 +27,7 @@
 //! ```
 //!
 //! The router and the shard are other processes, of which the crate knows the settings, the reports and the log. It may
-//! use these crates and the store's. Begin with [`commands`], then [`pair`] and [`supervise`].
+//! use these crates, the store's and the terminal's. Begin with [`commands`], then [`pair`] and [`supervise`].
 
 mod adapters;
 pub mod args;
