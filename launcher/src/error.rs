@@ -19,9 +19,7 @@ pub(crate) const EXIT_SIGNAL_BASE: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
     #[error("{message}")]
-    Usage {
-        message: String,
-    },
+    Usage { message: String },
     #[error("cannot read the configuration file `{}`: {source}", path.display())]
     ConfigUnreadable {
         path: PathBuf,
@@ -52,11 +50,7 @@ pub enum LauncherError {
     #[error(
         "port {port} of `{hostname}` is in use; hint: stop the process that listens there, or choose another `{flag_prefix}port`"
     )]
-    PortInUse {
-        flag_prefix: &'static str,
-        hostname: String,
-        port: u16,
-    },
+    PortInUse { flag_prefix: &'static str, hostname: String, port: u16 },
     /// An address cannot be bound for another reason.
     #[error(
         "cannot listen on port {port} of `{hostname}`: {source}; hint: choose another `{flag_prefix}hostname` or `{flag_prefix}port`"
@@ -69,11 +63,7 @@ pub enum LauncherError {
         source: io::Error,
     },
     #[error("`{name}` is not installed beside `{}`; hint: install the whole package, or set `{variable}` to its path", beside.display())]
-    ProgramMissing {
-        name: &'static str,
-        beside: PathBuf,
-        variable: &'static str,
-    },
+    ProgramMissing { name: &'static str, beside: PathBuf, variable: &'static str },
     #[error("cannot start the {child} (`{}`): {source}", program.display())]
     Spawn {
         child: ChildId,
@@ -93,41 +83,25 @@ pub enum LauncherError {
         last_words(last_line),
         hint(exit)
     )]
-    EndedBeforeReady {
-        child: ChildId,
-        exit: Exit,
-        last_line: Option<String>,
-    },
+    EndedBeforeReady { child: ChildId, exit: Exit, last_line: Option<String> },
     #[error(
         "the {child} crashed {ends} times within {window_s} s, most recently with {exit}{}{}",
         last_words(last_line),
         hint(exit)
     )]
-    CrashLoop {
-        child: ChildId,
-        ends: usize,
-        window_s: u64,
-        exit: Exit,
-        last_line: Option<String>,
-    },
+    CrashLoop { child: ChildId, ends: usize, window_s: u64, exit: Exit, last_line: Option<String> },
     /// The resolver succeeded, but its output is not a model.
     #[error(
         "the resolver printed no valid model: {reason}; hint: check that launcher and server package have the same version"
     )]
-    ResolverOutput {
-        reason: String,
-    },
+    ResolverOutput { reason: String },
     #[error(
         "cannot create a folder for the sockets: {reasons}; hint: set `XDG_RUNTIME_DIR` or `TMPDIR` to a short writable path"
     )]
-    RuntimeDir {
-        reasons: String,
-    },
+    RuntimeDir { reasons: String },
     /// A signal stopped the launcher before the model was resolved, or a second signal interrupted the drain.
     #[error("stopped by signal {signal}")]
-    Interrupted {
-        signal: i32,
-    },
+    Interrupted { signal: i32 },
     /// A system call failed that normally succeeds.
     #[error("cannot {what}: {source}")]
     System {

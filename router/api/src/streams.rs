@@ -1,26 +1,20 @@
-//! `/v1/streams`: streamed answers that a client has left and comes back to, and the header that keeps them.
+//! `/v1/streams`: streamed answers that a client has left and comes back to.
 
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, Request, State};
-use axum::middleware::Next;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::dialect::Dialect;
-use crate::kept_streams::{Listed, NotKept, is_id};
+use crate::kept_streams::Listed;
 use crate::openai::ErrorResponse;
 use crate::respond;
-use crate::route::{Kind, Route};
 use crate::stream::event_stream;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
-
-/// The header of a request whose answer is kept. Its value is the id of the stream.
-pub const KEEP_STREAM: &str = "trunkline-stream";
 
 /// A kept stream.
 #[derive(Debug, Serialize, ToSchema)]
@@ -53,31 +47,6 @@ pub struct DeletedStream {
     object: &'static str,
     /// Always true.
     deleted: bool,
-}
-
-/// Keeps the answer of a request with the header [`KEEP_STREAM`], if it is a stream.
-pub async fn keep(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let generates = |route: &Route| matches!(route.kind, Kind::Chats(_) | Kind::Completes(_));
-    let streams = Route::of(&request).is_some_and(generates) && app.limits.max_response_store_bytes > 0;
-    let Some(id) = request.headers().get(KEEP_STREAM).filter(|_| streams) else {
-        return next.run(request).await;
-    };
-    let dialect = Dialect::of(&request);
-    let Some(id) = id.to_str().ok().filter(|id| is_id(id)).map(str::to_owned) else {
-        let problem = "must have 1 to 64 letters, digits, `-` or `_`";
-        return dialect.error_response(&ApiError::value("Trunkline-Stream", problem));
-    };
-    let caller = match Caller::of_request(&request) {
-        Ok(caller) => caller,
-        Err(error) => return dialect.error_response(&error),
-    };
-    let kept = app.kept_streams.keep(caller.name(), &id, async move { next.run(request).await }).await;
-    kept.unwrap_or_else(|error| {
-        dialect.error_response(&match error {
-            NotKept::Taken => ApiError::StreamExists { id },
-            NotKept::Deleted => ApiError::UnknownStream { id },
-        })
-    })
 }
 
 /// Lists your kept streams.

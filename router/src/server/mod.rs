@@ -1,5 +1,6 @@
 //! Starts the driver, the links, the health polls and the listener, and stops them in order.
 
+mod kept;
 mod model;
 pub mod observe;
 pub mod routes;

@@ -9,11 +9,12 @@ use axum::routing::get;
 use axum::{Extension, Router};
 
 use super::Front;
+use super::kept;
 use super::observe::observe;
 use trunkline_api::app::App;
 use trunkline_api::dialect::Dialect;
 use trunkline_api::route::{self, Kind, Route};
-use trunkline_api::{openapi, operate, streams};
+use trunkline_api::{openapi, operate};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::MAX_HEADER_FIELDS;
 use trunkline_base::tenants::{Caller, ClientNetwork, RateSlot};
@@ -27,7 +28,7 @@ fn routes(app: Arc<App>, has_page: bool) -> Router {
         .merge(page)
         .route("/docs", get(openapi::page))
         .route("/openapi.json", get(openapi::document))
-        .route_layer(axum::middleware::from_fn_with_state(app.clone(), streams::keep))
+        .route_layer(axum::middleware::from_fn_with_state(app.clone(), kept::keep))
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
