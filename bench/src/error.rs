@@ -17,7 +17,7 @@ pub enum BenchError {
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// The first request to a server failed.
-    #[error("`{url}` cannot be measured: {failure}; hint: {}", hint(failure))]
+    #[error("`{url}` cannot be measured: {failure}{}", hint(failure))]
     Server { url: String, failure: Failure },
     #[error("`{url}` lists no model; hint: name one with `--model`")]
     NoModel { url: String },
@@ -58,8 +58,12 @@ impl BenchError {
     }
 }
 
-fn hint(failure: &Failure) -> &'static str {
-    match failure.kind {
+/// Returns what to try, to follow the failure; nothing if the server has said it.
+fn hint(failure: &Failure) -> String {
+    if failure.message.contains("hint: ") {
+        return String::new();
+    }
+    let hint = match failure.kind {
         Kind::Connect => "check that the server is running and that its address is right",
         Kind::Unauthorized => {
             "put the API key into TRUNKLINE_API_KEY, or name its variable with `--api-key-env`"
@@ -72,5 +76,6 @@ fn hint(failure: &Failure) -> &'static str {
         Kind::Server | Kind::Error | Kind::Cut => "see the server's log",
         Kind::Timeout => "raise `--timeout`",
         Kind::Foreign => "check that the server speaks the OpenAI API, and try `--endpoint chat`",
-    }
+    };
+    format!("; hint: {hint}")
 }

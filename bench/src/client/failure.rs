@@ -99,6 +99,9 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.kind.title(), self.message)
+        match self.kind {
+            Kind::Connect => f.write_str(&self.message),
+            kind => write!(f, "{}: {}", kind.title(), self.message),
+        }
     }
 }

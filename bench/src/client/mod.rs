@@ -152,7 +152,12 @@ impl Client {
 
     /// Sends a request over an idle connection or a new one.
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, Sender), Failure> {
-        let lost = |error: hyper::Error| Failure::new(Kind::Cut, format!("the connection broke ({error})"));
+        let lost = |error: hyper::Error| match (error.is_parse(), self.address.is_tls) {
+            (true, false) => {
+                Failure::new(Kind::Foreign, "the answer is no HTTP; hint: `https://`, if the server has TLS")
+            }
+            _ => Failure::new(Kind::Cut, format!("the connection broke ({error})")),
+        };
         let mut request = request;
         while let Some(mut sender) = self.take() {
             if sender.ready().await.is_err() {
@@ -185,7 +190,7 @@ impl Client {
                     let tls = connector
                         .connect(name.clone(), tcp)
                         .await
-                        .map_err(|error| failed(error.to_string()))?;
+                        .map_err(|error| failed(tls::problem(&error)))?;
                     handshake(tls).await.map_err(|error| failed(error.to_string()))
                 }
                 None => handshake(tcp).await.map_err(|error| failed(error.to_string())),

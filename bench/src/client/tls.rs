@@ -1,5 +1,6 @@
 //! TLS to a server, with the system's authorities or those of a file.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +45,20 @@ impl Trust {
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(TlsConnector::from(Arc::new(config)))
+    }
+}
+
+/// Returns what a handshake that failed says about the server.
+pub fn problem(error: &io::Error) -> String {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            "it does not speak TLS; hint: use `http://`, if nobody else can read the connection".to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(reason)) => format!(
+            "its certificate is not trusted ({reason}); hint: name its authority, or a self-signed certificate itself, \
+             with `--cacert FILE`; `--insecure` goes on without a check"
+        ),
+        _ => error.to_string(),
     }
 }
 

@@ -19,7 +19,7 @@ pub fn times(figures: &Figures) -> [(&'static str, Option<Summary>); 4] {
 /// Writes a number with three or more significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
-        0.0 => "0".to_owned(),
+        _ if value.fract() == 0.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.1 => format!("{value:.2}"),

@@ -70,6 +70,6 @@ fn a_plot_keeps_points_within_its_frame() {
 
 #[test]
 fn numbers_have_three_digits() {
-    let shown = [0.0, 0.0123, 0.5, 12.34, 123.4, 12345.6].map(table::number);
-    assert_eq!(shown, ["0", "0.012", "0.50", "12.3", "123", "12346"]);
+    let shown = [0.0, 0.0123, 0.5, 12.34, 123.4, 12345.6, 64.0].map(table::number);
+    assert_eq!(shown, ["0", "0.012", "0.50", "12.3", "123", "12346", "64"]);
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use trunkline_bench::BenchArgs;
 use trunkline_bench::plan::Plan;
@@ -296,7 +298,33 @@ async fn the_first_failure_is_a_sentence_with_a_hint() {
     assert!(error(&strict, &[]).await.contains("`--stop-early`"));
     let mut gone = Fake::start(|_, _| at_once(1)).await;
     gone.url = "http://127.0.0.1:1".to_owned();
-    assert!(error(&gone, &[]).await.contains("hint: check that the server is running"));
+    let found = error(&gone, &[]).await;
+    assert!(
+        found
+            .starts_with("`http://127.0.0.1:1` cannot be measured: cannot connect to `http://127.0.0.1:1`: ")
+    );
+    assert!(
+        found.ends_with("; hint: check that the server is running and that its address is right"),
+        "{found}"
+    );
+    // The server's own hint is enough.
+    let helpful = Fake::start(|_, _| Reply::Status(404, "no model `x`; hint: use `y`")).await;
+    assert!(error(&helpful, &[]).await.ends_with("404 no model `x`; hint: use `y`"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    gone.url = format!("https://{}", listener.local_addr().unwrap());
+    let plain = async {
+        listener.accept().await.unwrap().0.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap()
+    };
+    let foreign = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let alert =
+        async { foreign.accept().await.unwrap().0.write_all(b"\x15\x03\x03\x00\x02\x02\x16").await.unwrap() };
+    let mut tls = Fake::start(|_, _| at_once(1)).await;
+    tls.url = format!("http://{}", foreign.local_addr().unwrap());
+    let (found, ()) = tokio::join!(error(&tls, &[]), alert);
+    assert!(found.ends_with("the answer is no HTTP; hint: `https://`, if the server has TLS"), "{found}");
+    let flags = ["--insecure"];
+    let (found, ()) = tokio::join!(error(&gone, &flags), plain);
+    assert!(found.contains("it does not speak TLS; hint: use `http://`"), "{found}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
