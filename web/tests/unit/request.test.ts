@@ -77,7 +77,10 @@ describe("a request", () => {
     expect(bodyOf(asked, [], true)).toMatchObject({ continue_final_message: true });
     expect(bodyOf(asked, [], true).n).toBeUndefined();
     expect(askedBy({ ...SETTINGS, parameters: { seed: 7 } }, "").seed).toBe(7);
-    expect(askedBy({ ...SETTINGS, format: { kind: "schema", schema: "{", regex: "" } }, "").parameters).toEqual({});
+    expect(askedBy({ ...SETTINGS, format: { kind: "schema", schema: "{", regex: "" } }, "").parameters).toMatchObject({
+      response_format: { json_schema: { schema: "{" } },
+    });
+    expect(askedBy({ ...SETTINGS, useTools: true, tools: "[" }, "").parameters).toEqual({ tools: "[" });
     expect(askedBy({ ...SETTINGS, format: { kind: "regex", schema: "", regex: "a+" } }, "").parameters).toEqual({
       guided_regex: "a+",
     });

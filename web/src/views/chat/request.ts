@@ -57,13 +57,16 @@ export function askedBy(settings: Settings, model: string): Asked {
   const extra: Parameters = { ...parameters };
   const { format } = settings;
   if (format.kind === "json") extra.response_format = { type: "json_object" };
+  // What is not JSON is sent as it is, so that the server refuses it instead of answering without it.
   if (format.kind === "schema") {
-    const schema: unknown = parsed(format.schema);
-    if (schema !== undefined) extra.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+    const schema = parsed(format.schema) ?? format.schema;
+    extra.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   }
   if (format.kind === "regex" && format.regex) extra.guided_regex = format.regex;
-  const tools = settings.useTools ? parsed(settings.tools) : undefined;
-  if (Array.isArray(tools) && tools.length > 0) extra.tools = tools.map(asTool);
+  if (settings.useTools) {
+    const tools = parsed(settings.tools) ?? settings.tools;
+    extra.tools = Array.isArray(tools) ? tools.map(asTool) : tools;
+  }
   if (settings.probabilities) Object.assign(extra, { logprobs: true, top_logprobs: 5 });
   const drawn = crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
   return { model, seed: typeof seed === "number" ? seed : drawn, answers: settings.answers, parameters: extra };
