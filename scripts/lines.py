@@ -4,7 +4,7 @@
     scripts/lines.py            counts all tracked files
     scripts/lines.py main~5     counts what was added and removed since `main~5`
 
-Counts every line of Rust, Python and proto files, except those that a tool generated.
+Counts every line of Rust, Python, TypeScript, style sheets and proto files, except those that a tool generated.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = (".rs", ".py", ".pyi", ".proto")
+SOURCE = (".rs", ".py", ".pyi", ".proto", ".ts", ".tsx", ".css")
 TEST = re.compile(r"(^|/)(tests|integration-tests|testdata|fuzz)/|(^|/)(test_\w+|conftest)\.py$")
-GENERATED = re.compile(r"/(generated|_proto)/")
+GENERATED = re.compile(r"/(generated|_proto|dist)/")
 # Folders whose parts have rows of their own.
 DIVIDED = ("router", "kernels", "server/trunkline_server", "server")
 
