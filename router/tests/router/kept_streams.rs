@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 use trunkline_base::limits::Limits;
-use trunkline_router::server::routes::routes;
+use trunkline_router::server::{Front, routes};
 
 use crate::support::{Router, ShardPlan, sse_data, user};
 
@@ -23,7 +23,10 @@ fn chat(max_tokens: u32) -> Value {
 async fn send(router: &Router, key: &str, id: &str, body: &Value) -> axum::response::Response {
     let request =
         Request::post("/v1/chat/completions").header("x-api-key", key).header("Trunkline-Stream", id);
-    routes(router.app.clone()).oneshot(request.body(Body::from(body.to_string())).unwrap()).await.unwrap()
+    routes::routes_of(router.app.clone(), &Front::default())
+        .oneshot(request.body(Body::from(body.to_string())).unwrap())
+        .await
+        .unwrap()
 }
 
 fn text(events: &[Value]) -> String {
