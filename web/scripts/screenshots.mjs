@@ -12,6 +12,11 @@ const browser = await chromium.launch({
 const context = await browser.newContext({ viewport: { width: 1180, height: 720 }, colorScheme: "dark" });
 const page = await context.newPage();
 await page.goto(address);
+// The embedded model likes to talk.
+await page.keyboard.press("Control+.");
+await page.getByText("Length", { exact: true }).click();
+await page.getByLabel("Max completion tokens", { exact: true }).fill("140");
+await page.getByRole("button", { name: "Close the settings" }).click();
 
 async function say(text) {
   await page.getByLabel("Message", { exact: true }).fill(text);
@@ -22,7 +27,8 @@ async function say(text) {
 
 const conversations = [
   ["Why is the sky blue?", "And why is it red in the evening?"],
-  ["Name three rivers in Europe.", "Which of them is the longest?"],
+  ["Why is the sky blue?", "Explain it to a child."],
+  ["Name three rivers in Europe.", "Which of them is the longest?", "Is it older than the Alps?"],
   ["Write a Python function that adds two numbers.", "Explain it in one sentence."],
 ];
 for (const turns of conversations) {
@@ -30,9 +36,10 @@ for (const turns of conversations) {
   for (const text of turns) await say(text);
 }
 await page.screenshot({ path: docs("page-chat.png") });
+await page.emulateMedia({ colorScheme: "light" });
 await page.goto(`${address}/#/cache`);
 await page.locator("canvas").first().waitFor();
+// The blocks of the last answer enter the tree a moment after its end, and colours fade.
 await page.waitForTimeout(1_500);
-await page.emulateMedia({ colorScheme: "light" });
-await page.screenshot({ path: docs("page-cache.png") });
+await page.screenshot({ path: docs("page-cache.png"), clip: { x: 0, y: 0, width: 1180, height: 400 } });
 await browser.close();
