@@ -36,7 +36,7 @@ BUDGETS = {
     "test-web": 160,
     "test-server": 760,
     "test-deploy": 10,
-    "test-system": 800,
+    "test-system": 900,
     "test-clients": 200,
 }
 NUM_SLOWEST = 20

@@ -143,9 +143,9 @@ impl KeptStreams {
     }
 
     /// Returns the streams of a tenant, newest first.
-    pub fn list(&self, tenant: Option<&str>) -> Vec<Listed> {
+    pub fn list(&self, tenant: &str) -> Vec<Listed> {
         let streams = self.lock();
-        let own = streams.iter().filter(|((of, _), _)| of.as_deref() == tenant);
+        let own = streams.iter().filter(|((of, _), _)| of.as_deref() == Some(tenant));
         let mut listed: Vec<Listed> = own.map(|((_, id), kept)| kept.listed(id)).collect();
         listed.sort_by(|a, b| (b.created, &a.id).cmp(&(a.created, &b.id)));
         listed

@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use trunkline_base::limits::Limits;
 use trunkline_router::server::{Front, routes};
 
-use crate::support::{Router, ShardPlan, sse_data, user};
+use crate::support::{Answer, Router, ShardPlan, sse_data, user};
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789ab";
@@ -29,6 +29,16 @@ async fn send(router: &Router, key: &str, id: &str, body: &Value) -> axum::respo
         .unwrap()
 }
 
+/// Starts a router with the keys of two tenants.
+async fn start(plan: ShardPlan) -> Router {
+    Router::start_with_keys(KEYS, plan, Limits::default()).await
+}
+
+/// Sends a request without a body as Alice.
+async fn alice(router: &Router, method: &str, path: &str) -> Answer {
+    router.ask(ALICE, method, path, &Value::Null).await
+}
+
 fn text(events: &[Value]) -> String {
     events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect()
 }
@@ -41,16 +51,16 @@ async fn error_code(response: axum::response::Response) -> (u16, Value) {
 
 #[tokio::test]
 async fn a_client_that_left_reads_the_whole_stream_later() {
-    let router = Router::with(ShardPlan::endless().held()).await;
-    let mut body = send(&router, "", "one", &chat(2_000)).await.into_body();
+    let router = start(ShardPlan::endless().held()).await;
+    let mut body = send(&router, ALICE, "one", &chat(2_000)).await.into_body();
     router.add_steps(1);
     let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
     drop(body);
-    let listed = router.get("/v1/streams").await.ok();
+    let listed = alice(&router, "GET", "/v1/streams").await.ok();
     assert_eq!((&listed["data"][0]["id"], &listed["data"][0]["running"]), (&json!("one"), &json!(true)));
 
     let mut connection = router.connect().await;
-    connection.send("GET", "/v1/streams/one", b"").await;
+    connection.send_with("GET", "/v1/streams/one", &[("x-api-key", ALICE)], b"").await;
     router.add_steps(4_000);
     let answer = connection.answer().await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/event-stream")));
@@ -59,36 +69,36 @@ async fn a_client_that_left_reads_the_whole_stream_later() {
     let events = sse_data(&all);
     assert_eq!((text(&events).len(), events.last().unwrap()), (2_000, &json!("[DONE]")));
     router.wait_idle().await;
-    assert_eq!(router.get("/v1/streams/one").await.text(), all, "after its end, too");
-    assert_eq!(router.get("/v1/streams").await.ok()["data"][0]["running"], false);
+    assert_eq!(alice(&router, "GET", "/v1/streams/one").await.text(), all, "after its end, too");
+    assert_eq!(alice(&router, "GET", "/v1/streams").await.ok()["data"][0]["running"], false);
 
-    assert_eq!(error_code(send(&router, "", "one", &chat(1)).await).await, (409, json!("stream_exists")));
-    let deleted = router.connect().await.request("DELETE", "/v1/streams/one", b"").await.ok();
+    assert_eq!(error_code(send(&router, ALICE, "one", &chat(1)).await).await, (409, json!("stream_exists")));
+    let deleted = alice(&router, "DELETE", "/v1/streams/one").await.ok();
     assert_eq!(deleted, json!({"id": "one", "object": "stream", "deleted": true}));
-    router.get("/v1/streams/one").await.fails(404, "stream_not_found");
+    alice(&router, "GET", "/v1/streams/one").await.fails(404, "stream_not_found");
 }
 
 #[tokio::test]
 async fn a_deleted_stream_stops_computing() {
-    let router = Router::with(ShardPlan::endless().held()).await;
-    let response = send(&router, "", "endless", &chat(2_000)).await;
+    let router = start(ShardPlan::endless().held()).await;
+    let response = send(&router, ALICE, "endless", &chat(2_000)).await;
     assert_eq!(response.status(), 200);
     drop(response);
     router.add_steps(2);
     router.wait_running(1).await;
-    router.connect().await.request("DELETE", "/v1/streams/endless", b"").await.ok();
+    alice(&router, "DELETE", "/v1/streams/endless").await.ok();
     router.add_steps(2);
     router.wait_idle().await;
     router.wait_places().await;
-    assert_eq!(router.get("/v1/streams").await.ok()["data"], json!([]));
+    assert_eq!(alice(&router, "GET", "/v1/streams").await.ok()["data"], json!([]));
 }
 
 #[tokio::test]
 async fn streams_belong_to_their_tenant() {
-    let router = Router::start_with_keys(KEYS, ShardPlan::endless(), Limits::default()).await;
+    let router = start(ShardPlan::endless()).await;
     let response = send(&router, ALICE, "chat-1", &chat(3)).await;
     let all = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap();
-    assert_eq!(router.ask(ALICE, "GET", "/v1/streams/chat-1", &Value::Null).await.text(), all);
+    assert_eq!(alice(&router, "GET", "/v1/streams/chat-1").await.text(), all);
     router.ask(BOB, "GET", "/v1/streams/chat-1", &Value::Null).await.fails(404, "stream_not_found");
     router.ask(BOB, "DELETE", "/v1/streams/chat-1", &Value::Null).await.fails(404, "stream_not_found");
     assert_eq!(router.ask(BOB, "GET", "/v1/streams", &Value::Null).await.ok()["data"], json!([]));
@@ -97,18 +107,26 @@ async fn streams_belong_to_their_tenant() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_is_not_kept() {
+async fn without_keys_only_those_find_a_stream_who_know_its_id() {
     let router = Router::with(ShardPlan::endless()).await;
+    send(&router, "", "secret", &chat(3)).await.into_body().collect().await.unwrap();
+    assert_eq!(router.get("/v1/streams").await.ok()["data"], json!([]));
+    assert_eq!(router.get("/v1/streams/secret").await.status, 200);
+}
+
+#[tokio::test]
+async fn what_is_no_stream_is_not_kept() {
+    let router = start(ShardPlan::endless()).await;
     let mut whole = chat(3);
     whole["stream"] = json!(false);
-    assert_eq!(send(&router, "", "whole", &whole).await.status(), 200);
+    assert_eq!(send(&router, ALICE, "whole", &whole).await.status(), 200);
     let mut wrong = chat(3);
     wrong["temperature"] = json!("hot");
-    assert_eq!(send(&router, "", "wrong", &wrong).await.status(), 400);
-    assert_eq!(router.get("/v1/streams").await.ok()["data"], json!([]));
+    assert_eq!(send(&router, ALICE, "wrong", &wrong).await.status(), 400);
+    assert_eq!(alice(&router, "GET", "/v1/streams").await.ok()["data"], json!([]));
     for id in ["", "a b", &"x".repeat(65)] {
         assert_eq!(
-            error_code(send(&router, "", id, &chat(3)).await).await,
+            error_code(send(&router, ALICE, id, &chat(3)).await).await,
             (400, json!("invalid_value")),
             "{id}"
         );
@@ -118,18 +136,18 @@ async fn what_is_no_stream_is_not_kept() {
 #[tokio::test]
 async fn ended_streams_make_room_for_others() {
     let limits = Limits { max_response_store_bytes: 64 << 10, ..Limits::default() };
-    let router = Router::start(ShardPlan::endless(), limits).await;
+    let router = Router::start_with_keys(KEYS, ShardPlan::endless(), limits).await;
     for id in ["a", "b", "c", "d", "e"] {
-        send(&router, "", id, &chat(20)).await.into_body().collect().await.unwrap();
+        send(&router, ALICE, id, &chat(20)).await.into_body().collect().await.unwrap();
     }
     let ids = |listed: Value| -> Vec<Value> {
         listed["data"].as_array().unwrap().iter().map(|stream| stream["id"].clone()).collect()
     };
-    let mut kept = ids(router.get("/v1/streams").await.ok());
+    let mut kept = ids(alice(&router, "GET", "/v1/streams").await.ok());
     kept.sort_by_key(Value::to_string);
     assert_eq!(kept, ["b", "c", "d", "e"], "a block of 16 KiB each");
     // One that alone is too large is cut, and its request ends.
-    let response = send(&router, "", "large", &chat(2_000)).await;
+    let response = send(&router, ALICE, "large", &chat(2_000)).await;
     assert_eq!(response.status(), 200);
     let text = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap();
     assert!(!text.contains("[DONE]"));
