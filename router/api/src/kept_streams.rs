@@ -142,6 +142,16 @@ impl KeptStreams {
         removed.inspect(|kept| self.free(kept)).is_some()
     }
 
+    /// Stops the streams that nobody reads, as a server does that nobody can ask for them any more.
+    pub fn stop_unread(&self) {
+        let unread = |kept: &&Arc<Kept>| !kept.has_ended() && kept.progress.receiver_count() == 0;
+        self.lock()
+            .values()
+            .filter(unread)
+            .filter_map(|kept| lock(&kept.abort).take())
+            .for_each(|it| it.abort());
+    }
+
     /// Returns the streams of a tenant, newest first.
     pub fn list(&self, tenant: &str) -> Vec<Listed> {
         let streams = self.lock();

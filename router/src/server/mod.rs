@@ -224,6 +224,7 @@ impl Server {
                 () = &mut terminate => false,
                 () = replaced => true,
             };
+            app.kept_streams.stop_unread();
             let mut stop = Some(stop);
             if is_replaced {
                 tracing::info!(open = num_open(&app), "replaced; open connections are served to their end");

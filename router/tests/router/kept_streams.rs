@@ -153,3 +153,17 @@ async fn ended_streams_make_room_for_others() {
     assert!(!text.contains("[DONE]"));
     router.wait_idle().await;
 }
+
+#[tokio::test]
+async fn a_server_that_ends_waits_for_no_stream_without_a_reader() {
+    let mut router = start(ShardPlan::endless().held()).await;
+    drop(send(&router, ALICE, "left", &chat(2_000)).await);
+    let mut read = send(&router, ALICE, "read", &chat(20)).await.into_body();
+    router.add_steps(1);
+    read.frame().await.unwrap().unwrap();
+    router.terminate();
+    router.wait("the other stream alone", |app| app.served.stats.borrow().num_running == 1).await;
+    router.add_steps(100);
+    let rest = String::from_utf8(read.collect().await.unwrap().to_bytes().into()).unwrap();
+    assert!(rest.ends_with("data: [DONE]\n\n"));
+}
