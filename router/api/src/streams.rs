@@ -49,8 +49,9 @@ pub struct DeletedStream {
     deleted: bool,
 }
 
-/// Lists your kept streams. Without API keys the list is empty, since nobody knows whose a stream is: only those find it
-/// who know its id.
+/// Lists your kept streams.
+///
+/// Without API keys the list is empty, since nobody knows whose a stream is: only those find it who know its id.
 #[utoipa::path(
     get, path = "/v1/streams", tag = "Streams",
     responses((status = 200, description = "The streams, newest first", body = StreamList)),
