@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use trunkline_bench::BenchArgs;
@@ -316,8 +316,12 @@ async fn the_first_failure_is_a_sentence_with_a_hint() {
         listener.accept().await.unwrap().0.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.unwrap()
     };
     let foreign = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let alert =
-        async { foreign.accept().await.unwrap().0.write_all(b"\x15\x03\x03\x00\x02\x02\x16").await.unwrap() };
+    // A server with TLS answers what it cannot read.
+    let alert = async {
+        let (mut stream, _) = foreign.accept().await.unwrap();
+        assert!(stream.read(&mut [0; 64]).await.unwrap() > 0);
+        stream.write_all(b"\x15\x03\x03\x00\x02\x02\x16").await.unwrap();
+    };
     let mut tls = Fake::start(|_, _| at_once(1)).await;
     tls.url = format!("http://{}", foreign.local_addr().unwrap());
     let (found, ()) = tokio::join!(error(&tls, &[]), alert);
