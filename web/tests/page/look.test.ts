@@ -182,7 +182,7 @@ describe.skipIf(!CHROMIUM)("the page", () => {
     await page.keyboard.press("Enter");
     await page.keyboard.press("Escape");
     await page.keyboard.press("Control+k");
-    expect(await page.evaluate(() => document.activeElement?.id)).toBe("search");
+    await expect.poll(() => page.evaluate(() => document.activeElement?.id)).toBe("search");
     await page.keyboard.type("two");
     await tabTo(/^one/);
     await page.keyboard.press("Enter");

@@ -72,17 +72,19 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the chat with a server", () => {
     const { page } = tab;
     await page.keyboard.press("Control+.");
     await page.getByText("Length", { exact: true }).click();
-    await page.getByLabel("Max completion tokens", { exact: true }).fill("1500");
+    await page.getByLabel("Max completion tokens", { exact: true }).fill("300");
     await page.getByLabel("Ignore eos").selectOption("yes");
     await page.getByRole("button", { name: "Close the settings" }).click();
     await send(page, "Tell me a long story");
     const markdown = lastAnswer(page).locator(".markdown");
     await expect.poll(() => markdown.innerText()).not.toBe("");
     const begun = await server.metric("trunkline_prompt_tokens_total");
+    // The list shows the conversation once it is saved.
+    await page.getByRole("link", { name: "Tell me a long story" }).waitFor();
     await page.reload();
     await answered(page);
     expect(await server.metric("trunkline_prompt_tokens_total")).toBe(begun);
-    expect(await page.getByRole("button", { name: /Go on/ }).count()).toBe(0);
+    expect(await page.getByText("The answer was cut").count()).toBe(0);
     await lastAnswer(page).getByRole("button", { name: /Same answer again/ }).click();
     await page.getByText("The same text as before, to the letter.").waitFor();
     await expect.poll(() => server.metric("trunkline_running_sequences")).toBe(0);

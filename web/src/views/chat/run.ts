@@ -162,7 +162,8 @@ async function run(conversation: string, turns: Turn[], asked: Asked, follows = 
     if (abort.signal.aborted) state = "stopped";
     else {
       state = error instanceof ApiError && error.code === "stream_cut" ? "cut" : "failed";
-      failure = failureOf(error);
+      // The user is told that the page was reloaded, not that a stream was looked for in vain.
+      if (!(follows && state === "cut" && !growth.grown)) failure = failureOf(error);
     }
   }
   paint.cancel();
@@ -204,9 +205,11 @@ async function persist(
     try {
       if (lost && (await follow(conversation, growth, signal, paint))) return;
       // After a reload of the page, the user decides whether an answer goes on whose stream is gone.
-      if (lost && (!canGoOn(growth) || (follows && !growth.grown))) throw problem;
-      await once(conversation, growth, asked, signal, paint);
-      return;
+      if (!lost || (canGoOn(growth) && (!follows || growth.grown))) {
+        await once(conversation, growth, asked, signal, paint);
+        return;
+      }
+      break;
     } catch (error) {
       if (signal.aborted || !(error instanceof ApiError)) throw error;
       if (growth.grown) fruitless = 0;
@@ -238,7 +241,7 @@ async function persist(
       note(conversation, "The server is back.");
     }
   }
-  throw new ApiError("stream_cut", "the connection was lost too often", 0);
+  throw problem;
 }
 
 /** Several answers, and those with calls of tools or only reasoning, can only begin again, which loses their text. */
