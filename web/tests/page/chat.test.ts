@@ -335,7 +335,7 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.getByRole("button", { name: /dog/ }).click();
     await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).toBe("A dog ran.");
     expect(fake.asked[1]?.messages.at(-1)?.content).toBe("A dog");
-    expect(await lastAnswer(page).locator(".branches").innerText()).toBe("2/2");
+    await expect.poll(() => lastAnswer(page).locator(".branches").innerText()).toBe("2/2");
   });
 
   it("finds, renames and deletes conversations", async () => {

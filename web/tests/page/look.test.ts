@@ -180,7 +180,10 @@ describe.skipIf(!CHROMIUM)("the page", () => {
     await answered(page);
     await tabTo(/^Edit in a new branch$/, "Shift+Tab");
     await page.keyboard.press("Enter");
+    const edited = page.locator(".turn textarea");
+    await expect.poll(() => edited.evaluate((field) => field === document.activeElement)).toBe(true);
     await page.keyboard.press("Escape");
+    await expect.poll(() => edited.count()).toBe(0);
     await page.keyboard.press("Control+k");
     await expect.poll(() => page.evaluate(() => document.activeElement?.id)).toBe("search");
     await page.keyboard.type("two");
