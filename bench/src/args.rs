@@ -32,7 +32,7 @@ pub enum BenchCommand {
     Compare {
         /// A file that `--json` has written, or the address of a server
         first: String,
-        /// What it is compared with, of the same kind
+        /// Another address or file, to compare the first one with
         second: String,
         #[command(flatten)]
         run: Box<RunArgs>,

@@ -55,7 +55,7 @@ pub struct Figures {
     pub requests_per_s: f64,
     pub output_tokens_per_s: f64,
     pub total_tokens_per_s: f64,
-    /// Absent without `--goodput`.
+    /// It is absent without `--goodput`.
     pub good_requests_per_s: Option<f64>,
     pub peak_concurrency: u64,
     /// Most events with output within a second.

@@ -49,7 +49,7 @@ pub struct Outcome {
     pub gone: Option<Failure>,
 }
 
-/// What the tasks of a run share.
+/// The state that the tasks of a run share.
 struct Shared {
     server: Arc<Server>,
     workload: Arc<Workload>,

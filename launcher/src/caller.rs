@@ -36,7 +36,6 @@ impl LaneWord {
 /// The answer of a launcher to `trunkline status`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Status {
-    pub(crate) model: String,
     pub(crate) url: String,
     /// The address of `--metrics-port`, where the metrics need no key.
     pub(crate) metrics_url: Option<String>,

@@ -3,6 +3,7 @@
 use std::io;
 
 use serde_json::Value;
+use trunkline_terminal::top::metrics::Samples;
 
 use crate::cache::ServerArgs;
 use crate::cache::render::duration;
@@ -76,7 +77,7 @@ fn here(pid: i32, status: io::Result<Option<Status>>) -> Row {
     let [running, queued] = metrics.and_then(|server| numbers(&server)).unwrap_or_default();
     let shards = status.shards.map_or(UNKNOWN.to_owned(), |(running, all)| format!("{running}/{all}"));
     Row {
-        model: status.model,
+        model: status.models.first().map_or(UNKNOWN, |model| &model.name).to_owned(),
         url: status.url,
         shards,
         running: shown(running),
@@ -109,16 +110,15 @@ pub(crate) fn lanes(status: &Status) -> String {
     let url = status.metrics_url.as_ref().unwrap_or(&status.url);
     // Without the metrics, only the numbers are missing.
     let metrics = Server::new(url, None, Trust::Anybody).and_then(|server| server.probe("/metrics"));
-    let metrics = metrics.map(|(_, body)| String::from_utf8_lossy(&body).into_owned()).unwrap_or_default();
+    let metrics =
+        metrics.map(|(_, body)| Samples::parse(&String::from_utf8_lossy(&body))).unwrap_or_default();
     let has_others = status.models.len() > 1;
     let row = |model: &str, number: usize, lane: &Lane| {
-        let model_label = if has_others { format!("model=\"{model}\",") } else { String::new() };
-        // The server of one model may name it before the lane, too.
-        let lane_label = format!("lane=\"{number}\"}} ");
-        let running = metrics.lines().find_map(|line| {
-            let labels = line.strip_prefix("trunkline_lane_running_sequences{")?;
-            labels.strip_prefix(&model_label)?.split_once(&lane_label)?.1.parse().ok()
-        });
+        // The server of one model need not name it.
+        let number_label = number.to_string();
+        let of_model = has_others.then_some(("model", model));
+        let labels: Vec<_> = of_model.into_iter().chain([("lane", number_label.as_str())]).collect();
+        let running = metrics.of("trunkline_lane_running_sequences", &labels);
         let pid = lane.pid.map_or_else(|| UNKNOWN.to_owned(), |pid| pid.to_string());
         [model.to_owned(), number.to_string(), pid, lane.state.to_string(), shown(running)]
     };
@@ -149,13 +149,8 @@ fn state(server: &Server) -> Result<String, ServerError> {
 /// Returns the numbers of running and queued sequences of all shards, if the server shows them.
 fn numbers(server: &Server) -> Result<[Option<f64>; 2], ServerError> {
     let (_, body) = server.probe("/metrics")?;
-    let text = String::from_utf8_lossy(&body);
-    let values = |name: &str| {
-        let rests = text.lines().filter_map(|line| line.strip_prefix(name));
-        let rests = rests.filter(|rest| rest.starts_with([' ', '{']));
-        rests.filter_map(|rest| rest.rsplit(' ').next()?.parse().ok()).collect::<Vec<f64>>()
-    };
-    Ok([RUNNING, QUEUED].map(values).map(|values| (!values.is_empty()).then(|| values.iter().sum())))
+    let samples = Samples::parse(&String::from_utf8_lossy(&body));
+    Ok([RUNNING, QUEUED].map(|name| samples.sum(name)))
 }
 
 fn shown(number: Option<f64>) -> String {

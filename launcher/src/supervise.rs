@@ -433,7 +433,6 @@ impl<'a> Supervisor<'a> {
             self.serving.shards().filter(|shard| !matches!(shard.state, State::Unloaded)).count();
         let num_running = self.serving.running().filter(|process| process.id().is_shard()).count();
         Status {
-            model: plan.served_model_name().to_owned(),
             url: plan.reach().url(),
             metrics_url: metrics.map(|listener| format!("http://{}", listener.local())),
             shards: (num_shards > 0).then_some((num_running, num_shards)),

@@ -73,7 +73,7 @@ struct Failure {
     error: FailureBody,
 }
 
-/// What routes of different dialects answer.
+/// The error in an answer, whose form depends on the dialect.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum FailureBody {

@@ -38,7 +38,7 @@ pub enum Error {
     },
     #[error("{what} `{}` is not usable: {problem}", path.display())]
     Content {
-        /// What the file is.
+        /// The purpose of the file.
         what: &'static str,
         path: PathBuf,
         problem: String,
@@ -51,7 +51,7 @@ pub enum Error {
     #[error("{reason}")]
     Ended {
         reason: String,
-        /// What the server ended with.
+        /// The exit code of the server.
         code: i32,
     },
     #[error("cannot use the terminal: {0}")]

@@ -9,7 +9,7 @@ use crate::conversation::{Function, ToolCall};
 /// Largest number of calls in a reply.
 const MAX_CALLS: usize = 1024;
 
-/// What an event of a stream says.
+/// A part of a reply, as an event of the stream tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     Reasoning(String),

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// How a piece of text looks; several may hold at once.
+/// The look of a piece of text. Several may hold at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style(u8);
 

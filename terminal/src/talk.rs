@@ -28,7 +28,7 @@ pub enum Ended {
     Failed(Error),
 }
 
-/// How replies are written.
+/// The form in which replies are written.
 #[derive(Debug, Clone, Copy)]
 pub enum Form {
     /// For a person: Markdown is rendered, and reasoning and calls are shown.
@@ -104,7 +104,7 @@ fn with_progress(error: Error, reply: &Reply) -> Error {
     }
 }
 
-/// What is being written.
+/// The part of a reply that is being written.
 enum Part {
     Nothing,
     Reasoning(Renderer),

@@ -1,4 +1,4 @@
-//! Where a server is.
+//! The address of a server.
 
 use hyper::Uri;
 use hyper::http::uri::Scheme;

@@ -17,11 +17,11 @@ use super::error::ClientError;
 /// The servers that a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Those with a certificate of an authority that the system knows.
+    /// Servers with a certificate of an authority that the system knows.
     System,
-    /// Those with a certificate of an authority in this PEM file, or with a self-signed one in it.
+    /// Servers with a certificate of an authority in this PEM file, or with a self-signed one in it.
     File(PathBuf),
-    /// All of them.
+    /// Every server, without a check.
     Anybody,
 }
 

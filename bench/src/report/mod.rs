@@ -38,7 +38,7 @@ pub struct Report {
     pub loads: Vec<LoadReport>,
 }
 
-/// What is known of the server that was measured.
+/// The server that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerAbout {
     pub url: String,

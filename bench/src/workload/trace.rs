@@ -26,7 +26,7 @@ struct Line {
 pub struct TraceForm {
     /// Tokens for which an id stands.
     pub block_tokens: u32,
-    /// What all lengths are divided by.
+    /// The divisor of all lengths.
     pub shrink: u32,
     /// Longer inputs are cut to this.
     pub max_input_tokens: u32,

@@ -18,7 +18,7 @@ pub struct Connection {
     pub(crate) insecure: bool,
 }
 
-/// What a reply depends on.
+/// The settings on which a reply depends.
 #[derive(Debug, Clone, Args)]
 pub struct Sampling {
     /// Name of the model, for a server that has several
@@ -57,7 +57,7 @@ pub struct ChatArgs {
     /// Do not keep what is typed for the Up key of later chats
     #[arg(long)]
     pub(crate) no_history: bool,
-    /// The server.
+    /// The way to reach the server.
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -76,7 +76,7 @@ pub struct RunArgs {
     /// The settings of replies.
     #[command(flatten)]
     pub(crate) sampling: Sampling,
-    /// The server.
+    /// The way to reach the server.
     #[command(flatten)]
     pub(crate) connection: Connection,
 }
@@ -90,7 +90,7 @@ pub struct TopArgs {
     /// Print one view as text, after a second, and end
     #[arg(long)]
     pub(crate) once: bool,
-    /// The server.
+    /// The way to reach the server.
     #[command(flatten)]
     pub(crate) connection: Connection,
 }

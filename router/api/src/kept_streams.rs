@@ -1,8 +1,8 @@
 //! Streamed answers that belong to the server: a client may leave one and come back to it.
 //!
 //! The bytes of a kept stream stay in memory, so its tenant can read them from the beginning, while it runs and for a
-//! day afterwards. All kept streams together have a limit. Above it, the oldest ended one goes of the tenant whose
-//! streams hold the most.
+//! day afterwards. All kept streams together have a limit. Above it, those of the tenant go that holds the most: first
+//! the oldest ended one, and without any, the largest that runs.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -49,7 +49,7 @@ pub struct KeptStreams {
     limit_bytes: usize,
 }
 
-/// A kept stream.
+/// A stream whose bytes stay in memory.
 #[derive(Debug)]
 pub struct Kept {
     created: u64,
@@ -69,7 +69,7 @@ struct Text {
     is_forgotten: bool,
 }
 
-/// What readers of a stream wait for. The numbers are those of its bytes.
+/// The state that readers of a stream watch. The numbers are those of its bytes.
 #[derive(Debug, Clone, Copy)]
 enum Progress {
     /// The request has no answer yet.
@@ -122,7 +122,14 @@ impl KeptStreams {
         let running = Running { streams: self.clone(), key, kept: kept.clone() };
         let task = tokio::spawn(running.collect(answer, tell));
         *lock(&kept.abort) = Some(task.abort_handle());
-        told.await.map_err(|_| NotKept::Deleted)
+        if let Ok(response) = told.await {
+            return Ok(response);
+        }
+        match task.await {
+            // A panic is answered as one in a handler without a task of its own would be.
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            _ => Err(NotKept::Deleted),
+        }
     }
 
     /// Returns a stream from its beginning, once its request has an answer.
@@ -174,7 +181,7 @@ impl KeptStreams {
         lock(&self.streams)
     }
 
-    /// Appends bytes to a stream. Returns false if there is no room for them.
+    /// Appends bytes to a stream. Returns false if it is no longer kept.
     fn push(&self, kept: &Kept, form: StreamForm, bytes: &[u8]) -> bool {
         let (num_taken, len) = {
             let mut text = lock(&kept.text);
@@ -187,25 +194,34 @@ impl KeptStreams {
         };
         kept.progress.send_replace(Progress::Runs(form, len));
         let all = self.num_bytes.fetch_add(num_taken, Ordering::Relaxed) + num_taken;
-        all <= self.limit_bytes || self.make_room()
+        if all > self.limit_bytes {
+            self.make_room();
+        }
+        true
     }
 
-    /// Forgets ended streams until the others fit. Returns false if they do not.
-    fn make_room(&self) -> bool {
+    /// Forgets streams of the tenant that holds the most, until the others fit: its ended ones, the oldest first, and
+    /// then the largest of those that run, which ends then.
+    fn make_room(&self) {
         let mut streams = self.lock();
         while self.num_bytes.load(Ordering::Relaxed) > self.limit_bytes {
             let mut of_tenants: HashMap<&Option<Box<str>>, usize> = HashMap::new();
             for ((tenant, _), kept) in &*streams {
                 *of_tenants.entry(tenant).or_default() += lock(&kept.text).memory_bytes();
             }
-            let ended = streams.iter().filter(|(_, kept)| kept.has_ended());
-            let next = ended.max_by_key(|((tenant, _), kept)| (of_tenants[tenant], kept.since.elapsed()));
-            let Some(key) = next.map(|(key, _)| key.clone()) else { return false };
+            let next = streams.iter().max_by_key(|((tenant, _), kept)| {
+                let (has_ended, bytes) = (kept.has_ended(), lock(&kept.text).memory_bytes());
+                let age = if has_ended { kept.since.elapsed() } else { Duration::ZERO };
+                (of_tenants[tenant], has_ended, age, bytes)
+            });
+            let Some(key) = next.map(|(key, _)| key.clone()) else { return };
             if let Some(kept) = streams.remove(&key) {
+                if !kept.has_ended() {
+                    tracing::warn!("a kept stream is cut, because those of its tenant take too much memory");
+                }
                 self.free(&kept);
             }
         }
-        true
     }
 
     fn free(&self, kept: &Kept) {
@@ -311,7 +327,6 @@ impl Running {
         let mut body = body.into_data_stream();
         while let Some(Ok(piece)) = body.next().await {
             if !self.streams.push(&self.kept, form, &piece) {
-                tracing::warn!("a kept stream is cut, because all of them take too much memory");
                 break;
             }
         }

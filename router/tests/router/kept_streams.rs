@@ -159,11 +159,29 @@ async fn a_server_that_ends_waits_for_no_stream_without_a_reader() {
     let mut router = start(ShardPlan::endless().held()).await;
     drop(send(&router, ALICE, "left", &chat(2_000)).await);
     let mut read = send(&router, ALICE, "read", &chat(20)).await.into_body();
-    router.add_steps(1);
+    router.add_steps(2);
+    router.wait_running(2).await;
     read.frame().await.unwrap().unwrap();
     router.terminate();
+    router.add_steps(2);
     router.wait("the other stream alone", |app| app.served.stats.borrow().num_running == 1).await;
     router.add_steps(100);
     let rest = String::from_utf8(read.collect().await.unwrap().to_bytes().into()).unwrap();
     assert!(rest.ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn a_tenant_whose_streams_fill_the_memory_cuts_its_own() {
+    let limits = Limits { max_response_store_bytes: 64 << 10, ..Limits::default() };
+    let router = Router::start_with_keys(KEYS, ShardPlan::endless().held(), limits).await;
+    let bobs = send(&router, BOB, "bobs", &chat(20)).await.into_body();
+    for id in ["a", "b", "c", "d", "e"] {
+        drop(send(&router, ALICE, id, &chat(200)).await);
+    }
+    router.add_steps(1_000);
+    let text = String::from_utf8(bobs.collect().await.unwrap().to_bytes().into()).unwrap();
+    assert!(text.ends_with("data: [DONE]\n\n"));
+    router.wait_idle().await;
+    assert_eq!(router.ask(BOB, "GET", "/v1/streams/bobs", &Value::Null).await.text(), text);
+    assert!(alice(&router, "GET", "/v1/streams").await.ok()["data"].as_array().unwrap().len() < 5);
 }

@@ -23,7 +23,7 @@ const MAX_ENTRY_BYTES: usize = 1 << 20;
 const PRIVATE_DIR_MODE: u32 = 0o700;
 const PRIVATE_FILE_MODE: u32 = 0o600;
 
-/// What a person entered.
+/// The input of a person.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Entry {
     Text(String),

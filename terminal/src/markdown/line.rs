@@ -12,7 +12,7 @@ pub(super) struct Line {
     base: Style,
     /// What the line begins with, until it has been written.
     first: Option<String>,
-    /// What each further row begins with.
+    /// The beginning of each further row.
     next: String,
     /// Columns of both.
     indent: usize,

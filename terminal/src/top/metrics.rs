@@ -37,6 +37,15 @@ impl Samples {
         Some(values.sum())
     }
 
+    /// Returns the first sample with these labels, among others.
+    pub fn of(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+        let has = |sample: &Sample, wanted: &(&str, &str)| {
+            sample.labels.iter().any(|(label, value)| (label.as_str(), value.as_str()) == *wanted)
+        };
+        let mut named = self.named(name);
+        named.find(|sample| labels.iter().all(|label| has(sample, label))).map(|sample| sample.value)
+    }
+
     /// Returns the sums by the value of a label.
     pub fn by(&self, name: &str, label: &str) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();

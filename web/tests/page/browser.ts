@@ -76,6 +76,18 @@ export async function answered(page: Page): Promise<string> {
   return lastAnswer(page).locator("> .markdown").innerText();
 }
 
+/** Returns all conversations that the browser stores, as JSON. */
+export function stored(page: Page): Promise<string> {
+  return page.evaluate(async () => {
+    const opening = indexedDB.open("trunkline");
+    await new Promise((resolve) => (opening.onsuccess = resolve));
+    const all = opening.result.transaction("conversations").objectStore("conversations").getAll();
+    await new Promise((resolve) => (all.onsuccess = resolve));
+    opening.result.close();
+    return JSON.stringify(all.result);
+  });
+}
+
 /** A promise and the function that resolves it. */
 export function gate(): { wait: Promise<void>; open: () => void } {
   let open = () => {};

@@ -2,7 +2,7 @@
 import type { Browser } from "playwright-core";
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from "vitest";
 
-import { answered, CHROMIUM, close, gate, lastAnswer, launch, open, send, type Tab } from "./browser";
+import { answered, CHROMIUM, close, gate, lastAnswer, launch, open, send, stored, type Tab } from "./browser";
 import { Fake, say, type Step } from "./fake";
 import { Host } from "./host";
 
@@ -106,19 +106,7 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     };
     await send(page, "Tell a story");
     await lastAnswer(page).getByText("It was a dark").waitFor();
-    // The list shows the conversation once it is saved.
-    await page.getByRole("link", { name: "Tell a story" }).waitFor();
-    await page.waitForFunction(
-      () =>
-        new Promise((resolve) => {
-          const opening = indexedDB.open("trunkline");
-          opening.onsuccess = () => {
-            const all = opening.result.transaction("conversations").objectStore("conversations").getAll();
-            all.onsuccess = () => resolve(JSON.stringify(all.result).includes("It was a dark"));
-            opening.result.close();
-          };
-        }),
-    );
+    await expect.poll(() => stored(page)).toContain("It was a dark");
     await page.reload();
     await page.getByText("The answer was cut when the page was closed or reloaded.").waitFor();
     fake.script = () => say(" night.");
@@ -138,15 +126,9 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await dialog.getByLabel("Key", { exact: true }).fill("sk-secret");
     await dialog.getByRole("button", { name: "Use the key" }).click();
     await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).toBe("Hello.");
-    const kept = () =>
-      page.evaluate(async () => {
-        const opening = indexedDB.open("trunkline");
-        await new Promise((resolve) => (opening.onsuccess = resolve));
-        const all = opening.result.transaction("conversations").objectStore("conversations").getAll();
-        await new Promise((resolve) => (all.onsuccess = resolve));
-        opening.result.close();
-        return JSON.stringify([{ ...localStorage }, all.result, location.href, document.cookie]);
-      });
+    const kept = async () =>
+      (await stored(page)) +
+      (await page.evaluate(() => JSON.stringify([{ ...localStorage }, location.href, document.cookie])));
     await expect.poll(kept).toContain("Hello.");
     expect(await kept()).not.toContain("sk-secret");
   });

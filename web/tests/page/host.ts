@@ -1,5 +1,5 @@
 import { readFileSync } from "node:fs";
-import { createServer, type IncomingMessage, request as forward, type Server, type ServerResponse } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import { extname, join, normalize } from "node:path";
 
@@ -64,20 +64,4 @@ export class Host {
       response.writeHead(404).end();
     }
   }
-}
-
-/** An API that passes requests on to a server at `target`. */
-export function forwardTo(target: string): Api {
-  return (request, response, body) => {
-    if (!/^\/(v1\/|readyz|openapi\.json|info|metrics)/.test(request.url ?? "")) return false;
-    const { origin: _origin, host: _host, ...headers } = request.headers;
-    const outgoing = forward(new URL(request.url ?? "/", target), { method: request.method, headers }, (answer) => {
-      response.writeHead(answer.statusCode ?? 502, answer.headers);
-      answer.pipe(response);
-    });
-    outgoing.on("error", () => response.destroy());
-    response.on("close", () => outgoing.destroy());
-    outgoing.end(body);
-    return true;
-  };
 }

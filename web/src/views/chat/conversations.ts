@@ -109,7 +109,7 @@ export function scheduleSave(id: string): void {
   );
 }
 
-async function saveNow(id: string): Promise<void> {
+export async function saveNow(id: string): Promise<void> {
   clearTimeout(pending.get(id));
   pending.delete(id);
   const held = loaded.get(id)?.peek();

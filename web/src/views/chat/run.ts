@@ -14,7 +14,7 @@ import {
   withoutTurn,
   withTurns,
 } from "../../history/tree";
-import { conversation, endLive, peek, retitle, scheduleSave, setLive, tabId, update } from "./conversations";
+import { conversation, endLive, peek, retitle, saveNow, scheduleSave, setLive, tabId, update } from "./conversations";
 import { Growth } from "./growth";
 import { type Asked, askedBy, bodyOf, messagesOf } from "./request";
 import { chosenModel } from "./model";
@@ -266,6 +266,9 @@ async function once(
   const messages = messagesOf(held.system, partial ? [...path, first] : path);
   const id = newId();
   growth.send(performance.now(), id);
+  // A reload at any time from now on finds the conversation and its stream.
+  for (const turn of growth.turns) setLive({ ...turn });
+  void saveNow(conversation);
   await collect(conversation, growth, streamChat(bodyOf(asked, messages, partial), id, signal), paint);
 }
 
