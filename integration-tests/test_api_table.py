@@ -139,7 +139,7 @@ PLACES = [
     Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
 ]
 # Routes whose few fields the text describes.
-IN_WORDS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/api/delete", "/api/pull"}
+IN_WORDS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/history/{id}", "/api/delete", "/api/pull"}
 # Table → schema of the OpenAPI document.
 SCHEMAS = {
     "chat": "ChatCompletionRequest",

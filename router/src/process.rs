@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use trunkline_api::app::App;
+use trunkline_api::history::History;
 use trunkline_base::log;
 use trunkline_base::repeats::Repeats;
 use trunkline_base::tenants::{Access, AccessError};
@@ -42,6 +43,8 @@ pub type OpenCloud = fn(&Location) -> Result<Remote, LocationError>;
 pub type StartPublisher = fn(PublishedEvents) -> BoxFuture<'static, Result<Publish, String>>;
 /// Starts sending spans; the error is a line for the user.
 pub type StartExporter = fn(&str) -> Result<Exporter, String>;
+/// Opens the history in a folder, with a limit in bytes for each tenant; the error is a line for the user.
+pub type OpenHistory = fn(&Path, u64) -> Result<Arc<dyn History>, String>;
 
 /// Capabilities that an executable may lack, because few users need them and their libraries take long to compile.
 #[derive(Clone, Copy, Default)]
@@ -52,6 +55,8 @@ pub struct Extensions {
     pub start_publisher: Option<StartPublisher>,
     /// Sends spans to the collector of `--otlp-endpoint`.
     pub start_exporter: Option<StartExporter>,
+    /// Opens the history of `--history-path`.
+    pub open_history: Option<OpenHistory>,
 }
 
 /// Runs the router with the arguments of this process and returns its exit code.
@@ -125,6 +130,8 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
         publisher(&settings.cache, &settings.served_model_name, extensions).await.map_err(End::User)?;
     let url = settings.cache.kv_object_store.as_deref();
     let remote = url.map(|url| object_store(url, extensions)).transpose()?;
+    let history =
+        server.history_path.as_deref().map(|folder| history(folder, &settings, extensions)).transpose()?;
     let own = settings.clone();
     let parts = tokio::task::spawn_blocking(move || models::load(&own, key))
         .await
@@ -155,6 +162,10 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     let parts = ModelParts { remote, ..parts };
     let mut server = Server::start_all(parts, access, others)
         .map_err(|error| End::Bug(anyhow::anyhow!("cannot start the thread of the step loop: {error}")))?;
+    if let Some(history) = history {
+        // Nothing has set it before.
+        let _ = server.app.history.set(history);
+    }
     server.front = front;
     server.metrics_listener = metrics_listener;
     server.accepts_when_ready = start.accepts_when_ready;
@@ -294,6 +305,12 @@ fn object_store(url: &str, extensions: Extensions) -> Result<Remote, End> {
     }
     tracing::info!(%location, "replicas share KV blocks through an object store");
     Ok(remote)
+}
+
+fn history(folder: &Path, settings: &ServeSettings, extensions: Extensions) -> Result<Arc<dyn History>, End> {
+    let open = extensions.open_history.ok_or_else(|| End::User(not_in_this_build("`--history-path`")))?;
+    let history = open(folder, settings.limits.max_history_bytes);
+    history.map_err(|error| End::User(anyhow::anyhow!("`--history-path` {error}")))
 }
 
 fn not_in_this_build(what: &str) -> anyhow::Error {

@@ -74,6 +74,9 @@ settings! {
         /// Browser origins allowed to call this server (CORS), such as `https://chat.example.com`, separated by commas;
         /// `*` allows all [default: none].
         cors_allow_origin: Vec<String> = Vec::new(), Form::Origins;
+        /// Folder in which the server keeps the conversations of its page, by tenant. Without it, each browser keeps
+        /// its own [default: none].
+        history_path: Option<PathBuf> = None, Form::Folder;
         /// Serve no web page at `/`.
         no_web: bool = false, Form::Switch;
         /// OpenTelemetry collector that gets a span of each request, such as http://127.0.0.1:4317. The variables
@@ -110,6 +113,8 @@ settings! {
         /// Maximum size of the stored answers that later requests to /v1/responses can continue, and again of the
         /// streams that outlive their connection; 0 stores none.
         max_response_store_bytes: usize = 64 << 20, Form::bytes(0, u64::MAX);
+        /// Maximum size of the conversations that `--history-path` keeps for a tenant.
+        max_history_bytes: u64 = 256 << 20, Form::bytes(1 << 20, 1 << 50);
         /// Maximum number of stop strings in a request.
         max_stop_sequences: usize = 64, Form::count(0, 256);
         /// Maximum size of a JSON schema, regular expression or grammar.

@@ -98,6 +98,8 @@ const CASES: &[Case] = &[
     router(&["--target-ttft-ms 900"]),
     router(&["--speculate 4"]),
     router(&["--prefill-replicas 1"]),
+    router(&["--history-path /history"]),
+    router(&["--max-history-bytes 300000000"]),
     router(&["--no-web"]),
     router(&["--otlp-endpoint http://collector:4317"]),
     router(&["--stuck-step-timeout 24"]),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
+use super::history::HistorySlot;
 use super::kept_streams::KeptStreams;
 use super::response_store::ResponseStore;
 use trunkline_base::error::ApiError;
@@ -35,6 +36,8 @@ pub struct App {
     pub responses: Arc<ResponseStore>,
     /// Streamed answers that outlive their connections.
     pub kept_streams: Arc<KeptStreams>,
+    /// Conversations that the server keeps, if it does.
+    pub history: HistorySlot,
     pub limits: Arc<ServerLimits>,
     pub metrics: Arc<Metrics>,
     /// Set once, before the first request, if requests have spans.

@@ -114,7 +114,7 @@ fn answer(path: &str, headers: &HeaderMap) -> Response {
 }
 
 /// Returns true if `If-None-Match` names the tag, weakly or not (RFC 9110, section 13.1.2).
-fn has_tag(known: &HeaderValue, tag: &HeaderValue) -> bool {
+pub(crate) fn has_tag(known: &HeaderValue, tag: &HeaderValue) -> bool {
     let (Ok(known), Ok(tag)) = (known.to_str(), tag.to_str()) else { return false };
     known.split(',').map(str::trim).any(|known| known == "*" || known.trim_start_matches("W/") == tag)
 }

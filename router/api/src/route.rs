@@ -11,8 +11,8 @@ use axum::routing::{MethodFilter, on};
 use super::app::App;
 use super::dialect::Dialect;
 use super::{
-    adapters, anthropic, kv, llama, models, ollama, openai, operate, page, responses, streams, tgi, usage,
-    vectors,
+    adapters, anthropic, conversations, kv, llama, models, ollama, openai, operate, page, responses, streams,
+    tgi, usage, vectors,
 };
 
 /// A row of the table.
@@ -145,6 +145,11 @@ routes! {
         GET "/v1/streams" OpenAi Unnamed (Looks) streams::list;
         GET "/v1/streams/{id}" OpenAi Unnamed (Looks) streams::read;
         DELETE "/v1/streams/{id}" OpenAi Unnamed (Looks) streams::delete;
+        GET "/v1/history" OpenAi Unnamed (Looks) conversations::list;
+        GET "/v1/history/{id}" OpenAi Unnamed (Looks) conversations::get;
+        PUT "/v1/history/{id}" OpenAi Unnamed (Answers) conversations::put;
+        PATCH "/v1/history/{id}" OpenAi Unnamed (Answers) conversations::patch;
+        DELETE "/v1/history/{id}" OpenAi Unnamed (Looks) conversations::delete;
         POST "/v1/messages" Anthropic Named (Chats(Mixed)) anthropic::messages::create;
         POST "/v1/messages/count_tokens" Anthropic Named (Answers) anthropic::messages::count_tokens;
         POST "/generate" Tgi Unnamed (Completes(Of("StreamResponse"))) tgi::generate::generate;

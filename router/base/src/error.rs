@@ -106,6 +106,16 @@ pub enum ApiError {
         "there is a stream `{id}` already; hint: give each request an id of its own in `Trunkline-Stream`"
     )]
     StreamExists { id: String },
+    #[error("this server keeps no history of conversations; hint: {hint}")]
+    NoHistory { hint: &'static str },
+    #[error("conversation `{id}` is not in the history; hint: `GET /v1/history` lists all conversations")]
+    UnknownConversation { id: String },
+    #[error(
+        "the history would take more than {limit} bytes; hint: delete conversations or raise `--max-history-bytes`"
+    )]
+    HistoryFull { limit: u64 },
+    #[error("the history of conversations cannot be read or written; hint: the server's log has the cause")]
+    HistoryFailed,
     #[error(
         "response `{id}` cannot be cancelled, because it was not created with `background`; hint: this server has no \
          responses in the background; close the connection to stop one that is being generated"
@@ -361,6 +371,10 @@ impl ApiError {
             Self::UnknownNode { .. } => (404, "node_not_found"),
             Self::UnknownResponse { .. } => (404, "response_not_found"),
             Self::UnknownStream { .. } => (404, "stream_not_found"),
+            Self::NoHistory { .. } => (404, "no_history"),
+            Self::UnknownConversation { .. } => (404, "conversation_not_found"),
+            Self::HistoryFull { .. } => (413, "history_full"),
+            Self::HistoryFailed => (503, "history_failed"),
             Self::UnknownRoute { .. } => (404, "route_not_found"),
             Self::UnknownMethod { .. } => (405, "method_not_allowed"),
             Self::BodyTimeout { .. } | Self::BodyTooSlow { .. } => (408, "body_timeout"),

@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use trunkline_api::app::App;
+use trunkline_api::history::HistorySlot;
 use trunkline_api::kept_streams::KeptStreams;
 use trunkline_api::response_store::ResponseStore;
 use trunkline_base::limits::{MAX_LOOKS, MAX_LOOKS_OF_TENANT, MAX_METRICS_CONNECTIONS, ServerLimits};
@@ -148,6 +149,7 @@ impl Server {
             registry: Arc::new(metrics.registry()),
             responses: Arc::new(ResponseStore::new(limits.max_response_store_bytes)),
             kept_streams: Arc::new(KeptStreams::new(limits.max_response_store_bytes)),
+            history: HistorySlot::default(),
             limits,
             metrics,
             telemetry,

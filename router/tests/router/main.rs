@@ -26,6 +26,7 @@ mod flags;
 mod foreign_fields;
 mod front;
 mod grammar;
+mod history;
 mod infill;
 mod inspector;
 mod kept_streams;

@@ -46,12 +46,12 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
 }
 
 /**
- * Calls the server with the key and returns its response if it is a success.
+ * Calls the server with the key and returns its response if it is a success or has one of the `other` statuses.
  *
  * `path` has no leading slash, so that the page works below the prefix of a proxy. Throws an `ApiError`, or the
  * `AbortError` of `init.signal`.
  */
-export async function request(path: string, init: RequestInit = {}): Promise<Response> {
+export async function request(path: string, init: RequestInit = {}, other: number[] = []): Promise<Response> {
   const headers = new Headers(init.headers);
   if (apiKey.value) headers.set("authorization", `Bearer ${apiKey.value}`);
   if (init.body !== undefined && init.body !== null) headers.set("content-type", "application/json");
@@ -62,7 +62,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     throw new ApiError("unreachable", "the server cannot be reached", 0);
   }
-  if (response.ok) return response;
+  if (response.ok || other.includes(response.status)) return response;
   if (response.status === 401) keyRefused.value = true;
   const retryAfter = Number(response.headers.get("retry-after") ?? Number.NaN);
   const body: unknown = await response.json().catch(() => undefined);

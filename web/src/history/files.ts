@@ -80,8 +80,8 @@ function conversationOf(value: unknown, now: number): Conversation {
   };
 }
 
-/** A circle of parents would never end. */
-function checkRooted(turn: Turn, turns: Record<string, Turn>): void {
+/** Throws an `Error` if the parents of a turn form a circle, which would never end. */
+export function checkRooted(turn: Turn, turns: Record<string, Turn>): void {
   const seen = new Set<string>();
   for (let next: Turn | undefined = turn; next; next = turns[next.parent ?? ""]) {
     if (seen.has(next.id)) throw new Error("A conversation in the file is damaged: its turns form a circle.");

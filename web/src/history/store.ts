@@ -1,117 +1,79 @@
-import { type Conversation, mergedTurns } from "./tree";
+/** Where conversations are kept: by the server if it has a history for the key (`--history-path`), else by the browser. */
 
-/** What the list of conversations shows of each. */
-export type Entry = { id: string; title: string; updated: number; created: number };
+import { effect, signal } from "@preact/signals";
 
-const NAME = "trunkline";
-const VERSION = 1;
+import { apiKey, ApiError } from "../api/client";
+import { connection, untilUp } from "../api/server";
+import { local } from "./local";
+import { isEnabled, remote } from "./remote";
+import type { Entry } from "./tree";
 
-let opened: Promise<IDBDatabase> | undefined;
+type Store = typeof local;
 
-function database(): Promise<IDBDatabase> {
-  opened ??= new Promise((resolve, reject) => {
-    const opening = indexedDB.open(NAME, VERSION);
-    opening.onupgradeneeded = () => {
-      opening.result.createObjectStore("conversations", { keyPath: "id" });
-      opening.result.createObjectStore("entries", { keyPath: "id" });
-    };
-    opening.onsuccess = () => {
-      // Another tab with a newer page may upgrade.
-      opening.result.onversionchange = () => opening.result.close();
-      resolve(opening.result);
-    };
-    opening.onerror = () => reject(opening.error);
-  });
-  opened.catch(() => {
-    opened = undefined;
-  });
-  return opened;
-}
+/** Who keeps conversations. It is unknown until the server has told. */
+export const keeper = signal<"unknown" | "browser" | "server">("unknown");
 
-function result<T>(pending: IDBRequest<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    pending.onsuccess = () => resolve(pending.result);
-    pending.onerror = () => reject(pending.error);
+let asked = 0;
+
+/** Asks the server whether it keeps conversations, and again for each key. */
+export function watchKeeper(): void {
+  effect(() => {
+    void apiKey.value;
+    void ask(++asked);
   });
 }
 
-function finished(transaction: IDBTransaction): Promise<void> {
-  return new Promise((resolve, reject) => {
-    transaction.oncomplete = () => resolve();
-    transaction.onerror = transaction.onabort = () => reject(transaction.error);
-  });
+async function ask(number: number): Promise<void> {
+  keeper.value = "unknown";
+  for (;;) {
+    try {
+      const enabled = await isEnabled();
+      if (number === asked) keeper.value = enabled ? "server" : "browser";
+      return;
+    } catch (error) {
+      // With another key it asks again.
+      if (number !== asked || (error instanceof ApiError && error.status === 401)) return;
+      if (connection.peek() === "up") await new Promise((resolve) => setTimeout(resolve, 2000));
+      else await untilUp(new AbortController().signal);
+    }
+  }
 }
 
-/** Lists all conversations, the one changed last first. */
-export async function list(): Promise<Entry[]> {
-  const store = (await database()).transaction("entries").objectStore("entries");
-  const entries = (await result(store.getAll())) as Entry[];
-  return entries.sort((a, b) => b.updated - a.updated);
-}
-
-export async function load(id: string): Promise<Conversation | undefined> {
-  const store = (await database()).transaction("conversations").objectStore("conversations");
-  return (await result(store.get(id))) as Conversation | undefined;
-}
-
-/**
- * Saves a conversation. Of its turns only those that `isOurs` names replace what is stored, so that turns of another
- * tab stay, except `dropped` ones.
- */
-export async function save(
-  conversation: Conversation,
-  dropped: ReadonlySet<string> = new Set(),
-  isOurs: (id: string) => boolean = () => true,
-): Promise<void> {
-  const transaction = (await database()).transaction(["conversations", "entries"], "readwrite");
-  const conversations = transaction.objectStore("conversations");
-  const { id, title, updated, created } = conversation;
-  const getting = conversations.get(id);
-  getting.onsuccess = () => {
-    const before = getting.result as Conversation | undefined;
-    conversations.put({
-      ...conversation,
-      turns: mergedTurns(before?.turns ?? {}, conversation.turns, dropped, isOurs),
+/** Resolves once it is known who keeps conversations. */
+function store(): Promise<Store> {
+  return new Promise((resolve) => {
+    let stop: (() => void) | undefined;
+    let known = false;
+    stop = effect(() => {
+      if (keeper.value === "unknown") return;
+      known = true;
+      stop?.();
+      resolve(keeper.value === "server" ? remote : local);
     });
-    transaction.objectStore("entries").put({ id, title, updated, created } satisfies Entry);
-  };
-  await finished(transaction);
-}
-
-export async function remove(id: string): Promise<void> {
-  const transaction = (await database()).transaction(["conversations", "entries"], "readwrite");
-  transaction.objectStore("conversations").delete(id);
-  transaction.objectStore("entries").delete(id);
-  await finished(transaction);
-}
-
-/** Returns the ids of conversations that contain all words of `query` in their title or in one of their turns. */
-export async function search(query: string): Promise<Set<string>> {
-  const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = new Set<string>();
-  const store = (await database()).transaction("conversations").objectStore("conversations");
-  await new Promise<void>((resolve, reject) => {
-    const walk = store.openCursor();
-    walk.onerror = () => reject(walk.error);
-    walk.onsuccess = () => {
-      const cursor = walk.result;
-      if (!cursor) return resolve();
-      const conversation = cursor.value as Conversation;
-      const texts = [conversation.title, ...Object.values(conversation.turns).map((turn) => turn.content)];
-      if (texts.some((text) => contains(text, words))) found.add(conversation.id);
-      cursor.continue();
-    };
+    if (known) stop();
   });
-  return found;
 }
 
-function contains(text: string, words: string[]): boolean {
-  const lower = text.toLowerCase();
-  return words.every((word) => lower.includes(word));
+export const list: Store["list"] = async () => (await store()).list();
+export const load: Store["load"] = async (...args) => (await store()).load(...args);
+export const save: Store["save"] = async (...args) => (await store()).save(...args);
+export const remove: Store["remove"] = async (...args) => (await store()).remove(...args);
+export const search: Store["search"] = async (...args) => (await store()).search(...args);
+export const all: Store["all"] = async () => (await store()).all();
+
+/** Conversations of the browser from the time before the server kept any. */
+export const leftInBrowser = signal<Entry[]>([]);
+
+export async function lookForLeft(): Promise<void> {
+  leftInBrowser.value = keeper.peek() === "server" ? await local.list().catch(() => []) : [];
 }
 
-/** Returns all conversations, for the export. */
-export async function all(): Promise<Conversation[]> {
-  const store = (await database()).transaction("conversations").objectStore("conversations");
-  return (await result(store.getAll())) as Conversation[];
+/** Moves the conversations of the browser to the server. Those that it does not take stay. Throws an `ApiError`. */
+export async function moveToServer(): Promise<void> {
+  for (const { id } of leftInBrowser.peek()) {
+    const found = await local.load(id);
+    if (found) await remote.save(found);
+    await local.remove(id);
+    leftInBrowser.value = leftInBrowser.peek().filter((entry) => entry.id !== id);
+  }
 }

@@ -66,6 +66,9 @@ export type Turn = {
   patched?: boolean;
 };
 
+/** What the list of conversations shows of each. Times are in milliseconds since 1970. */
+export type Entry = { id: string; title: string; updated: number; created: number };
+
 export type Conversation = {
   id: string;
   title: string;

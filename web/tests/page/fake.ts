@@ -27,6 +27,7 @@ export class Fake {
     }
     if (path === "/v1/models") return json(response, 200, { object: "list", data: this.models });
     if (path === "/openapi.json") return json(response, 200, this.openapi);
+    if (path.startsWith("/v1/history")) return json(response, 200, { enabled: false, data: [], has_more: false });
     if (path !== "/v1/chat/completions")
       return json(response, 404, { error: { message: "no route", code: "route_not_found" } });
     const asked = JSON.parse(body) as Body;

@@ -37,12 +37,13 @@ export class RealServer {
   #process: ChildProcess | undefined;
   #log = "";
   readonly #folder = mkdtempSync(join(tmpdir(), "trunkline-page-"));
-  readonly #key: string | undefined;
   port = 0;
 
-  constructor(key?: string) {
-    this.#key = key;
-  }
+  /** With `history`, the server keeps conversations. */
+  constructor(
+    private readonly key?: string,
+    private readonly history = false,
+  ) {}
 
   get address(): string {
     return `http://127.0.0.1:${this.port}`;
@@ -53,9 +54,11 @@ export class RealServer {
     const env = {
       ...process.env,
       TRUNKLINE_WEIGHTS_CACHE: "off",
-      ...(this.#key === undefined ? {} : { TRUNKLINE_API_KEY: this.#key }),
+      ...(this.key === undefined ? {} : { TRUNKLINE_API_KEY: this.key }),
     };
-    this.#process = spawn(TRUNKLINE, ["serve", writeShallow(this.#folder), "--port", String(this.port)], {
+    const history = this.history ? ["--history-path", join(this.#folder, "history")] : [];
+    const flags = ["serve", writeShallow(this.#folder), "--port", String(this.port), ...history];
+    this.#process = spawn(TRUNKLINE, flags, {
       env,
       stdio: ["ignore", "pipe", "pipe"],
     });
@@ -82,7 +85,7 @@ export class RealServer {
 
   /** Returns a gauge or counter of `/metrics`, summed over its labels. */
   async metric(name: string): Promise<number> {
-    const headers: Record<string, string> = this.#key === undefined ? {} : { authorization: `Bearer ${this.#key}` };
+    const headers: Record<string, string> = this.key === undefined ? {} : { authorization: `Bearer ${this.key}` };
     const text = await fetch(`${this.address}/metrics`, { headers }).then((answer) => answer.text());
     const lines = text.split("\n").filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`));
     if (lines.length === 0) throw new Error(`no metric ${name}`);

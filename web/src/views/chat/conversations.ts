@@ -1,8 +1,11 @@
 import { computed, effect, type Signal, signal } from "@preact/signals";
 
+import { ApiError } from "../../api/client";
+import { hasChanged } from "../../history/remote";
 import * as store from "../../history/store";
 import {
   type Conversation,
+  type Entry,
   mergedTurns,
   newConversation,
   newId,
@@ -15,6 +18,9 @@ import { keep, recall } from "../../storage";
 
 const TAB_KEY = "trunkline.tab";
 const SAVE_MS = 400;
+/** The server keeps the stream of a growing answer itself, so that its text is saved only now and then. */
+const SAVE_GROWING_MS = 5000;
+const LOOK_MS = 15_000;
 /** A tab that streams saves often. After this time without a change it counts as closed. */
 const FORSAKEN_MS = 4000;
 
@@ -22,9 +28,9 @@ const FORSAKEN_MS = 4000;
 export const tabId = recall("tab", TAB_KEY) ?? newId();
 keep("tab", TAB_KEY, tabId);
 
-export const entries = signal<store.Entry[]>([]);
-/** True if the browser keeps no database, as some do in private windows. Conversations then end with the page. */
-export const storeFailed = signal(false);
+export const entries = signal<Entry[]>([]);
+/** Why conversations are not saved, as a sentence; empty if they are. */
+export const storeFailed = signal("");
 
 /** Conversations in memory: the shown one, and those with an answer that is being written. */
 const loaded = new Map<string, Signal<Conversation>>();
@@ -101,12 +107,17 @@ function noteChanges(id: string, before: Conversation, after: Conversation): voi
 
 const pending = new Map<string, ReturnType<typeof setTimeout>>();
 
-export function scheduleSave(id: string): void {
+export function scheduleSave(id: string, wait = SAVE_MS): void {
   if (pending.has(id)) return;
   pending.set(
     id,
-    setTimeout(() => void saveNow(id), SAVE_MS),
+    setTimeout(() => void saveNow(id), wait),
   );
+}
+
+/** Saves an answer that grows. */
+export function scheduleGrowing(id: string): void {
+  scheduleSave(id, store.keeper.peek() === "server" ? SAVE_GROWING_MS : SAVE_MS);
 }
 
 export async function saveNow(id: string): Promise<void> {
@@ -124,10 +135,12 @@ export async function saveNow(id: string): Promise<void> {
   unsaved.delete(id);
   try {
     await store.save(snapshot, dropped, (turn) => live.has(turn) || changed.has(turn));
-    storeFailed.value = false;
+    storeFailed.value = "";
     channel?.postMessage({ saved: id } satisfies Message);
-  } catch {
-    storeFailed.value = true;
+  } catch (error) {
+    noteFailure(error);
+    // The server may be back soon, or have room again.
+    if (error instanceof ApiError && loaded.has(id)) scheduleSave(id, SAVE_GROWING_MS);
     for (const turn of changed) unsavedOf(id).changed.add(turn);
     for (const turn of dropped) unsavedOf(id).dropped.add(turn);
   }
@@ -136,12 +149,38 @@ export async function saveNow(id: string): Promise<void> {
   entries.value = [{ id, title, updated, created }, ...others].sort((a, b) => b.updated - a.updated);
 }
 
-async function refreshEntries(): Promise<void> {
+function noteFailure(error: unknown): void {
+  storeFailed.value =
+    error instanceof ApiError
+      ? `The server does not save conversations now: ${error.message}.`
+      : "This browser does not keep conversations, so they end with the tab.";
+}
+
+export async function refreshEntries(): Promise<void> {
   try {
     entries.value = await store.list();
-  } catch {
-    storeFailed.value = true;
+  } catch (error) {
+    noteFailure(error);
   }
+}
+
+/** Takes over what other devices have changed. */
+async function lookAtServer(): Promise<void> {
+  if (document.hidden || store.keeper.peek() !== "server") return;
+  await refreshEntries();
+  const shown = entries.peek().find(({ id }) => id === currentId.peek());
+  if (shown && hasChanged(shown) && !pending.has(shown.id)) await mergeFrom(shown.id);
+}
+
+/** Forgets the conversations of a key that is no longer used. */
+function forgetAll(): void {
+  for (const timer of pending.values()) clearTimeout(timer);
+  pending.clear();
+  unsaved.clear();
+  loaded.clear();
+  entries.value = [];
+  startNew();
+  if (route.peek().view === "chat") replaceRoute("chat");
 }
 
 /** Begins a conversation, which is saved with its first turn. */
@@ -261,7 +300,15 @@ export function watchConversations(): void {
   if (begun) return;
   begun = true;
   startNew();
-  void refreshEntries();
+  let before = store.keeper.peek();
+  effect(() => {
+    const keeper = store.keeper.value;
+    if (before === "server" && keeper === "unknown") forgetAll();
+    before = keeper;
+    if (keeper !== "unknown") void refreshEntries().then(store.lookForLeft);
+  });
+  store.watchKeeper();
+  setInterval(() => void lookAtServer(), LOOK_MS);
   effect(() => {
     const { view, rest } = route.value;
     if (view !== "chat") return;
@@ -286,5 +333,6 @@ export function watchConversations(): void {
   addEventListener("pagehide", flush);
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) flush();
+    else void lookAtServer();
   });
 }

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { type ChatEvent, dropStream, followChat, streamChat } from "../../api/chat";
 import { ApiError } from "../../api/client";
 import { connection, models, noteGone, refresh, untilUp } from "../../api/server";
+import { keeper } from "../../history/store";
 import {
   type Failure,
   newId,
@@ -14,7 +15,7 @@ import {
   withoutTurn,
   withTurns,
 } from "../../history/tree";
-import { conversation, endLive, peek, retitle, saveNow, scheduleSave, setLive, tabId, update } from "./conversations";
+import { conversation, endLive, peek, retitle, saveNow, scheduleGrowing, setLive, tabId, update } from "./conversations";
 import { Growth } from "./growth";
 import { type Asked, askedBy, bodyOf, messagesOf } from "./request";
 import { chosenModel } from "./model";
@@ -152,7 +153,7 @@ async function run(conversation: string, turns: Turn[], asked: Asked, follows = 
   announcement.value = "The answer begins.";
   const paint = painter(() => {
     for (const turn of growth.turns) setLive({ ...turn });
-    scheduleSave(conversation);
+    scheduleGrowing(conversation);
   });
   let state: TurnState = "done";
   let failure: Failure | undefined;
@@ -168,8 +169,9 @@ async function run(conversation: string, turns: Turn[], asked: Asked, follows = 
   }
   paint.cancel();
   const stream = growth.turns[0]?.stream;
-  // The stream of an answer that was cut may be found again.
-  if (stream && (state === "stopped" || (state !== "cut" && growth.grown))) dropStream(stream.id);
+  // The stream of an answer that was cut may be found again, and one that another device reads goes by itself.
+  const isRead = keeper.peek() === "server" && state !== "stopped";
+  if (stream && !isRead && (state === "stopped" || (state !== "cut" && growth.grown))) dropStream(stream.id);
   const ended = growth.turns.map((full): Turn => {
     const { tab: _, stream, ...turn } = full;
     const rest = state === "cut" && stream ? { ...turn, stream } : turn;
@@ -204,8 +206,10 @@ async function persist(
   for (let fruitless = 0; fruitless < MAX_FRUITLESS; fruitless++) {
     try {
       if (lost && (await follow(conversation, growth, signal, paint))) return;
-      // After a reload of the page, the user decides whether an answer goes on whose stream is gone.
-      if (!lost || (canGoOn(growth) && (!follows || growth.grown))) {
+      // After a reload of the page, the user decides whether an answer goes on whose stream is gone. Another device may
+      // have stopped it.
+      const isOwn = !follows || (growth.grown && keeper.peek() !== "server");
+      if (!lost || (canGoOn(growth) && isOwn)) {
         await once(conversation, growth, asked, signal, paint);
         return;
       }

@@ -2,12 +2,13 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { download, fromJson, toJson } from "../../history/files";
-import { all, type Entry, search } from "../../history/store";
+import { all, keeper, leftInBrowser, moveToServer, search } from "../../history/store";
+import type { Entry } from "../../history/tree";
 import { go, replaceRoute } from "../../route";
 import { Button, IconButton } from "../../ui/button";
 import { Dialog } from "../../ui/dialog";
 import { Icon } from "../../ui/icon";
-import { adopt, conversation, entries, removeConversation, rename, storeFailed } from "./conversations";
+import { adopt, conversation, entries, refreshEntries, removeConversation, rename, storeFailed } from "./conversations";
 import { closeListOnPhone, newChat, openDialog } from "./panels";
 import { runs, stop } from "./run";
 
@@ -90,13 +91,16 @@ export function Sidebar() {
         ))}
         {shown.length === 0 && (
           <p class="side-empty">
-            {found.value ? "No conversation contains these words." : "Conversations appear here."}
+            {found.value ? "No conversation contains these words." : EMPTY_LISTS[keeper.value]}
           </p>
         )}
       </nav>
       {storeFailed.value && (
-        <p class="side-problem">This browser does not keep conversations, so they end with the tab.</p>
+        <p class="side-problem" role="alert">
+          {storeFailed.value}
+        </p>
       )}
+      {leftInBrowser.value.length > 0 && <MoveButton onProblem={setProblem} />}
       {problem && (
         <p class="side-problem" role="alert">
           {problem}
@@ -110,6 +114,31 @@ export function Sidebar() {
         <IconButton icon="keyboard" label="Keyboard shortcuts" onClick={() => openDialog("shortcuts")} />
       </div>
     </aside>
+  );
+}
+
+const EMPTY_LISTS = {
+  unknown: "",
+  browser: "Conversations appear here. This browser keeps them.",
+  server: "Conversations appear here. The server keeps them, for your other devices, too.",
+};
+
+function MoveButton({ onProblem }: { onProblem: (text: string) => void }) {
+  const [moving, setMoving] = useState(false);
+  const { length } = leftInBrowser.value;
+  const move = async () => {
+    setMoving(true);
+    await moveToServer().catch((error: unknown) => onProblem(error instanceof Error ? error.message : String(error)));
+    await refreshEntries();
+    setMoving(false);
+  };
+  return (
+    <p class="side-empty">
+      {length === 1 ? "One conversation is" : `${length} conversations are`} in this browser only.{" "}
+      <button type="button" class="text-button" disabled={moving} onClick={() => void move()}>
+        {length === 1 ? "Move it to the server" : "Move them to the server"}
+      </button>
+    </p>
   );
 }
 
