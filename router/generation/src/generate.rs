@@ -397,6 +397,7 @@ pub(super) async fn submit(
         arrived: delivery.arrived,
         deadline: delivery.deadline.map(|deadline| deadline.at),
         span: delivery.id.trace().and_then(RequestTrace::span_ids),
+        request_id: delivery.id.name(),
     };
     let submitted = driver.submit(sequence).await;
     submitted.map_err(|DriverGone| bug(&delivery)).map(|sequence| (sequence, delivery))

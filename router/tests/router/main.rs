@@ -49,6 +49,7 @@ mod responses;
 mod retention;
 mod scores;
 mod slow;
+mod steps;
 mod stored;
 mod stores;
 mod streams;
