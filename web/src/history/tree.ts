@@ -1,5 +1,7 @@
 /** The data of conversations. A conversation is a tree of turns; the chosen child of each turn makes the shown path. */
 
+import type { TierTokens } from "../api/types";
+
 export type Role = "user" | "assistant" | "tool";
 
 /** A text file that precedes the text of a user's turn. */
@@ -13,6 +15,8 @@ export type Token = { text: string; logprob: number; top: { text: string; logpro
 export type Stats = {
   promptTokens: number;
   cachedTokens: number;
+  /** The cached tokens by tier; absent if the device had all of them. */
+  cachedTiers?: TierTokens;
   outputTokens: number;
   acceptedDrafts?: number;
   /** From sending the request to the first piece of text. */

@@ -90,6 +90,8 @@ export class Growth {
         firstMs: this.#timed ? (this.#first ?? this.#last) - this.#sent : 0,
         restMs: this.#timed ? before.restMs + (this.#last - (this.#first ?? this.#last)) : 0,
       };
+      const tiers = usage.prompt_tokens_details?.cached_tokens_details;
+      if (tiers) turn.stats.cachedTiers = tiers;
       const drafts = usage.completion_tokens_details?.accepted_prediction_tokens;
       if (drafts) turn.stats.acceptedDrafts = (before.acceptedDrafts ?? 0) + drafts;
     });
