@@ -111,7 +111,7 @@ pub struct OutputToken {
     pub special: bool,
     /// Set for the end token that ends the output.
     pub is_end: bool,
-    /// Set if it was a draft that the step found to be right.
+    /// True if it was a draft that the step found to be right.
     pub is_draft: bool,
 }
 
