@@ -11,8 +11,8 @@ use axum::routing::{MethodFilter, on};
 use super::app::App;
 use super::dialect::Dialect;
 use super::{
-    adapters, anthropic, conversations, kv, llama, models, ollama, openai, operate, page, responses, streams,
-    tgi, usage, vectors,
+    adapters, anthropic, conversations, kv, llama, models, ollama, openai, operate, page, responses, steps,
+    streams, tgi, usage, vectors,
 };
 
 /// A row of the table.
@@ -191,6 +191,7 @@ routes! {
         GET "/readyz" Tgi Unnamed (Probes(NotRequired)) operate::readyz;
         GET "/metrics" Tgi Unnamed (Probes(Required)) operate::metrics;
         GET "/v1/usage" OpenAi Unnamed (Looks) usage::usage;
+        GET "/v1/steps" OpenAi Unnamed (Answers) steps::steps;
     }
     others {
         POST "/v2/rerank" OpenAi Named (MakesVectors) vectors::rerank::rerank;

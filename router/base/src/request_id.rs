@@ -46,6 +46,11 @@ impl RequestId {
         request.extensions().get().cloned().unwrap_or_else(Self::random)
     }
 
+    /// Returns the id without the request's record, so that holding it does not keep the record from ending.
+    pub fn name(&self) -> Arc<str> {
+        self.id.clone()
+    }
+
     pub fn as_str(&self) -> &str {
         &self.id
     }

@@ -91,6 +91,7 @@ impl Choices {
                 if index.is_multiple_of(self.per_prompt) {
                     self.usage.prompt_tokens += usage.prompt_tokens;
                     self.usage.cached_tokens += usage.cached_tokens;
+                    self.usage.restored += usage.restored;
                     self.usage.pinned = joined(self.usage.pinned, usage.pinned);
                 }
             }

@@ -1,6 +1,7 @@
 //! A running request: submits the sequence, turns its tokens into text, finds stop strings, and yields one stream of
 //! [`GenerationEvent`]s. Dialects render the stream; plain answers fold it.
 
+use std::ops::AddAssign;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use trunkline_draft::Drafter;
-use trunkline_scheduler::{EndReason, Pinned, SampledToken, SequenceRequest, TokenLogprob, TokenScore};
+use trunkline_scheduler::{EndReason, Pinned, SampledToken, SequenceRequest, Tier, TokenLogprob, TokenScore};
 use trunkline_text::{DecodeSpecial, Detokenizer, TextStart, Tokenizer};
 
 use super::failure::{bug, failed, rejected};
@@ -47,6 +48,8 @@ pub struct Usage {
     /// Generated tokens, an end token included.
     pub output_tokens: u32,
     pub cached_tokens: u32,
+    /// The cached tokens that were not on the device.
+    pub restored: RestoredTokens,
     /// The pinned tokens of the prompt, if the request asks for a pin.
     pub pinned: Option<Pinned>,
     /// Drafts that became part of the output.
@@ -57,6 +60,41 @@ pub struct Usage {
     pub prompt_time: Duration,
     /// The time from the first token to the last.
     pub output_time: Duration,
+}
+
+/// The prompt tokens that were read from each tier below the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RestoredTokens {
+    pub host: u32,
+    pub disk: u32,
+    /// Those that were downloaded for this request.
+    pub object: u32,
+}
+
+impl RestoredTokens {
+    /// Divides the last `num_restored` of the cached tokens. Those behind `num_local` were downloaded.
+    fn of(cached_tokens: u32, num_restored: u32, num_local: Option<u32>, store: Tier) -> Self {
+        let num_restored = num_restored.min(cached_tokens);
+        let num_downloaded = num_local.map_or(0, |num_local| cached_tokens.saturating_sub(num_local));
+        let object = num_downloaded.min(num_restored);
+        let of_store = num_restored - object;
+        match store {
+            Tier::Host => Self { host: of_store, disk: 0, object },
+            _ => Self { host: 0, disk: of_store, object },
+        }
+    }
+
+    pub fn total(self) -> u32 {
+        self.host + self.disk + self.object
+    }
+}
+
+impl AddAssign for RestoredTokens {
+    fn add_assign(&mut self, other: Self) {
+        self.host += other.host;
+        self.disk += other.disk;
+        self.object += other.object;
+    }
 }
 
 /// A generated token and its text.
@@ -73,6 +111,8 @@ pub struct OutputToken {
     pub special: bool,
     /// Set for the end token that ends the output.
     pub is_end: bool,
+    /// True if it was a draft that the step found to be right.
+    pub is_draft: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -128,6 +168,11 @@ pub struct Generation {
     terminated: Pin<Box<dyn Future<Output = ()> + Send>>,
     limits: Arc<ServerLimits>,
     timeline: Timeline,
+    store_tier: Tier,
+    /// The leading tokens that needed no download; `None` if nothing was downloaded.
+    num_local_tokens: Option<u32>,
+    /// The next tokens that were drafts. The token behind an accepted draft is sampled in the same step and is none.
+    num_drafts_ahead: u32,
     /// Counts the request as open.
     place: Place,
 }
@@ -153,10 +198,12 @@ impl Generation {
         );
         // A prompt whose logprobs are asked for has to be computed.
         let is_scored = sampling.prompt_logprobs.is_some();
+        let mut num_local_tokens = None;
         if let Some(objects) = served.objects.as_ref().filter(|_| !is_scored) {
             let latest = request.delivery.deadline.map(|deadline| deadline.at);
-            objects.fetch(salt, token_ids, latest).await;
+            num_local_tokens = objects.fetch(salt, token_ids, latest).await;
         }
+        let has_host_store = served.last_shard().is_some_and(|shard| shard.has_store_in_memory());
         let scored = is_scored.then(|| ScoredPrompt { token_ids: token_ids.clone(), scores: Vec::new() });
         let timeline = Timeline::begin(TokenCounts::default());
         let (mut sequence, delivery) = submit(request, &served.driver).await?;
@@ -188,6 +235,9 @@ impl Generation {
             terminated: Box::pin(terminated(served.phase.clone())),
             limits: served.limits.clone(),
             timeline,
+            store_tier: if has_host_store { Tier::Host } else { Tier::Disk },
+            num_local_tokens,
+            num_drafts_ahead: 0,
             place,
         })
     }
@@ -245,6 +295,7 @@ impl Generation {
             Some(SequenceUpdate::Drafted { num_drafts, num_accepted }) => {
                 self.usage.accepted_drafts += num_accepted;
                 self.usage.rejected_drafts += num_drafts - num_accepted;
+                self.num_drafts_ahead = num_accepted;
                 return None;
             }
             Some(SequenceUpdate::Scored(more)) => {
@@ -258,6 +309,9 @@ impl Generation {
             }
             Some(SequenceUpdate::Started { cached_tokens, restored }) => {
                 self.usage.cached_tokens = cached_tokens;
+                let num_restored = restored.map_or(0, |(num_tokens, _)| num_tokens);
+                self.usage.restored =
+                    RestoredTokens::of(cached_tokens, num_restored, self.num_local_tokens, self.store_tier);
                 self.timeline.restored = restored;
                 self.timeline.started.get_or_insert_with(SystemTime::now);
                 GenerationEvent::Started(self.usage)
@@ -320,7 +374,9 @@ impl Generation {
             top_logprobs: token.top_logprobs,
             special,
             is_end,
+            is_draft: self.num_drafts_ahead > 0,
         };
+        self.num_drafts_ahead = self.num_drafts_ahead.saturating_sub(1);
         let mut certain = step.text;
         let finish = if let Some(index) = step.matched {
             self.sequence.finish();
@@ -397,6 +453,7 @@ pub(super) async fn submit(
         arrived: delivery.arrived,
         deadline: delivery.deadline.map(|deadline| deadline.at),
         span: delivery.id.trace().and_then(RequestTrace::span_ids),
+        request_id: delivery.id.name(),
     };
     let submitted = driver.submit(sequence).await;
     submitted.map_err(|DriverGone| bug(&delivery)).map(|sequence| (sequence, delivery))

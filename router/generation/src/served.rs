@@ -19,6 +19,7 @@ use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Caller;
 use trunkline_base::tenants::permits::TenantPermits;
 use trunkline_engine::driver::DriverHandle;
+use trunkline_engine::driver::step_log::StepLog;
 use trunkline_engine::kv_events::KvEvents;
 use trunkline_engine::object::ObjectTier;
 use trunkline_engine::shard::{Check, Health, ShardInfo, ShardStatus};
@@ -50,6 +51,8 @@ pub struct ServedModel {
     pub kv_events: Arc<KvEvents>,
     /// The usage by tenant that `/v1/usage` lists.
     pub usage: Arc<UsageLedger>,
+    /// The last steps, which `/v1/steps` lists.
+    pub steps: Arc<StepLog>,
     /// The metrics of this model.
     pub registry: Registry,
 }

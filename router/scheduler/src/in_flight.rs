@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use trunkline_contract::SlotId;
+use trunkline_kv::Salt;
 
-use crate::event::Millis;
+use crate::event::{Millis, SequenceId};
 use crate::plan::LogitsRows;
-use crate::sequence::{Run, SequenceKey};
+use crate::sequence::{Run, Sequence, SequenceKey};
 use crate::step_cost::StepWork;
 
 /// The most plans that may be in flight at once. The second one waits at the shard while the first is computed.
@@ -80,6 +81,35 @@ impl PlannedChunk {
     /// The positions that are computed, drafts included.
     pub(crate) fn num_rows(&self) -> u32 {
         self.end + self.num_drafts - self.first
+    }
+}
+
+/// What a step in flight computes for one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct SequenceInStep<'a> {
+    pub id: SequenceId,
+    /// The id of the sequence in plans and results.
+    pub wire_id: u64,
+    pub salt: &'a Salt,
+    /// Positions of the prompt, and those that are computed again after a preemption or loss.
+    pub num_prefill_tokens: u32,
+    /// 1 if the step computes the last token of the output to sample the one behind it.
+    pub num_decode_tokens: u32,
+    /// Drafts that are named in the plan.
+    pub num_drafts: u32,
+}
+
+impl<'a> SequenceInStep<'a> {
+    pub(crate) fn new(chunk: &PlannedChunk, sequence: &'a Sequence) -> Self {
+        let num_decode_tokens = u32::from(chunk.rows.sample && chunk.end > sequence.num_prompt_tokens);
+        Self {
+            id: sequence.request.id,
+            wire_id: chunk.wire_id,
+            salt: &sequence.request.salt,
+            num_prefill_tokens: chunk.end - chunk.first - num_decode_tokens,
+            num_decode_tokens,
+            num_drafts: chunk.num_drafts - chunk.num_own_drafts,
+        }
     }
 }
 

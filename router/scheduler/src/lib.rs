@@ -92,7 +92,7 @@ pub use event::{
     StoreContents, Update, Usage,
 };
 pub use fairness::MAX_WEIGHT;
-pub use in_flight::RUN_AHEAD;
+pub use in_flight::{RUN_AHEAD, SequenceInStep};
 pub use lower_tier::{Coverage, LowerTier};
 pub use pins::Nodes;
 pub use plan::{

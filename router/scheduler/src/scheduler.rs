@@ -14,6 +14,7 @@ use crate::drain::{preempt_overdue, set_drain};
 use crate::event::{
     EndReason, Event, LaneId, Millis, SequenceId, SequenceRequest, ShardLimits, Update, Usage,
 };
+use crate::in_flight::SequenceInStep;
 use crate::lane::{Lane, OtherLanes, gives_up_at};
 use crate::lifecycle::Lifecycle;
 use crate::loss::{end_stranded, requeue_lost};
@@ -154,11 +155,14 @@ impl Scheduler {
         plan
     }
 
-    /// Returns the number of tokens of a step in flight, and its sequences; none if the step is not in flight.
-    pub fn step_in_flight(&self, lane: LaneId, step_id: u64) -> Option<(u64, Vec<SequenceId>)> {
+    /// Returns the sequences of a step in flight, in the order of its chunks; none if the step is not in flight.
+    pub fn step_in_flight(
+        &self,
+        lane: LaneId,
+        step_id: u64,
+    ) -> Option<impl ExactSizeIterator<Item = SequenceInStep<'_>> + Clone> {
         let step = self.lane(lane).shard.as_ref()?.steps.iter().find(|step| step.step_id == step_id)?;
-        let num_tokens = step.chunks.iter().map(|chunk| u64::from(chunk.end - chunk.first)).sum();
-        Some((num_tokens, step.chunks.iter().map(|chunk| self.sequences[chunk.key].request.id).collect()))
+        Some(step.chunks.iter().map(|chunk| SequenceInStep::new(chunk, &self.sequences[chunk.key])))
     }
 
     /// Returns the masks that the lane's steps in flight wait for, to be sent to its shard at once. Call it after every

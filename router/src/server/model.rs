@@ -109,6 +109,7 @@ impl Runner {
             working: self.working.clone(),
             kv_events: ends.kv_events.shared(),
             usage: ends.usage,
+            steps: ends.steps,
             registry,
         });
         let (expected_in, is_expected) = watch::channel(true);

@@ -50,6 +50,7 @@ mod responses;
 mod retention;
 mod scores;
 mod slow;
+mod steps;
 mod stored;
 mod stores;
 mod streams;

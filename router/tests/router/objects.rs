@@ -95,6 +95,20 @@ async fn another_replica_continues_a_conversation() {
 }
 
 #[tokio::test]
+async fn usage_tells_which_tokens_were_downloaded() {
+    let store = filled(&prompt(0)).await;
+    let other = Replica::start(&store).await;
+    // The first three blocks are on its own device.
+    assert_eq!(other.complete(&prompt(0)[..30]).await, 0);
+    other.router.wait_idle().await;
+    let body = json!({"prompt": prompt(0), "max_tokens": 1});
+    let answer = other.router.post("/v1/completions", &body).await.ok();
+    let details = json!({"device": 24, "host": 0, "disk": 0, "object": 72});
+    let expected = json!({"cached_tokens": 96, "cached_tokens_details": details});
+    assert_eq!(answer["usage"]["prompt_tokens_details"], expected);
+}
+
+#[tokio::test]
 async fn each_lane_shares_its_blocks() {
     let store = FaultyStore::default();
     let folder = tempfile::tempdir().unwrap();

@@ -46,6 +46,31 @@ async fn blocks_in_host_memory_are_found_until_the_stream_ends() {
 }
 
 #[tokio::test]
+async fn usage_tells_which_tier_had_the_cached_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    for (is_store_in_memory, tier) in [(true, "host"), (false, "disk")] {
+        let store = Some((folder.path().join(tier), 64));
+        let plan = ShardPlan { store, is_store_in_memory, num_blocks: 30, ..ShardPlan::saying("!") };
+        let router = overfilled(&plan).await;
+        let prompt: Vec<u32> = (0..100).collect();
+        let ask = async |prompt: &[u32]| {
+            let answer =
+                router.post("/v1/completions", &json!({"prompt": prompt, "max_tokens": 1})).await.ok();
+            router.wait_idle().await;
+            answer["usage"]["prompt_tokens_details"].clone()
+        };
+        let mut details = json!({"device": 0, "host": 0, "disk": 0, "object": 0});
+        details[tier] = json!(48);
+        let begins = json!({"cached_tokens": 48, "cached_tokens_details": details});
+        assert_eq!(ask(&prompt[..50]).await, begins, "{tier}");
+        assert_eq!(ask(&prompt[..50]).await, json!({"cached_tokens": 49}), "all of it is on the device");
+        details["device"] = json!(48);
+        let both = json!({"cached_tokens": 96, "cached_tokens_details": details});
+        assert_eq!(ask(&prompt).await, both, "{tier}");
+    }
+}
+
+#[tokio::test]
 async fn a_hung_read_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();
     let store = Some((folder.path().join("store"), 64));

@@ -9,14 +9,17 @@ export type ModelCard = {
   status?: { value: string; detail?: string | null; memory_bytes?: number; pinned?: boolean };
 };
 
+/** The tokens of a cached prompt by the tier that had them. */
+export type TierTokens = { device: number; host: number; disk: number; object: number };
+
 export type Usage = {
   prompt_tokens: number;
   completion_tokens: number;
-  prompt_tokens_details?: { cached_tokens?: number } | null;
+  prompt_tokens_details?: { cached_tokens?: number; cached_tokens_details?: TierTokens } | null;
   completion_tokens_details?: { accepted_prediction_tokens?: number; rejected_prediction_tokens?: number } | null;
 };
 
-export type TokenLogprob = { token: string; logprob: number; bytes: number[] | null };
+export type TokenLogprob = { token: string; logprob: number; bytes: number[] | null; accepted_draft?: boolean };
 
 export type ToolCallDelta = {
   index: number;

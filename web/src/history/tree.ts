@@ -1,5 +1,7 @@
 /** The data of conversations. A conversation is a tree of turns; the chosen child of each turn makes the shown path. */
 
+import type { TierTokens } from "../api/types";
+
 export type Role = "user" | "assistant" | "tool";
 
 /** A text file that precedes the text of a user's turn. */
@@ -8,11 +10,19 @@ export type Attachment = { name: string; text: string };
 export type ToolCall = { id: string; name: string; arguments: string };
 
 /** A generated token, its logprob, and the likeliest tokens at its place. */
-export type Token = { text: string; logprob: number; top: { text: string; logprob: number }[] };
+export type Token = {
+  text: string;
+  logprob: number;
+  top: { text: string; logprob: number }[];
+  /** Set if speculation drafted it. */
+  isDraft?: true;
+};
 
 export type Stats = {
   promptTokens: number;
   cachedTokens: number;
+  /** The cached tokens by tier; absent if the device had all of them. */
+  cachedTiers?: TierTokens;
   outputTokens: number;
   acceptedDrafts?: number;
   /** From sending the request to the first piece of text. */

@@ -29,6 +29,8 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
   it("shows an answer while it is written, and its speed and cached share at the end", async () => {
     const { page } = tab;
     const half = gate();
+    const cached_tokens_details = { device: 8, host: 0, disk: 24, object: 0 };
+    fake.usage.prompt_tokens_details = { cached_tokens: 32, cached_tokens_details };
     fake.script = function* () {
       yield* say("# Plan\n\nFirst **this");
       yield { until: half.wait };
@@ -39,7 +41,8 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     expect(await lastAnswer(page).getAttribute("aria-busy")).toBe("true");
     half.open();
     expect(await answered(page)).toBe("Plan\n\nFirst this, then that.");
-    expect(await lastAnswer(page).locator(".stats").innerText()).toMatch(/8 tokens\s+80 % cached/);
+    expect(await lastAnswer(page).locator(".stats").innerText()).toMatch(/8 tokens\s+80 % cached\s+60 % disk/);
+    await page.getByRole("img", { name: "cache: 8 from device memory, 24 from the disk" }).waitFor();
     await expect.poll(() => page.getByRole("status").allInnerTexts()).toContain("The answer is complete.");
     await expect.poll(() => page.title()).toBe("Make a plan · Trunkline");
     expect(fake.asked[0]).toMatchObject({
@@ -303,16 +306,17 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.getByLabel("Ask for the probabilities of tokens").check();
     const token = (text: string, logprob: number) => ({ token: text, logprob, bytes: [] });
     const top = [token(" cat", -0.5), token(" dog", -1)];
+    const drafted = { ...token(" cat", -0.5), accepted_draft: true };
     fake.script = function* () {
       yield { delta: { content: "A" }, logprobs: { content: [{ ...token("A", 0), top_logprobs: [token("A", 0)] }] } };
-      yield { delta: { content: " cat" }, logprobs: { content: [{ ...token(" cat", -0.5), top_logprobs: top }] } };
+      yield { delta: { content: " cat" }, logprobs: { content: [{ ...drafted, top_logprobs: top }] } };
       yield { delta: { content: " sat." }, logprobs: { content: [{ ...token(" sat.", -3), top_logprobs: [] }] } };
     };
     await send(page, "Write");
     await answered(page);
     await page.getByRole("button", { name: "Show the probabilities of tokens" }).click();
-    await page.getByRole("button", { name: "cat, 61 %" }).hover();
-    await page.getByText("Token 2").waitFor();
+    await page.getByRole("button", { name: "cat, 61 %, accepted draft" }).hover();
+    await page.getByText("Token 2: ␣cat 61 %, an accepted draft").waitFor();
     fake.script = () => say(" ran.");
     await page.getByRole("button", { name: /dog/ }).click();
     await expect.poll(() => lastAnswer(page).locator(".markdown").innerText()).toBe("A dog ran.");

@@ -1,5 +1,6 @@
 import type { ServerResponse } from "node:http";
 
+import type { Usage } from "../../src/api/types";
 import type { Api, Body } from "./host";
 
 /** What a scripted answer does next: sends a piece of a chunk, sends a line as it is, or waits. */
@@ -15,7 +16,7 @@ export class Fake {
   key: string | undefined;
   models: object[] = [{ id: "acme/quiet-7b", object: "model", max_model_len: 8192 }];
   openapi: unknown = { components: { schemas: { ChatCompletionRequest: { properties: {} } } } };
-  usage = { prompt_tokens: 40, completion_tokens: 8, prompt_tokens_details: { cached_tokens: 32 } };
+  usage: Usage = { prompt_tokens: 40, completion_tokens: 8, prompt_tokens_details: { cached_tokens: 32 } };
   script: Script = () => say("Hello.");
 
   readonly api: Api = async (request, response, body) => {

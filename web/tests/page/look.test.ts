@@ -133,6 +133,24 @@ describe.skipIf(!CHROMIUM)("the page", () => {
     expect(await objections(page), "program").toEqual([]);
   });
 
+  it("draws the frame before its script is there", async () => {
+    const still = await browser.newContext({ javaScriptEnabled: false });
+    const page = await still.newPage();
+    await page.goto(host.address);
+    await page.getByRole("link", { name: "Server" }).waitFor({ timeout: 10_000 });
+    await still.close();
+    tab = await open(browser, host.address);
+    // What the script draws is the same, so nothing moves.
+    const [drawn, early] = await tab.page.evaluate(async () => {
+      const text = await (await fetch("./")).text();
+      const rails = [document, new DOMParser().parseFromString(text, "text/html")].map((of) => [
+        ...of.querySelectorAll(".rail"),
+      ]);
+      return rails.map((found) => found.map(({ outerHTML }) => outerHTML.replace(/>\s+</g, "><")).join());
+    });
+    expect(early).toBe(drawn);
+  });
+
   it("has no sideways scrolling at 390 pixels", async () => {
     tab = await open(browser, host.address, { viewport: { width: 390, height: 780 }, hasTouch: true, isMobile: true });
     const { page } = tab;

@@ -119,6 +119,33 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     });
   });
 
+  it("show the last steps and tell the figures of one to the keyboard", async () => {
+    await chat(LONG);
+    await withView("server", async (page) => {
+      const strip = page.getByRole("application", { name: "Last steps" });
+      const said = page.locator("section", { has: strip }).locator(".said");
+      const tells = (pattern: RegExp) => said.filter({ hasText: pattern }).waitFor();
+      await tells(/^The last \d+ steps; the latest took [\d.,]+ m?s for 1 sequence\.$/);
+      await strip.press("ArrowLeft");
+      await tells(/^Step \d+, [\d.,]+ m?s\. sequence [0-9a-f]{8}: 1 token of the reply/);
+      const last = Number((await said.textContent())?.match(/\d+/)?.[0]);
+      await strip.press("ArrowLeft");
+      await tells(new RegExp(`^Step ${last - 1},`));
+      await strip.press("Home");
+      // The picture holds still while a step is read.
+      const held = (await said.textContent()) ?? "";
+      await chat("Hold still.", { max_tokens: 4 });
+      await page.clock.runFor(3000);
+      expect(await said.textContent()).toBe(held);
+      await strip.press("Escape");
+      await tells(/^The last/);
+      const { data } = await get<{ data: { number: number }[] }>("/v1/steps?limit=1");
+      const box = await strip.boundingBox();
+      await strip.hover({ position: { x: (box?.width ?? 0) - 9, y: 10 } });
+      await tells(new RegExp(`^Step ${data[0]?.number},`));
+    });
+  });
+
   it("list model, tiers, lanes and use", async () => {
     const { data } = await get<{ data: { id: string }[] }>("/v1/models");
     const { device } = await get<{ device: { blocks: number } }>("/v1/kv");

@@ -15,6 +15,7 @@ import {
   visit,
   windowOf,
 } from "../../src/views/cache/icicle";
+import { numOnlyStored } from "../../src/views/cache/load";
 import { madeTree } from "../made";
 
 function node(number: number, parent: number | null, tokens: number): KvNode {
@@ -161,4 +162,13 @@ test("a frame of 100,000 nodes visits few of them", () => {
 test("a chain of 50,000 turns is laid out without recursion", () => {
   const chain = Array.from({ length: 50_000 }, (_, idx) => node(idx, idx === 0 ? null : idx - 1, 2));
   expect(layOut(chain).deepest[ROOT]).toBe(50_000);
+});
+
+test("blocks that no node has are only in the store, and lanes cannot be told apart", () => {
+  const nodes = NODES.map((each, idx) => ({ ...each, stored: idx }));
+  const totals = { disk: {}, host: null, tenants: [{ disk_blocks: 9 }, { disk_blocks: 5 }, { disk_blocks: null }] };
+  expect(numOnlyStored({ ...totals, lanes: [{ lane: 0 }] }, nodes)).toBe(4);
+  expect(numOnlyStored({ ...totals, lanes: [{ lane: 0 }, { lane: 1 }] }, nodes)).toBeUndefined();
+  // The store was looked at before the tree.
+  expect(numOnlyStored({ ...totals, tenants: [], lanes: [{ lane: 0 }] }, nodes)).toBe(0);
 });

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { newConversation, type Turn } from "../../src/history/tree";
+import { newConversation, type Stats, type Turn } from "../../src/history/tree";
 import { fromJson, toJson, toMarkdown } from "../../src/history/files";
 import { patternProblem, schemaProblem, toolsProblem } from "../../src/views/chat/checks";
 import { Growth, tokensPerSecond } from "../../src/views/chat/growth";
@@ -8,6 +8,7 @@ import { parametersOf, problemWith, rangeOf } from "../../src/views/chat/paramet
 import { askedBy, bodyOf, messagesOf, withAttachments } from "../../src/views/chat/request";
 import type { Settings } from "../../src/views/chat/settings";
 import { LANGUAGES, snippet } from "../../src/views/chat/snippets";
+import { cachedParts } from "../../src/views/chat/tiers";
 
 function turn(role: Turn["role"], content: string, more: Partial<Turn> = {}): Turn {
   return { id: content, parent: null, role, content, created: 0, state: "done", ...more };
@@ -140,6 +141,24 @@ describe("an answer", () => {
     expect(
       tokensPerSecond(first?.stats ?? { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 }),
     ).toBe(10);
+  });
+
+  it("tells which tier had the cached tokens, the device unless it is told", () => {
+    const statsOf = (details: object) => {
+      const growth = new Growth([turn("assistant", "", { id: "a" })]);
+      const usage = { prompt_tokens: 100, completion_tokens: 1, prompt_tokens_details: details };
+      growth.add({ choices: [], usage }, 0);
+      return growth.turns[0]?.stats as Stats;
+    };
+    const tiersOf = (details: object) => cachedParts(statsOf(details)).map(({ tier, tokens }) => [tier, tokens]);
+    expect(tiersOf({ cached_tokens: 40 })).toEqual([["device", 40]]);
+    expect(tiersOf({ cached_tokens: 0 })).toEqual([]);
+    const details = { device: 8, host: 0, disk: 24, object: 8 };
+    expect(tiersOf({ cached_tokens: 40, cached_tokens_details: details })).toEqual([
+      ["device", 8],
+      ["disk", 24],
+      ["object", 8],
+    ]);
   });
 
   it("takes back what a kept stream says again", () => {

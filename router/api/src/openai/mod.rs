@@ -36,7 +36,7 @@ pub use timings::Timings;
 pub use tools::{ToolField, tools};
 
 use trunkline_engine::shard::ShardInfo;
-use trunkline_generation::generate::{self, FinishReason};
+use trunkline_generation::generate::{self, FinishReason, RestoredTokens};
 
 /// The token counts of a request.
 #[derive(Debug, Clone, Serialize, ToSchema)]
@@ -60,6 +60,9 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
+    /// Where the cached tokens were found. Absent if all of them were in device memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cached_tokens_details: Option<CachedTokensDetails>,
     /// The number of leading tokens that are pinned in device memory; 0 if there was no room. Absent if the request
     /// asked for no pin.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,6 +70,27 @@ pub struct PromptTokensDetails {
     /// The number of leading tokens that are pinned on disk. Absent without a disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_pinned_tokens: Option<u32>,
+}
+
+/// The cached tokens by the tier that they were read from.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub struct CachedTokensDetails {
+    /// Those that were in device memory.
+    pub device: u32,
+    /// Those that were read from the store in the host's memory.
+    pub host: u32,
+    /// Those that were read from the store on disk, of this replica or of another one.
+    pub disk: u32,
+    /// Those that were downloaded from the object store for this request.
+    pub object: u32,
+}
+
+impl CachedTokensDetails {
+    fn new(usage: &generate::Usage) -> Option<Self> {
+        let RestoredTokens { host, disk, object } = usage.restored;
+        let total = usage.restored.total();
+        (total > 0).then(|| Self { device: usage.cached_tokens - total, host, disk, object })
+    }
 }
 
 impl From<generate::Usage> for Usage {
@@ -77,6 +101,7 @@ impl From<generate::Usage> for Usage {
             total_tokens: usage.prompt_tokens + usage.output_tokens,
             prompt_tokens_details: PromptTokensDetails {
                 cached_tokens: usage.cached_tokens,
+                cached_tokens_details: CachedTokensDetails::new(&usage),
                 pinned_tokens: usage.pinned.map(|pinned| pinned.num_tokens),
                 disk_pinned_tokens: usage.pinned.and_then(|pinned| pinned.num_stored_tokens),
             },

@@ -74,6 +74,7 @@ pub struct NewSequence {
     pub deadline: Option<Instant>,
     /// The request's span, if it is sampled.
     pub span: Option<SpanIds>,
+    pub request_id: Arc<str>,
 }
 
 pub(super) struct Submission {
@@ -88,6 +89,7 @@ pub(super) struct Client {
     pub(super) arrived: Instant,
     pub(super) last_token: Option<Instant>,
     pub(super) span: Option<SpanIds>,
+    pub(super) request_id: Arc<str>,
 }
 
 /// Submits sequences to the driver. Cheap to clone.
@@ -119,6 +121,7 @@ impl DriverHandle {
             arrived: sequence.arrived,
             last_token: None,
             span: sequence.span,
+            request_id: sequence.request_id.clone(),
         };
         // The slot for the end is reserved before the submission is sent, so an abort is never lost and never waits.
         let end = self.commands.clone().reserve_owned().await.map_err(|_| DriverGone)?;

@@ -9,6 +9,7 @@ mod constraints;
 mod handle;
 pub mod late;
 mod plans;
+pub mod step_log;
 mod step_spans;
 
 use std::collections::HashMap;
@@ -38,6 +39,7 @@ use constraints::{Constraints, Worked};
 use handle::{Client, Command, Question, Submission};
 pub use handle::{DriverGone, DriverHandle, NewSequence, Sequence, SequenceUpdate};
 use late::LateRestores;
+use step_log::StepLog;
 use step_spans::StepSpans;
 
 /// The most events handled before the next plan. It bounds a turn under a flood of commands.
@@ -80,6 +82,7 @@ pub struct Driver {
     has_answered: bool,
     next_question: Option<Question>,
     step_spans: StepSpans,
+    step_log: Arc<StepLog>,
 }
 
 /// The ends of the driver's channels that others hold.
@@ -102,6 +105,8 @@ pub struct DriverEnds {
     pub usage: Arc<UsageLedger>,
     /// The KV index's events.
     pub kv_events: EventFeed,
+    /// The last steps of each lane.
+    pub steps: Arc<StepLog>,
 }
 
 impl Driver {
@@ -123,6 +128,7 @@ impl Driver {
         let (adapters, adapters_out) = watch::channel(AdapterUses::default());
         let (tenants, tenants_out) = watch::channel(Vec::new());
         let usage = Arc::<UsageLedger>::default();
+        let steps = Arc::new(StepLog::new(num_lanes));
         let (kv_events, kv_events_out) = kv_events::channel(num_lanes);
         let (constraints, worked) = Constraints::new(max_requests, Handle::current());
         let driver = Self {
@@ -151,11 +157,14 @@ impl Driver {
             has_answered: false,
             next_question: None,
             step_spans: StepSpans::new(telemetry),
+            step_log: steps.clone(),
         };
         let handle = DriverHandle::new(commands);
         let (shards, stats, lanes, adapters) = (shards_out, stats_out, lanes_out, adapters_out);
         let (tenants, kv_events) = (tenants_out, kv_events_out);
-        (driver, DriverEnds { handle, links, shards, stats, lanes, adapters, tenants, usage, kv_events })
+        let ends =
+            DriverEnds { handle, links, shards, stats, lanes, adapters, tenants, usage, kv_events, steps };
+        (driver, ends)
     }
 
     /// Runs until all handles, or all links, are gone.
@@ -327,7 +336,11 @@ impl Driver {
                     at_us = self.elapsed_us(),
                     "step finished"
                 );
-                self.step_spans.add(self.turn, lane, &result, &self.scheduler, &self.clients);
+                // The scheduler must not have the result yet.
+                if let Some(sequences) = self.scheduler.step_in_flight(lane, step_id) {
+                    self.step_log.add(lane, &result, sequences.clone(), &self.clients);
+                    self.step_spans.add(self.turn, lane, &result, sequences, &self.clients);
+                }
                 self.handle(Event::StepResult(lane, result));
             }
             LinkEvent::Transfers(transfers) => self.handle(Event::Transfers(lane, transfers)),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use trunkline_scheduler::{LaneId, Scheduler, SequenceId, StepResult};
+use trunkline_scheduler::{LaneId, SequenceId, SequenceInStep, StepResult};
 
 use super::handle::Client;
 use trunkline_base::trace::{StepRecord, TelemetrySlot};
@@ -25,22 +25,25 @@ impl StepSpans {
         Self { telemetry, next: None }
     }
 
-    /// Adds a span of the step whose result has arrived, unless another step had one a moment ago or none of its
-    /// requests is sampled. The scheduler must not have the result yet.
-    pub(super) fn add(
+    /// Adds a span of the step of these sequences whose result has arrived, unless another step had one a moment ago or
+    /// none of its requests is sampled.
+    pub(super) fn add<'a>(
         &mut self,
         now: Instant,
         lane: LaneId,
         result: &StepResult,
-        scheduler: &Scheduler,
+        sequences: impl ExactSizeIterator<Item = SequenceInStep<'a>> + Clone,
         clients: &HashMap<SequenceId, Client>,
     ) {
         let Some(telemetry) = self.telemetry.get() else { return };
         if self.next.is_some_and(|next| now < next) {
             return;
         }
-        let Some((num_tokens, sequences)) = scheduler.step_in_flight(lane, result.step_id) else { return };
-        let spans = sequences.iter().filter_map(|id| clients.get(id)?.span);
+        let num_sequences = sequences.len();
+        let num_tokens = |sequence: SequenceInStep<'_>| {
+            u64::from(sequence.num_prefill_tokens + sequence.num_decode_tokens)
+        };
+        let spans = sequences.clone().filter_map(|sequence| clients.get(&sequence.id)?.span);
         let requests: Vec<_> = spans.take(MAX_LINKS).collect();
         if requests.is_empty() {
             return;
@@ -51,8 +54,8 @@ impl StepSpans {
             step_id: result.step_id,
             ended: SystemTime::now(),
             device_time: Duration::from_micros(result.device_time_us),
-            num_tokens,
-            num_sequences: sequences.len(),
+            num_tokens: sequences.map(num_tokens).sum(),
+            num_sequences,
             requests,
         });
     }

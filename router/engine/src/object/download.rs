@@ -35,14 +35,21 @@ enum Plan {
 impl ObjectTier {
     /// Downloads the prompt's missing blocks to the store of a lane if that is predicted to be quicker than computing
     /// them. Returns when they have arrived, are unavailable, or would take too long, at the latest at `latest`.
-    pub async fn fetch(self: &Arc<Self>, salt: &Salt, token_ids: &[u32], latest: Option<Instant>) {
+    ///
+    /// The result is the number of leading tokens that needed no download; `None` if it waited for none.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        salt: &Salt,
+        token_ids: &[u32],
+        latest: Option<Instant>,
+    ) -> Option<u32> {
         let stores = || self.lanes().filter_map(|lane| Some((lane, self.gate(lane).store()?)));
-        let Some((_, first)) = stores().next() else { return };
+        let (_, first) = stores().next()?;
         let block_size = first.shape.block_size as usize;
         // The last token must be computed so that the next one can be sampled.
         let num_blocks = token_ids.len().saturating_sub(1) / block_size;
         if num_blocks < MIN_BLOCKS || self.paused_until().is_some() {
-            return;
+            return None;
         }
         let mut key = salt.root_key();
         let keys: Arc<[BlockKey]> = token_ids
@@ -53,34 +60,37 @@ impl ObjectTier {
                 key
             })
             .collect();
-        let mut deadline = None;
+        let (mut deadline, mut num_local) = (None, None);
         for _ in 0..MAX_ROUNDS {
-            let Some((lane, coverage)) = self.coverage(salt, token_ids, &keys).await else { return };
-            let Some(local) = self.gate(lane).store() else { return };
+            let Some((lane, coverage)) = self.coverage(salt, token_ids, &keys).await else { break };
+            let Some(local) = self.gate(lane).store() else { break };
             let deadline = *deadline.get_or_insert_with(|| {
                 let end = Instant::now() + budget(&coverage);
                 latest.map_or(end, |latest| end.min(latest))
             });
             match self.plan((lane, &local), salt, &keys, &coverage, deadline) {
-                Plan::GoOn => return,
+                Plan::GoOn => break,
                 Plan::Follow(mut progress, num_blocks) => {
+                    num_local.get_or_insert(coverage.num_blocks);
                     let is_enough = |now: &Progress| now.is_over || now.num_blocks >= num_blocks;
                     let waited = timeout_at(deadline, progress.wait_for(is_enough)).await;
                     if waited.is_err() {
                         self.count(|counts| counts.timeouts += 1);
-                        return;
+                        break;
                     }
                 }
                 Plan::Lead(mut progress, lead) => {
+                    num_local.get_or_insert(coverage.num_blocks);
                     let waited = timeout_at(deadline, progress.wait_for(|now| now.is_over)).await;
                     if waited.is_err() {
                         self.count(|counts| counts.timeouts += 1);
                     }
                     drop(lead);
-                    return;
+                    break;
                 }
             }
         }
+        num_local.map(|num_blocks| (num_blocks * block_size) as u32)
     }
 
     /// Returns the lane whose store has most of a prompt, and what it has; among equal ones, the least busy.

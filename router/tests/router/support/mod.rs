@@ -58,6 +58,7 @@ pub fn sequence(token_ids: Vec<u32>, max_new_tokens: u32) -> NewSequence {
         arrived: Instant::now(),
         deadline: None,
         span: None,
+        request_id: "test".into(),
     }
 }
 

@@ -8,18 +8,12 @@ import { usePolling } from "../polling";
 import { Details } from "./details";
 import { type Icicle, layOut, numBelow, numberOf, pathTo, ROOT } from "./icicle";
 import { useLiveTree } from "./live";
-import { MAX_NODES, query } from "./load";
+import { MAX_NODES, numOnlyStored, query, type Totals } from "./load";
 import { AGE_NAMES, type Colouring, HIT_NAMES } from "./paint";
 import { Picture } from "./picture";
 import { Table } from "./table";
 import "../panels.css";
 import "./cache.css";
-
-interface Totals {
-  disk: object | null;
-  host: object | null;
-  lanes: { lane: number }[];
-}
 
 const COLOURINGS: [Colouring, string][] = [
   ["tier", "Tier"],
@@ -45,7 +39,9 @@ export function CacheView() {
       <div class="page">
         <header class="page-head">
           <h1 id="cache-title">Cache</h1>
-          {live.tree && live.error === undefined && <Summary tree={live.tree} />}
+          {live.tree && live.error === undefined && (
+            <Summary tree={live.tree} totals={totals.value} store={store.name} />
+          )}
           <span class="spacer" />
           {models.value && models.value.length > 1 && (
             <Choice label="Model" value={model} options={models.value.map((id) => [id, id])} onChange={setChosen} />
@@ -83,12 +79,21 @@ async function loadedModels(signal: AbortSignal): Promise<string[]> {
   return data.filter(({ parent, status }) => !parent && (status?.value ?? "loaded") === "loaded").map(({ id }) => id);
 }
 
-function Summary({ tree }: { tree: { nodes: { tokens: number; bytes: number }[] } }) {
+interface SummaryProps {
+  tree: { nodes: Parameters<typeof layOut>[0]; isCut: boolean };
+  totals: Totals | undefined;
+  store: string;
+}
+
+function Summary({ tree, totals, store }: SummaryProps) {
   const tokens = tree.nodes.reduce((sum, node) => sum + node.tokens, 0);
   const size = tree.nodes.reduce((sum, node) => sum + node.bytes, 0);
+  const onlyStored = (!tree.isCut && totals && numOnlyStored(totals, tree.nodes)) || 0;
   return (
     <p class="facts">
       {counted(tokens, "token")} in {counted(tree.nodes.length, "node")}, {bytes(size)} on the device
+      {onlyStored > 0 &&
+        `, and about ${counted(onlyStored, "block")} only ${store === "disk" ? "on disk" : `in ${store}`}`}
     </p>
   );
 }

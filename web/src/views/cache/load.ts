@@ -17,6 +17,24 @@ export interface Tree {
   numPages: number;
 }
 
+/** What `/v1/kv` tells of the tiers, as far as the view shows it. */
+export interface Totals {
+  disk: object | null;
+  host: object | null;
+  lanes: { lane: number }[];
+  tenants: { disk_blocks: number | null }[];
+}
+
+/**
+ * Returns the number of blocks that only the store has, which the tree does not list. It is about right, because the
+ * store and the tree are looked at at different times. None of several lanes can be told apart.
+ */
+export function numOnlyStored({ lanes, tenants }: Totals, nodes: readonly KvNode[]): number | undefined {
+  if (lanes.length !== 1) return undefined;
+  const stored = tenants.reduce((sum, { disk_blocks: blocks }) => sum + (blocks ?? 0), 0);
+  return Math.max(stored - nodes.reduce((sum, node) => sum + node.stored, 0), 0);
+}
+
 /** Of which model, if the server has several, and of which lane. */
 export interface Place {
   model: string;

@@ -1,6 +1,7 @@
 import { pathOf } from "../../history/tree";
 import { conversation } from "./conversations";
 import { chosenModel } from "./model";
+import { cachedParts } from "./tiers";
 
 /** How much of the model's context the conversation takes, and which part of it the last answer found in the cache. */
 export function ContextGauge() {
@@ -8,9 +9,13 @@ export function ContextGauge() {
   const stats = pathOf(conversation.value).findLast((turn) => turn.stats)?.stats;
   if (!most || !stats) return null;
   const parts = [
-    { kind: "cached", tokens: stats.cachedTokens, what: "read from the cache" },
-    { kind: "computed", tokens: stats.promptTokens - stats.cachedTokens, what: "computed" },
-    { kind: "written", tokens: stats.outputTokens, what: "written" },
+    ...cachedParts(stats).map(({ tier, tokens, where }) => ({
+      kind: `tier-${tier}`,
+      tokens,
+      what: tier === "device" ? "read from the cache" : `read from ${where}`,
+    })),
+    { kind: "gauge-computed", tokens: stats.promptTokens - stats.cachedTokens, what: "computed" },
+    { kind: "gauge-written", tokens: stats.outputTokens, what: "written" },
   ];
   const used = parts.reduce((sum, { tokens }) => sum + tokens, 0);
   const share = Math.min(1, used / most);
@@ -28,7 +33,7 @@ export function ContextGauge() {
           const at = begin;
           begin += width;
           return (
-            <rect key={kind} x={at} width={Math.max(0, Math.min(width, 64 - at))} height="6" class={`gauge-${kind}`} />
+            <rect key={kind} x={at} width={Math.max(0, Math.min(width, 64 - at))} height="6" class={kind} />
           );
         })}
       </svg>

@@ -90,6 +90,8 @@ export class Growth {
         firstMs: this.#timed ? (this.#first ?? this.#last) - this.#sent : 0,
         restMs: this.#timed ? before.restMs + (this.#last - (this.#first ?? this.#last)) : 0,
       };
+      const tiers = usage.prompt_tokens_details?.cached_tokens_details;
+      if (tiers) turn.stats.cachedTiers = tiers;
       const drafts = usage.completion_tokens_details?.accepted_prediction_tokens;
       if (drafts) turn.stats.acceptedDrafts = (before.acceptedDrafts ?? 0) + drafts;
     });
@@ -98,8 +100,9 @@ export class Growth {
 
 const NOTHING: Stats = { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 };
 
-function tokenOf({ token, logprob, top_logprobs: top }: TokenLogprob & { top_logprobs?: TokenLogprob[] }): Token {
-  return { text: token, logprob, top: (top ?? []).map((each) => ({ text: each.token, logprob: each.logprob })) };
+function tokenOf(entry: TokenLogprob & { top_logprobs?: TokenLogprob[] }): Token {
+  const top = (entry.top_logprobs ?? []).map(({ token, logprob }) => ({ text: token, logprob }));
+  return { text: entry.token, logprob: entry.logprob, top, ...(entry.accepted_draft && { isDraft: true as const }) };
 }
 
 /** A shorter time than this, in milliseconds, measures only how pieces arrive together. */

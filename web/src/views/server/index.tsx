@@ -12,6 +12,7 @@ import { Models } from "./models";
 import { Adapters, Lanes, Tenants, Tiers, Used } from "./panels";
 import { Spark } from "./spark";
 import { StepStrip } from "./steps";
+import { LastSteps } from "./strip";
 import "../panels.css";
 import "./server.css";
 
@@ -74,6 +75,7 @@ export function ServerView() {
         </header>
         {failure !== undefined && <Problem error={failure} />}
         {now ? <Live history={history} now={now} /> : failure === undefined && <p class="note">Loading…</p>}
+        {now && <LastSteps model={model} numLanes={kv.value?.lanes.length ?? 1} />}
         {now && (
           <div class="columns">
             {models.value && <Models cards={models.value} onChange={models.again} />}
