@@ -10,19 +10,17 @@ in bfloat16 stand for all adapters, which differ in their scale. A later run tak
 from __future__ import annotations
 
 import argparse
-import asyncio
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from client import Stream, fields_of, post
+from load import line, measure_all  # isort: skip  (finds the harness)
 from fairness import ROOT, metric, percentile
-from harness import EMBEDDED, serving
+from harness import EMBEDDED, Trunkline, serving
 from made_adapters import write_adapter, write_config
 
-HOST = "127.0.0.1"
 NUM_FILES = 32
 STREAM_TOKENS = 96
 STREAM_PROMPT = 32
@@ -51,54 +49,34 @@ def make_adapters(folder: Path, num_adapters: int, rank: int) -> None:
         write_config(own, rank, rank * (1 + index / 10_000))
 
 
-async def ask(port: int, model: Model, prompt: list[int], max_tokens: int) -> Stream:
-    fields = fields_of(max_tokens, prompt=prompt) | ({} if model is None else {"model": model})
-    return await post(HOST, port, "/v1/completions", fields)
+def ask(model: Model, num_prompt: int, max_tokens: int, rng: random.Random) -> dict[str, Any]:
+    """Returns a request with a random prompt."""
+    prompt = rng.choices(TOKEN_IDS, k=num_prompt)
+    return line(max_tokens, prompt=prompt, **({} if model is None else {"model": model}))
 
 
-def prompt_of(rng: random.Random, num_tokens: int) -> list[int]:
-    return rng.choices(TOKEN_IDS, k=num_tokens)
+def decode_rate(server: Trunkline, models: list[Model], rng: random.Random) -> float:
+    """Returns the tokens a second of streams side by side, by the time that each needs for a token."""
+    load = measure_all(server.base_url, [ask(model, STREAM_PROMPT, STREAM_TOKENS, rng) for model in models])
+    return sum(1e3 / request["tpot_ms"] for request in load["requests"])
 
 
-def decode_rate(port: int, models: list[Model], rng: random.Random) -> float:
-    """Returns the tokens a second of streams side by side, while all of them decode."""
-
-    async def run() -> float:
-        requests = [ask(port, model, prompt_of(rng, STREAM_PROMPT), STREAM_TOKENS) for model in models]
-        streams = await asyncio.gather(*requests)
-        begin, end = max(each.events[0] for each in streams), min(each.events[-1] for each in streams)
-        return sum(begin < at <= end for each in streams for at in each.events) / (end - begin)
-
-    return asyncio.run(run())
-
-
-def spread(port: int, num_adapters: int, rng: random.Random) -> tuple[float, float]:
+def spread(server: Trunkline, num_adapters: int, rng: random.Random) -> tuple[float, float]:
     """Returns the 95th percentile of the time to first token in seconds, and requests a second."""
-    asked = [(name_of(rng.randrange(num_adapters)), prompt_of(rng, SPREAD_PROMPT)) for _ in range(SPREAD_REQUESTS)]
-
-    async def client(part: list[tuple[str, list[int]]]) -> list[float]:
-        return [(await ask(port, model, prompt, SPREAD_TOKENS)).ttft_s for model, prompt in part]
-
-    async def run() -> tuple[float, float]:
-        begin = time.monotonic()
-        parts = [asked[first::SPREAD_CLIENTS] for first in range(SPREAD_CLIENTS)]
-        firsts = [seconds for part in await asyncio.gather(*map(client, parts)) for seconds in part]
-        return percentile(firsts, 95), SPREAD_REQUESTS / (time.monotonic() - begin)
-
-    return asyncio.run(run())
+    models = [name_of(rng.randrange(num_adapters)) for _ in range(SPREAD_REQUESTS)]
+    load = measure_all(
+        server.base_url, [ask(model, SPREAD_PROMPT, SPREAD_TOKENS, rng) for model in models], SPREAD_CLIENTS
+    )
+    firsts = [request["ttft_ms"] / 1e3 for request in load["requests"]]
+    return percentile(firsts, 95), load["figures"]["requests_per_s"]
 
 
-def load_s(port: int, num_known: int, rng: random.Random) -> float:
+def load_s(server: Trunkline, num_known: int, rng: random.Random) -> float:
     """Returns how much later the first token comes if its adapter must be opened and loaded, in seconds: the median."""
-
-    def ttft_s(model: str) -> float:
-        return asyncio.run(ask(port, model, prompt_of(rng, SPREAD_PROMPT), 1)).ttft_s
-
-    times = []
-    for index in range(num_known - 5, num_known):
-        first = ttft_s(name_of(index))
-        times.append(first - ttft_s(name_of(index)))
-    return median(times)
+    twice = [name_of(index) for index in range(num_known - 5, num_known) for _ in range(2)]
+    requests = measure_all(server.base_url, [ask(model, SPREAD_PROMPT, 1, rng) for model in twice], 1)["requests"]
+    firsts = [request["ttft_ms"] / 1e3 for request in requests]
+    return median(first - second for first, second in zip(firsts[::2], firsts[1::2], strict=True))
 
 
 def main() -> None:
@@ -114,7 +92,6 @@ def main() -> None:
     flags = ("--lora-folder", str(args.folder), "--max-loras", str(args.slots), "--speculate", "off")
     rng = random.Random(0)
     with serving(*flags, "--max-concurrent-requests", "64", model=EMBEDDED) as server:
-        port = server.port
         print(f"adapters of rank {args.rank} on all projections, {args.slots} slots, {args.rounds} rounds\n")
         print("| streams | tokens/s | ratio |\n|---|--:|--:|")
         one: Callable[[int], list[Model]] = lambda count: [name_of(0)] * count  # noqa: E731
@@ -127,24 +104,23 @@ def main() -> None:
             (32, "32 of 32 adapters, beside 32 of one", many, one),
             (32, "16 of none and 16 of one adapter, beside 32 of none", half, none),
         ):
-            decode_rate(port, models(count), rng)  # loads the adapters
-            rates = [
-                (decode_rate(port, base(count), rng), decode_rate(port, models(count), rng)) for _ in range(args.rounds)
-            ]
+            decode_rate(server, models(count), rng)  # loads the adapters
+            sides = (base(count), models(count))
+            rates = [[decode_rate(server, side, rng) for side in sides] for _ in range(args.rounds)]
             rate = median(rate for _, rate in rates)
             print(f"| {what} | {rate:.0f} | {median(after / before for before, after in rates):.2f} |", flush=True)
-        print(f"\nOpening and loading an adapter: {1e3 * load_s(port, max(counts), rng):.0f} ms\n")
-        print_spread(port, counts, args.rounds, rng)
+        print(f"\nOpening and loading an adapter: {1e3 * load_s(server, max(counts), rng):.0f} ms\n")
+        print_spread(server, counts, args.rounds, rng)
 
 
-def print_spread(port: int, counts: list[int], num_rounds: int, rng: random.Random) -> None:
+def print_spread(server: Trunkline, counts: list[int], num_rounds: int, rng: random.Random) -> None:
     """Prints a row for each number of adapters. They take turns; a ratio is that to the first in the same round."""
     results, loads = dict[int, list[tuple[float, float]]](), dict[int, float]()
     for _ in range(num_rounds):
         for count in counts:
-            before = metric(port, "trunkline_adapter_loads_total")
-            results.setdefault(count, []).append(spread(port, count, rng))
-            loads[count] = metric(port, "trunkline_adapter_loads_total") - before
+            before = metric(server.port, "trunkline_adapter_loads_total")
+            results.setdefault(count, []).append(spread(server, count, rng))
+            loads[count] = metric(server.port, "trunkline_adapter_loads_total") - before
     print("| adapters | p95 of the first token, ms | requests/s | ratio | loads |\n|--:|--:|--:|--:|--:|")
     for count in counts:
         first, rate = (median(column) for column in zip(*results[count], strict=True))

@@ -22,10 +22,13 @@ import time
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
+from typing import Any
 
 import numpy as np
+
+from load import measure  # isort: skip  (finds the harness)
 from client import Stream, fields_of, post
-from fairness import ROOT, percentile
+from fairness import ROOT
 from harness import Trunkline, embedded_gguf, http, serving, wait_for
 
 sys.path.insert(0, str(ROOT / "server"))
@@ -142,12 +145,11 @@ class Killer:
         self._thread.join()
 
 
-def inter_token(server: Trunkline, model: str, seconds: float) -> list[float]:
-    """Returns the times between tokens of streams one after the other, for so many seconds."""
-    times, begin = list[float](), time.monotonic()
-    while time.monotonic() < begin + seconds:
-        times += ask(server, model, STREAM_TOKENS, prompt="The sea is").itl_s
-    return times
+def inter_token(server: Trunkline, model: str, seconds: float) -> dict[str, Any]:
+    """Measures streams one after the other, for so many seconds."""
+    flags = ("--model", model, "--concurrency", "1", "--duration", f"{seconds}s")
+    prompts = [{"prompt": "The sea is", "output_tokens": STREAM_TOKENS}]
+    return measure(server.base_url, *flags, prompts=prompts)["figures"]
 
 
 def measure_swaps(server: Trunkline, models: list[str], num_rounds: int) -> None:
@@ -172,16 +174,16 @@ def measure_kills(server: Trunkline, seconds: float) -> None:
         ask(server, model)
     print("\n| tokens of a stream | number | median, ms | p99 | longest |\n|---|--:|--:|--:|--:|")
 
-    def print_row(what: str, times: list[float]) -> None:
-        shown = [f"{1e3 * value:.1f}" for value in (percentile(times, 50), percentile(times, 99), max(times))]
-        print(f"| {what} | {len(times)} | {' | '.join(shown)} |", flush=True)
+    def print_row(what: str, figures: dict[str, Any]) -> None:
+        shown = [f"{figures['itl_ms'][name]:.1f}" for name in ("median", "p99", "max")]
+        print(f"| {what} | {figures['output_tokens']} | {' | '.join(shown)} |", flush=True)
 
     # Shards that start use a core, so a process that uses one shows what the machine has to do with it. Alone again at
     # the end, because a neighbour on the machine may come or go.
     print_row("alone", inter_token(server, "first", seconds))
     with Killer(server, "second") as killer:
-        times = inter_token(server, "first", seconds)
-    print_row(f"beside {killer.num_kills} kills of the other model", times)
+        figures = inter_token(server, "first", seconds)
+    print_row(f"beside {killer.num_kills} kills of the other model", figures)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         print_row("beside a process that uses a core", inter_token(server, "first", seconds))
         busy.kill()

@@ -3,8 +3,8 @@
     make bench NAME=speculation [ARGS="--streams 1,8 --repeat 5 --save"]
 
 Each case runs with and without drafts (`speculation: false`) in turn on one server, twice each, with equal prompts and
-seeds. The outputs must be equal. A ratio is the decode time without drafts over that with drafts, the median over the
-turns; a decode time is that from the first token to the last.
+seeds. The output of a request must be equal with both. A ratio is the decode time without drafts over that with drafts,
+the median over the turns; a decode time is that from the first token to the last.
 
 The model is the embedded one, which is small: it copies what it is given a good start of, and writes prose that does
 not repeat itself only if it samples. The cases stand for what clients do; the texts are files of this repository.
@@ -13,23 +13,17 @@ not repeat itself only if it samples. The cases stand for what clients do; the t
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import random
 import statistics
 import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "integration-tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+from load import ROOT, line, measure_all  # isort: skip  (finds the harness)
+from harness import Trunkline, http, serving
 
-from client import Stream, post
-from harness import Trunkline, serving
-
-ROOT = Path(__file__).resolve().parent.parent
 OUTPUT_TOKENS = 200
 PERSON = {
     "type": "object",
@@ -107,23 +101,20 @@ CASES: dict[str, tuple[Callable[[int], dict[str, Any]], float]] = {
 }
 
 
-def decode(server: Trunkline, bodies: list[dict[str, Any]]) -> tuple[float, list[Stream]]:
-    """Sends requests at the same time. Returns the mean seconds from first to last token, and the streams."""
-
-    async def all_streams() -> list[Stream]:
-        send = (post("127.0.0.1", server.port, "/v1/completions", body) for body in bodies)
-        return list(await asyncio.gather(*send))
-
-    streams = asyncio.run(all_streams())
-    return statistics.mean(stream.e2e_s - stream.ttft_s for stream in streams), streams
+def decode(server: Trunkline, bodies: list[dict[str, Any]], max_tokens: int = OUTPUT_TOKENS) -> float:
+    """Sends requests at the same time. Returns the mean seconds from first to last token."""
+    requests = measure_all(server.base_url, [line(max_tokens, **body) for body in bodies])["requests"]
+    return statistics.mean(request["e2el_ms"] - request["ttft_ms"] for request in requests) / 1e3
 
 
 def requests(name: str, numbers: range) -> list[dict[str, Any]]:
-    """Returns the requests of a case with these numbers."""
-    common = {"max_tokens": OUTPUT_TOKENS, "stream": True, "stream_options": {"include_usage": True}}
-    if name != "extract":
-        common["ignore_eos"] = True
-    return [common | CASES[name][0](number) for number in numbers]
+    """Returns the bodies of a case with these numbers."""
+    return [CASES[name][0](number) | {"ignore_eos": name != "extract"} for number in numbers]
+
+
+def output(server: Trunkline, body: dict[str, Any]) -> str:
+    answer = http.post(f"{server.base_url}/v1/completions", json=body | {"max_tokens": OUTPUT_TOKENS}, timeout=120)
+    return str(answer.raise_for_status().json()["choices"][0]["text"])
 
 
 def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict[str, Any]:
@@ -132,7 +123,7 @@ def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict
     before = server.metrics()
     for turn in range(repeat):
         bodies = requests(name, range(turn * num_streams, (turn + 1) * num_streams))
-        times, texts = [], set()
+        times = []
         # On, off, off, on: what changes steadily, or differs between the first run and the last, cancels out.
         for part, has_drafts in enumerate((True, False, False, True)):
             # Each part has a salt, so that it finds no drafts in the equal outputs of the others.
@@ -141,13 +132,13 @@ def measure(server: Trunkline, name: str, num_streams: int, repeat: int) -> dict
                 for body in bodies
             ]
             # The prompts are cached before, so that there is no prefill beside the decodes.
-            decode(server, [body | {"max_tokens": 2} for body in salted])
-            seconds, streams = decode(server, salted)
-            times.append(seconds)
-            texts.add(tuple(stream.text for stream in streams))
-        assert len(texts) == 1, f"{name}: drafts changed the text"
+            decode(server, salted, max_tokens=2)
+            times.append(decode(server, salted))
         ratios.append((times[1] + times[2]) / (times[0] + times[3]))
     after = server.metrics()
+    (body,) = requests(name, range(1))
+    texts = {output(server, body | {"speculation": has_drafts}) for has_drafts in (True, False)}
+    assert len(texts) == 1, f"{name}: drafts changed the text"
     counts = [after[f"trunkline_{kind}_total"] - before[f"trunkline_{kind}_total"] for kind in KINDS]
     return {
         "case": name,
@@ -187,7 +178,7 @@ def main() -> None:
     rows = []
     with serving("--speculate", options.speculate) as server:
         # Steps of all sizes are measured before drafts are judged by their cost.
-        decode(server, [{"max_tokens": 100, "stream": True, "ignore_eos": True} | prose(i) for i in range(8)])
+        decode(server, [prose(i) for i in range(8)], max_tokens=100)
         for num_streams, name in product(all_streams, cases):
             rows.append(measure(server, name, num_streams, options.repeat))
             print(rows[-1], file=sys.stderr)

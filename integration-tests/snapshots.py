@@ -22,6 +22,7 @@ FILTERS = [
     (re.compile(r'"validation_workers": \d+'), '"validation_workers": "<cores>"'),
     (re.compile(r'"model_device_type": "[^"]+"'), '"model_device_type": "<device>"'),
     (re.compile(r'"max_batch_total_tokens": \d+'), '"max_batch_total_tokens": "<pool>"'),
+    (re.compile(r'"(max_concurrent_requests|max_client_batch_size)": \d+'), r'"\1": "<by memory>"'),
     (re.compile(r'"request_id": "[^"]+"'), '"request_id": "<id>"'),
 ]
 

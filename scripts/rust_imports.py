@@ -20,7 +20,7 @@ BASE_LAYERS = (
     ("request_id",),
     ("log",),
     ("repeats",),
-    ("clock", "random", "shutdown", "trace"),
+    ("clock", "machine", "random", "shutdown", "trace"),
 )
 KV_LAYERS = (
     ("cache",),

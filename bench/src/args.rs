@@ -102,8 +102,8 @@ pub struct RunArgs {
     /// The ShareGPT data set (JSON): its first messages are the prompts
     #[arg(long, value_name = "FILE", help_heading = WORKLOAD, conflicts_with = "prompts")]
     pub sharegpt: Option<String>,
-    /// Prompts (`-`: standard input), a line of JSON each: {"prompt": "..."} or {"messages": [...]}, and
-    /// "output_tokens"
+    /// Prompts (`-`: standard input), a line of JSON each: {"prompt": "..."} or {"messages": [...]}, with
+    /// "output_tokens" and "extra_body" if you like
     #[arg(long, value_name = "FILE", help_heading = WORKLOAD)]
     pub prompts: Option<String>,
     /// Seed of prompts, lengths and arrivals: the same seed gives the same requests

@@ -79,7 +79,8 @@ impl Composer {
         }
     }
 
-    pub fn body(&self, conversation: &Conversation, output_tokens: u32) -> Bytes {
+    /// Returns the body of a request. The fields in `extra` replace all others.
+    pub fn body(&self, conversation: &Conversation, output_tokens: u32, extra: &Map<String, Value>) -> Bytes {
         let mut fields = Map::new();
         fields.insert("model".to_owned(), json!(self.model));
         match conversation {
@@ -93,7 +94,7 @@ impl Composer {
         if !self.stop_early {
             fields.insert("ignore_eos".to_owned(), json!(true));
         }
-        for (name, value) in &self.extra {
+        for (name, value) in self.extra.iter().chain(extra) {
             fields.insert(name.clone(), value.clone());
         }
         Bytes::from(Value::Object(fields).to_string())

@@ -87,11 +87,7 @@ impl Plan {
             model: args.model.clone(),
             stop_early: args.stop_early,
             extra: extra(args.extra_body.as_deref())?,
-            trust: match &args.cacert {
-                Some(file) => Trust::File(file.clone()),
-                None if args.insecure => Trust::Anybody,
-                None => Trust::System,
-            },
+            trust: Trust::of(args.cacert.as_deref(), args.insecure),
             key: key(args.api_key_env.as_deref())?,
             timeout: args.timeout,
         })

@@ -180,7 +180,7 @@ impl Shared {
                 sleep(turn.pause).await;
             }
             composer.ask(&mut conversation, &turn.content);
-            let body = composer.body(&conversation, turn.output_tokens);
+            let body = composer.body(&conversation, turn.output_tokens, &turn.extra);
             let keep_text = turn_number as usize + 1 < session.turns.len();
             let count = || {
                 self.live.outputs.fetch_add(1, Relaxed);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::client::Client;
 use crate::client::failure::Failure;
@@ -68,7 +68,7 @@ async fn probe(
     let mut conversation = composer.begin();
     let piece = Piece { seed: plan.seed ^ u64::from(words), tokens: words };
     composer.ask(&mut conversation, &Content::Pieces(vec![piece]));
-    let body = composer.body(&conversation, 1);
+    let body = composer.body(&conversation, 1, &Map::new());
     let mut tries = 0;
     loop {
         tries += 1;

@@ -1,9 +1,10 @@
 //! `trunkline adapters`: the adapters of a running server.
 
+use trunkline_bench::client::tls::Trust;
+
 use crate::cache::ServerArgs;
 use crate::cache::render::size;
 use crate::cache::server::{Adapter, Server};
-use crate::cache::trust::Trust;
 use crate::error::LauncherError;
 use crate::{control, table};
 

@@ -3,12 +3,12 @@
 use std::io;
 
 use serde_json::Value;
+use trunkline_bench::client::tls::Trust;
 use trunkline_terminal::top::metrics::Samples;
 
 use crate::cache::ServerArgs;
 use crate::cache::render::duration;
 use crate::cache::server::{Server, ServerError};
-use crate::cache::trust::Trust;
 use crate::caller::{Lane, Served, Status};
 use crate::error::{EXIT_FAILURE, LauncherError};
 use crate::{control, runtime_dir, table};

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde_json::json;
+use trunkline_bench::client::tls::Trust;
 use trunkline_terminal::chat::{self, Options};
 use trunkline_terminal::client::Endpoint;
 use trunkline_terminal::conversation::Conversation;
@@ -17,7 +18,7 @@ use trunkline_terminal::{guard, top};
 use crate::args::SERVE;
 use crate::args::talk::{ChatArgs, Connection, RunArgs, Sampling, TopArgs};
 use crate::cache::server::{Server, ServerError};
-use crate::cache::trust::Trust;
+use crate::cache::trust::{explain, tls_config};
 use crate::caller::{Served, Status};
 use crate::error::LauncherError;
 use crate::{control, runtime_dir};
@@ -124,12 +125,7 @@ fn address(target: &str) -> Option<String> {
 }
 
 fn remote(url: &str, connection: &Connection) -> Result<Server, LauncherError> {
-    let trust = match &connection.cacert {
-        Some(file) => Trust::File(file.clone()),
-        None if connection.insecure => Trust::Anybody,
-        None => Trust::System,
-    };
-    connect(url, connection, trust)
+    connect(url, connection, Trust::of(connection.cacert.as_deref(), connection.insecure))
 }
 
 /// Returns a server of this user on this machine. Nobody else can answer on a socket that the launcher has bound, so
@@ -149,10 +145,11 @@ fn connect(url: &str, connection: &Connection, trust: Trust) -> Result<Server, L
 
 fn endpoint(server: &Server) -> Result<Endpoint, LauncherError> {
     let (trust, url) = (server.trust().clone(), server.url().to_owned());
-    let tls = trust.tls_config().map_err(|error| LauncherError::Cache(ServerError::from(error).into()))?;
+    let tls = tls_config(&trust).map_err(|error| LauncherError::Cache(ServerError::from(error).into()))?;
     let its_url = url.clone();
-    let explain =
-        Arc::new(move |error: &ureq::Error| trust.explain(&its_url, error).map(|reason| reason.to_string()));
+    let explain = Arc::new(move |error: &ureq::Error| {
+        explain(&trust, &its_url, error).map(|reason| reason.to_string())
+    });
     Ok(Endpoint { url, key: server.key().map(str::to_owned), tls, explain })
 }
 

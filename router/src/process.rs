@@ -13,6 +13,7 @@ use crate::exit::End;
 use crate::server::{Front, ModelParts, Server};
 use crate::{launcher, models};
 use futures::future::BoxFuture;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -87,6 +88,9 @@ pub fn main(extensions: Extensions) -> ExitCode {
 fn run(settings: ServeSettings, start: &Start, extensions: Extensions) -> Result<usize, End> {
     let (format, repeats) = (settings.logging.format(), Repeats::default());
     log::init(settings.logging.log_level, format, repeats.clone()).map_err(End::Bug)?;
+    // Each connection is an open file. Without permission there is room for as many as before.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(num_http_threads())
         .enable_all()
@@ -143,6 +147,7 @@ async fn serve(settings: ServeSettings, start: &Start, extensions: Extensions) -
     tracing::info!(
         address = %format!("{}://{local}", if server.tls_cert.is_some() { "https" } else { "http" }),
         model = settings.served_model_name,
+        max_open_requests = parts.limits.max_open,
         "router is listening"
     );
     if let Some(listener) = &metrics_listener {

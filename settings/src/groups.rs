@@ -93,8 +93,9 @@ settings! {
 
     /// Limits on requests, which the router enforces.
     "Limits" => Limits {
-        /// Maximum number of open requests; further requests are refused with 429.
-        max_concurrent_requests: usize = 128, Form::count(1, MAX_REQUESTS);
+        /// Maximum number of open requests; further requests are refused with 429 [default: by memory, 128 to 4096: one
+        /// for each 64 KiB of a hundredth of it].
+        max_concurrent_requests: Option<usize> = None, Form::count(1, MAX_REQUESTS);
         /// Maximum number of sequences waiting for their first step; further requests are refused with 429 [default:
         /// `--max-concurrent-requests`].
         max_queued_requests: Option<usize> = None, Form::count(1, MAX_REQUESTS);

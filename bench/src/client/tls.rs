@@ -26,6 +26,15 @@ pub enum Trust {
 }
 
 impl Trust {
+    /// Returns what the flags `--cacert` and `--insecure` ask for.
+    pub fn of(cacert: Option<&Path>, insecure: bool) -> Self {
+        match cacert {
+            Some(file) => Self::File(file.to_owned()),
+            None if insecure => Self::Anybody,
+            None => Self::System,
+        }
+    }
+
     pub fn connector(&self) -> Result<TlsConnector, ClientError> {
         let provider = Arc::new(ring::default_provider());
         let algorithms = provider.signature_verification_algorithms;

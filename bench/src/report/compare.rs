@@ -4,21 +4,32 @@ use super::table::{UNKNOWN, align, number, times};
 use super::{LoadReport, Report};
 use crate::metrics::Figures;
 
-/// Renders the loads that both results have, with the ratio of the second to the first.
+/// Two loads to be compared.
+pub struct Pair<'a> {
+    pub title: String,
+    pub a: &'a LoadReport,
+    pub b: &'a LoadReport,
+}
+
+/// Returns the loads that both results have, or, if they have none in common as sweeps have, those of equal place.
+pub fn pairs<'a>(first: &'a Report, second: &'a Report) -> Vec<Pair<'a>> {
+    let of_second = |load: &LoadReport| second.loads.iter().find(|other| other.title == load.title);
+    let same = first.loads.iter().filter_map(|a| Some(Pair { title: a.title.clone(), a, b: of_second(a)? }));
+    let pairs: Vec<Pair<'a>> = same.collect();
+    if !pairs.is_empty() {
+        return pairs;
+    }
+    let in_order = first.loads.iter().zip(&second.loads);
+    in_order.map(|(a, b)| Pair { title: format!("{} | {}", a.title, b.title), a, b }).collect()
+}
+
+/// Renders the pairs of loads, with the ratio of the second to the first.
 pub fn render(first: &Report, second: &Report) -> String {
     let mut out = format!("A  {}\nB  {}\n", about(first), about(second));
     if first.workload != second.workload {
         out += "the workloads differ, so that ratios mean little\n";
     }
-    let of_second = |load: &LoadReport| second.loads.iter().find(|other| other.title == load.title);
-    let mut pairs: Vec<(String, &LoadReport, &LoadReport)> =
-        first.loads.iter().filter_map(|a| Some((a.title.clone(), a, of_second(a)?))).collect();
-    if pairs.is_empty() {
-        // Sweeps have rates of their own.
-        let in_order = first.loads.iter().zip(&second.loads);
-        pairs = in_order.map(|(a, b)| (format!("{} | {}", a.title, b.title), a, b)).collect();
-    }
-    for (title, a, b) in pairs {
+    for Pair { title, a, b } in pairs(first, second) {
         let mut rows = vec![["".to_owned(), "A".to_owned(), "B".to_owned(), "B / A".to_owned()].to_vec()];
         for ((name, a), (_, b)) in lines(&a.figures).into_iter().zip(lines(&b.figures)) {
             let ratio = match (a, b) {

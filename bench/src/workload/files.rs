@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{Content, Length, Session, Turn, WorkloadError, read};
 use crate::random::Random;
 
-const PROMPTS_HINT: &str =
-    "a line is {\"prompt\": \"...\"} or {\"messages\": [...]}, with \"output_tokens\" if you like";
+const PROMPTS_HINT: &str = "a line is {\"prompt\": \"...\"} or {\"messages\": [...]}, with \"output_tokens\" and \"extra_body\" if you like";
 const SHAREGPT_HINT: &str =
     "it is a JSON array of {\"conversations\": [{\"from\": \"human\", \"value\": \"...\"}, ...]}";
 /// Bytes of English text that make a token on average; there is no tokenizer here.
@@ -42,9 +41,24 @@ impl Listed {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Line {
-    Prompt { prompt: String, output_tokens: Option<u32> },
-    Messages { messages: Vec<Value>, output_tokens: Option<u32> },
+    Prompt {
+        prompt: String,
+        #[serde(flatten)]
+        rest: Rest,
+    },
+    Messages {
+        messages: Vec<Value>,
+        #[serde(flatten)]
+        rest: Rest,
+    },
     Text(String),
+}
+
+#[derive(Default, Deserialize)]
+struct Rest {
+    output_tokens: Option<u32>,
+    #[serde(default)]
+    extra_body: Map<String, Value>,
 }
 
 /// Reads prompts, a JSON object each line. Those that do not say how long their output is have it from `output`.
@@ -57,13 +71,14 @@ pub fn prompts(file: &str, output: Length, seed: u64) -> Result<Listed, Workload
             problem: "is no prompt".to_owned(),
             hint: PROMPTS_HINT,
         })?;
-        let (content, tokens) = match line {
-            Line::Prompt { prompt, output_tokens } => (Content::Text(prompt), output_tokens),
-            Line::Messages { messages, output_tokens } => (Content::Messages(messages), output_tokens),
-            Line::Text(text) => (Content::Text(text), None),
+        let (content, rest) = match line {
+            Line::Prompt { prompt, rest } => (Content::Text(prompt), rest),
+            Line::Messages { messages, rest } => (Content::Messages(messages), rest),
+            Line::Text(text) => (Content::Text(text), Rest::default()),
         };
         let drawn = output.draw(&mut Random::of_item(seed, number as u64));
-        turns.push(Turn { pause: Duration::ZERO, content, output_tokens: tokens.unwrap_or(drawn).max(1) });
+        let output_tokens = rest.output_tokens.unwrap_or(drawn).max(1);
+        turns.push(Turn { pause: Duration::ZERO, content, output_tokens, extra: rest.extra_body });
     }
     not_empty(file, turns, "has no prompt", PROMPTS_HINT)
 }
@@ -99,6 +114,7 @@ pub fn sharegpt(file: &str, seed: u64) -> Result<Listed, WorkloadError> {
                 pause: Duration::ZERO,
                 content: Content::Text(prompt),
                 output_tokens: output as u32,
+                extra: Map::new(),
             });
         }
     }

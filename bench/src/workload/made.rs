@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Map;
+
 use super::{Content, Length, Piece, Session, Turn};
 use crate::random::{Random, mix};
 
@@ -50,7 +52,7 @@ impl Made {
         pieces.push(Piece { seed: random.bits(), tokens: input });
         let pause =
             if turn == 0 { Duration::ZERO } else { self.pause.mul_f64(random.exponential().min(MAX_PAUSE)) };
-        Turn { pause, content: Content::Pieces(pieces), output_tokens: output }
+        Turn { pause, content: Content::Pieces(pieces), output_tokens: output, extra: Map::new() }
     }
 
     fn lengths(&self, random: &mut Random) -> (u32, u32) {

@@ -8,7 +8,7 @@ mod trace;
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use self::files::{Listed, prompts, sharegpt};
 pub use self::length::Length;
@@ -38,6 +38,8 @@ pub struct Turn {
     pub pause: Duration,
     pub content: Content,
     pub output_tokens: u32,
+    /// Fields of the body, which replace others.
+    pub extra: Map<String, Value>,
 }
 
 /// A conversation: each turn comes after the answer to the one before, and its prompt begins with all of them.

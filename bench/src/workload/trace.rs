@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Map;
 
 use super::{Content, Piece, Session, Turn, WorkloadError, read};
 use crate::random::mix;
@@ -97,7 +98,12 @@ impl Trace {
         }
         let output_tokens = (line.output_length / shrink).max(1);
         Session {
-            turns: vec![Turn { pause: Duration::ZERO, content: Content::Pieces(pieces), output_tokens }],
+            turns: vec![Turn {
+                pause: Duration::ZERO,
+                content: Content::Pieces(pieces),
+                output_tokens,
+                extra: Map::new(),
+            }],
         }
     }
 }

@@ -52,6 +52,23 @@ async fn a_page_has_no_script_and_loads_nothing() {
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plots_of_two_results_are_upon_each_other() {
+    let first = two_loads().await;
+    let page = html::render(&[first.clone(), first.clone()]);
+    // Four by throughput with two lines of each result, and seven of each of two pairs, with a line of each.
+    assert_eq!(page.matches("<svg").count(), 4 + 2 * 7);
+    assert_eq!(page.matches("</i>A, median</span>").count(), 4);
+    assert_eq!(page.matches("</i>B</span>").count(), 2 * 7);
+    assert!(page.contains("<h1>A: ") && page.contains("<h1>B: "), "{page}");
+    assert!(page.contains("<p>A 1 × server error") && page.contains("<p>B 1 × server error"), "{page}");
+    // Loads of which only one result has some are in its table.
+    let mut second = first.clone();
+    second.loads.remove(0);
+    let page = html::render(&[first, second]);
+    assert_eq!((page.matches("<svg").count(), page.matches("concurrency 1").count()), (4 + 7, 1));
+}
+
 #[test]
 fn a_plot_keeps_points_within_its_frame() {
     let points = vec![(0.0, 0.0), (7.3, 120.0), (9.9, 0.3)];

@@ -171,7 +171,7 @@ fn prompts_of_a_file_are_texts_or_messages() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompts.jsonl").display().to_string();
     let lines = [
-        r#"{"prompt": "one", "output_tokens": 3}"#,
+        r#"{"prompt": "one", "output_tokens": 3, "extra_body": {"model": "x"}}"#,
         r#""two""#,
         r#"{"messages": [{"role": "user", "content": "three"}]}"#,
     ];
@@ -181,6 +181,8 @@ fn prompts_of_a_file_are_texts_or_messages() {
     assert_eq!(turns[0], (Content::Text("one".to_owned()), 3));
     assert_eq!(turns[1], (Content::Text("two".to_owned()), 9));
     assert!(matches!(&turns[2].0, Content::Messages(messages) if messages.len() == 1));
+    let extra: Vec<_> = read.turns().map(|turn| serde_json::json!(turn.extra)).collect();
+    assert_eq!(extra, [serde_json::json!({"model": "x"}), serde_json::json!({}), serde_json::json!({})]);
 }
 
 #[test]

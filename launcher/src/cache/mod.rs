@@ -23,12 +23,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use trunkline_bench::client::tls::Trust;
 use trunkline_settings::Form;
 use trunkline_store::{ArchiveError, OpenError, ReadError, WriteError};
 
 use self::live::Pins;
 use self::server::{Server, ServerError};
-use self::trust::Trust;
 
 /// Fewest digits of an id that identify a path.
 const MIN_ID_DIGITS: usize = 4;
@@ -73,11 +73,7 @@ pub struct ServerArgs {
 impl ServerArgs {
     pub(crate) fn server(&self) -> Result<Option<Server>, CacheError> {
         let Some(url) = &self.url else { return Ok(None) };
-        let trust = match &self.cacert {
-            Some(file) => Trust::File(file.clone()),
-            None if self.insecure => Trust::Anybody,
-            None => Trust::System,
-        };
+        let trust = Trust::of(self.cacert.as_deref(), self.insecure);
         Ok(Some(Server::new(url, self.api_key_env.as_deref(), trust)?))
     }
 }

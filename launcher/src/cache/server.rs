@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use trunkline_bench::client::tls::Trust;
 use trunkline_settings::KEY_VARIABLE;
 use ureq::Agent;
 use ureq::http::{Method, Request};
 
-use super::trust::{Trust, TrustError};
+use super::trust::{TrustError, explain, tls_config};
 
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -257,7 +258,7 @@ impl Server {
             // A redirect would send the key to another server.
             .max_redirects(0)
             .max_redirects_will_error(false)
-            .tls_config(trust.tls_config()?)
+            .tls_config(tls_config(&trust)?)
             .build();
         Ok(Self { agent: agent.into(), url: url.trim_end_matches('/').to_owned(), key, trust })
     }
@@ -400,7 +401,7 @@ impl Server {
             .header("content-type", "application/json")
             .body(body)
             .map_err(|_| ServerError::Url { url: self.url.clone() })?;
-        let away = |source| match self.trust.explain(&self.url, &source) {
+        let away = |source| match explain(&self.trust, &self.url, &source) {
             Some(untrusted) => untrusted.into(),
             None => ServerError::Away { url: self.url.clone(), source: Box::new(source) },
         };

@@ -113,7 +113,7 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     server.stop();
 
     let settings: ServeSettings = serde_json::from_value(router["settings"].clone()).unwrap();
-    assert_eq!(settings.limits.max_concurrent_requests, 1);
+    assert_eq!(settings.limits.max_concurrent_requests, Some(1));
     assert_eq!(settings.limits.max_stop_sequences, 2);
     assert_eq!(settings.limits.max_queued_requests, Some(3));
     assert_eq!(settings.logging.log_format, Some(LogFormat::Json));

@@ -166,7 +166,7 @@ async fn read<T: serde::de::DeserializeOwned + Send + 'static>(
     if !caller.is_admin() {
         return Err(ApiError::AdminsOnly { route });
     }
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
+    let (body, _memory) = app.admission.read_body(&caller, request.into_body()).await?;
     let parsed = app.served.parse(&caller, body, |body| parse(body, REFUSED, "")).await?;
     Ok((caller, parsed))
 }

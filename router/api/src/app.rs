@@ -72,8 +72,8 @@ impl App {
         parse: impl FnOnce(&App, &Caller, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(Arc<Self>, Caller, Place, T), ApiError> {
         let caller = Caller::of_request(&request)?;
-        let body = self.admission.read_body(&caller, request.into_body()).await?;
-        let place = self.admission.place_without_shard(&self.served, &caller)?;
+        let (body, memory) = self.admission.read_body(&caller, request.into_body()).await?;
+        let place = self.admission.place_without_shard(&self.served, &caller, memory)?;
         let named = self.admission.named(&self.models, &self.served, &caller, &body).await;
         let app = self.named(&caller, named.name.as_deref()).await?;
         let (view, sender) = (app.clone(), caller.clone());
@@ -88,8 +88,8 @@ impl App {
         parse: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(Caller, Place, T), ApiError> {
         let caller = Caller::of_request(&request)?;
-        let body = self.admission.read_body(&caller, request.into_body()).await?;
-        let place = self.admission.place_without_shard(&self.served, &caller)?;
+        let (body, memory) = self.admission.read_body(&caller, request.into_body()).await?;
+        let place = self.admission.place_without_shard(&self.served, &caller, memory)?;
         let parsed = self.served.parse(&caller, body, parse).await?;
         Ok((caller, place, parsed))
     }

@@ -210,7 +210,7 @@ pub enum ApiError {
     )]
     RateLimited { tenant: String, field: &'static str, limit: u64, retry_after_s: u64 },
     /// A sender may not use all of this memory, so that others always find some.
-    #[error("other requests use the memory that you have for arriving bodies; hint: retry after 1 s")]
+    #[error("other requests use the memory that you have for bodies and prompts; hint: retry after 1 s")]
     TooManyBodies,
     /// A whole answer is in memory until its client has read it, and a stored conversation until the request that
     /// continues it has ended; a streamed answer is not.

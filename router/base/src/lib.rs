@@ -9,6 +9,7 @@ pub mod clock;
 pub mod error;
 pub mod limits;
 pub mod log;
+pub mod machine;
 pub mod metrics;
 pub mod random;
 pub mod repeats;

@@ -1,6 +1,7 @@
 //! The limits of requests and connections. Settings set those in [`ServerLimits`]; the others are constants.
 
 use std::ops::Deref;
+use std::path::Path;
 use std::time::Duration;
 
 use trunkline_contract::range;
@@ -10,6 +11,7 @@ use trunkline_settings::{Adapters, EvictionPolicy, Replies, RouterCache, ServeSe
 pub use trunkline_settings::{Limits, MAX_MESSAGE_PARTS, MAX_MESSAGES};
 
 use crate::error::ApiError;
+use crate::machine::machine_memory;
 use crate::watermark::DEFAULT_KEY;
 
 /// The most alternatives reported for each token (`top_logprobs`, `logprobs`, `top_n_tokens`).
@@ -25,13 +27,22 @@ pub const MAX_STOP_TOKEN_IDS: usize = 128;
 pub const MAX_STOP_BYTES: usize = 1024;
 /// The most tokens that wait for one client. A request that exceeds it is aborted.
 pub const MAX_WAITING_TOKENS: usize = 1024;
-/// The memory for arriving bodies suffices for this many bodies of the largest size.
+/// The bounds of the number of open requests where no flag sets it.
+pub const OPEN_REQUESTS: (usize, usize) = (128, 4096);
+/// The part of the machine's memory that the first [`UNCOUNTED_REQUEST_BYTES`] of all open requests may take, and again
+/// what they hold beyond that.
+const PART_OF_MEMORY: usize = 100;
+/// The memory for open requests suffices for this many bodies of the largest size.
 pub const MAX_READING_BODIES: usize = 32;
-/// The least memory for arriving bodies, even if the largest bodies are small.
-pub const MIN_READING_BYTES: usize = 256 << 20;
-/// The first part of an arriving body, which does not count. Small bodies are therefore read even while large ones use
-/// all the memory, and the number of connections bounds what they occupy.
-pub const UNCOUNTED_BODY_BYTES: usize = 64 << 10;
+/// The least memory for open requests, even if the largest bodies are small.
+pub const MIN_REQUESTS_BYTES: usize = 256 << 20;
+/// The first part of a request's memory, which does not count. Small requests are therefore served even while large
+/// ones use all the memory, and the number of connections bounds what they occupy.
+pub const UNCOUNTED_REQUEST_BYTES: usize = 64 << 10;
+/// The memory of a list, an object or a member of one, at most, once a body is parsed.
+pub const JSON_VALUE_BYTES: usize = 300;
+/// The same for another item of a list.
+pub const JSON_ITEM_BYTES: usize = 72;
 /// The least rate, in bytes a second, at which a body must arrive after [`BODY_GRACE`].
 pub const MIN_BODY_RATE: u32 = 4 << 10;
 /// The longest time in which a body may arrive more slowly than that, and in which nothing may arrive. TCP sends lost
@@ -121,16 +132,20 @@ pub struct ServerLimits {
     pub timeouts: Timeouts,
     /// The most connections beyond the open requests, which no flag sets.
     pub spare_connections: usize,
+    /// The most open requests: what the flag says, or else as many as memory suggests.
+    pub max_open: usize,
     /// The memory for whole answers, which no flag sets.
     pub max_answers_bytes: usize,
-    /// The least memory for arriving bodies, which no flag sets.
-    pub min_reading_bytes: usize,
+    /// The least memory for open requests, which no flag sets.
+    pub min_requests_bytes: usize,
 }
 
 impl ServerLimits {
     fn new(requests: Limits, server: &Server, replies: &Replies, cache: &RouterCache) -> Self {
         let (gamma, delta) = (replies.watermark_gamma, replies.watermark_delta);
+        let part_of_memory = machine_memory(Path::new("/")) / PART_OF_MEMORY;
         Self {
+            max_open: requests.max_concurrent_requests.unwrap_or_else(|| open_requests(part_of_memory)),
             requests,
             graceful_termination_timeout: server.graceful_termination_timeout,
             eviction_policy: match cache.eviction_policy {
@@ -143,7 +158,7 @@ impl ServerLimits {
             timeouts: Timeouts::default(),
             spare_connections: SPARE_CONNECTIONS,
             max_answers_bytes: MAX_ANSWERS_BYTES,
-            min_reading_bytes: MIN_READING_BYTES,
+            min_requests_bytes: MIN_REQUESTS_BYTES.max(part_of_memory),
         }
     }
 
@@ -187,7 +202,7 @@ impl ServerLimits {
 
     /// Returns the number of sequences that may wait for their first step.
     pub fn max_queued(&self) -> usize {
-        self.max_queued_requests.unwrap_or(self.max_concurrent_requests)
+        self.max_queued_requests.unwrap_or(self.max_open)
     }
 
     /// Returns the longest life of a request, including the queue; `None` is unlimited.
@@ -204,10 +219,16 @@ impl ServerLimits {
         }
     }
 
-    /// Returns the memory for all bodies being received.
-    pub fn max_reading_bytes(&self) -> usize {
-        self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(self.min_reading_bytes)
+    /// Returns the memory for the bodies and prompts of all open requests.
+    pub fn max_requests_bytes(&self) -> usize {
+        self.max_body_bytes.saturating_mul(MAX_READING_BODIES).max(self.min_requests_bytes)
     }
+}
+
+/// Returns the number of requests that may be open where no flag sets it, if `num_bytes` of memory are for the first
+/// part of each. The context does not matter, because a prompt counts by its own length once it is longer than that.
+pub fn open_requests(num_bytes: usize) -> usize {
+    (num_bytes / UNCOUNTED_REQUEST_BYTES).clamp(OPEN_REQUESTS.0, OPEN_REQUESTS.1)
 }
 
 impl Deref for ServerLimits {

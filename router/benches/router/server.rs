@@ -28,7 +28,7 @@ impl Server {
         let name = "HuggingFaceTB/SmolLM2-135M-Instruct".to_owned();
         let mut settings = ServeSettings::new(socket.into(), model.into(), name);
         settings.server.port = 0;
-        settings.limits.max_concurrent_requests = 1100;
+        settings.limits.max_concurrent_requests = Some(1100);
         let path = socket.with_file_name("router.json");
         std::fs::write(&path, serde_json::to_vec(&settings)?)?;
         let mut command = Command::new(program);

@@ -35,6 +35,9 @@ pub struct Drafter {
 }
 
 impl Drafter {
+    /// The memory of a token of the prompt, at most: the token, and for each index a link and up to two heads.
+    pub const TOKEN_BYTES: usize = 28;
+
     /// Creates the drafter of a sequence with this prompt. `prediction` is what the client expects as the output
     /// (OpenAI's `prediction`); it may be empty. Costs about 30 ns a token.
     pub fn new(prompt: &[u32], prediction: &[u32]) -> Self {

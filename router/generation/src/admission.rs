@@ -23,13 +23,14 @@ use crate::request::arrival::Arrival;
 use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
 use trunkline_base::error::{ApiError, ErrorClass};
-use trunkline_base::limits::ServerLimits;
+use trunkline_base::limits::{ServerLimits, UNCOUNTED_REQUEST_BYTES};
 use trunkline_base::metrics::Metrics;
 use trunkline_base::request_id::RequestId;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::permits::{TenantPermit, TenantPermits};
 use trunkline_base::tenants::{
-    Access, Caller, HeldPlaces, Limiter, MemoryBudget, OpenPlaces, OverLimit, RateSlot, SharedPlaces,
+    Access, Caller, HeldMemory, HeldPlaces, Limiter, MemoryBudget, NoMemory, OpenPlaces, OverLimit, RateSlot,
+    SharedPlaces,
 };
 use trunkline_engine::driver::DriverGone;
 use trunkline_engine::kv_events::{KvEvents, Listener, MAX_LISTENERS};
@@ -67,8 +68,8 @@ pub struct Admission {
     pub places: Arc<SharedPlaces>,
     /// The permits that requests for each model hold, where there are several models.
     pub models: Arc<SharedPlaces>,
-    /// The memory of bodies while they arrive.
-    pub reading: Arc<MemoryBudget>,
+    /// The memory of open requests: of their bodies until they are tokenized, and of their prompts from then on.
+    pub requests: Arc<MemoryBudget>,
     /// The memory of whole answers.
     pub answers: Arc<MemoryBudget>,
     /// The places of those who listen to events of the KV cache.
@@ -96,15 +97,15 @@ impl Admission {
         let arrival = self.arrival(caller, &request)?;
         check_encoding(request.headers())?;
         let mut phase = self.phase.clone();
-        let body = tokio::select! {
+        let (body, memory) = tokio::select! {
             body = self.read_body(&arrival.caller, request.into_body()) => body?,
             // The request would be refused at the end of its body; the drain does not wait for that.
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return Err(ApiError::Draining),
         };
         self.serving(models, served)?;
         let tenant = arrival.caller.name().unwrap_or_default();
-        let permit =
-            self.place(served, tenant, limiter.map(|limiter| move || limiter.admit(Instant::now())))?;
+        let take_own = limiter.map(|limiter| move || limiter.admit(Instant::now()));
+        let permit = self.place(served, tenant, take_own, memory)?;
         let named = self.named(models, served, &arrival.caller, &body).await;
         let target = models.target(&arrival.caller, named.name.as_deref())?;
         let permit = Place { of_model: self.place_of_model(models, served, target.name())?, ..permit };
@@ -122,8 +123,8 @@ impl Admission {
         self.serving(models, served)?;
         let arrival = self.arrival(Caller::of_request(&request)?, &request)?;
         check_encoding(request.headers())?;
-        let body = self.read_body(&arrival.caller, request.into_body()).await?;
-        let permit = self.place_without_shard(served, &arrival.caller)?;
+        let (body, memory) = self.read_body(&arrival.caller, request.into_body()).await?;
+        let permit = self.place_without_shard(served, &arrival.caller, memory)?;
         let named = self.named(models, served, &arrival.caller, &body).await;
         let target = models.target(&arrival.caller, named.name.as_deref())?;
         Ok(Received { body, arrival, is_stream: Some(false), target, permit })
@@ -145,7 +146,7 @@ impl Admission {
             Err(num_open) => Err(ApiError::PlacesOfModel {
                 model: model.to_owned(),
                 num_open,
-                limit: self.limits.max_concurrent_requests,
+                limit: self.limits.max_open,
                 retry_after_s: next_end_s(served, num_open),
             }),
         }
@@ -236,9 +237,9 @@ impl Admission {
         Ok((caller, limiter))
     }
 
-    /// Reads a request's body within the limits of bytes and time.
-    pub async fn read_body(&self, caller: &Caller, body: Body) -> Result<Bytes, ApiError> {
-        read_body(body, &self.limits, self.reading.account(Some(self.sharer(caller)))).await
+    /// Reads a request's body within the limits of bytes and time. Returns it with its memory.
+    pub async fn read_body(&self, caller: &Caller, body: Body) -> Result<(Bytes, HeldMemory), ApiError> {
+        read_body(body, &self.limits, self.requests.account(Some(self.sharer(caller)))).await
     }
 
     /// Takes a place among all open requests, among those that the tenant may have beside others, and with `take_own`
@@ -248,19 +249,26 @@ impl Admission {
         served: &ServedModel,
         tenant: &str,
         take_own: Option<impl FnOnce() -> Result<OpenPlaces, OverLimit>>,
+        memory: HeldMemory,
     ) -> Result<Place, ApiError> {
         let permit = self.open.clone().try_acquire_owned().map_err(|_| self.too_many_requests(served))?;
         let shared = self.shared_places(served, tenant, 1)?;
         let own = take_own.map(|take| take()).transpose();
         let tenant = own.map_err(|over| self.over_limit(served, tenant, over))?;
-        Ok(Place { permit, tenant, shared, of_model: None, using: None })
+        Ok(Place { permit, memory, tenant, shared, of_model: None, using: None })
     }
 
     /// Takes a place for a request that needs no shard, such as one that only tokenizes. It counts among the open
     /// requests of its tenant and of all.
-    pub fn place_without_shard(&self, served: &ServedModel, caller: &Caller) -> Result<Place, ApiError> {
+    pub fn place_without_shard(
+        &self,
+        served: &ServedModel,
+        caller: &Caller,
+        memory: HeldMemory,
+    ) -> Result<Place, ApiError> {
         let tenant = caller.name().unwrap_or_default();
-        self.place(served, tenant, self.access.limiter(tenant).map(|limiter| move || limiter.open()))
+        let take_own = self.access.limiter(tenant).map(|limiter| move || limiter.open());
+        self.place(served, tenant, take_own, memory)
     }
 
     /// Charges a request that takes no place to its tenant's rate of requests.
@@ -338,13 +346,13 @@ impl Admission {
         let held = self.places.take(tenant, count, self.open.available_permits());
         held.map(Some).map_err(|num_open| ApiError::PlacesShared {
             num_open,
-            limit: self.limits.max_concurrent_requests,
+            limit: self.limits.max_open,
             retry_after_s: next_end_s(served, num_open),
         })
     }
 
     pub fn too_many_requests(&self, served: &ServedModel) -> ApiError {
-        let limit = self.limits.max_concurrent_requests;
+        let limit = self.limits.max_open;
         ApiError::TooManyRequests { limit, retry_after_s: next_end_s(served, limit) }
     }
 
@@ -378,6 +386,7 @@ impl Admission {
             .to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
         self.take_more(served, &tenant, &mut permit, num_outputs.saturating_sub(1))?;
+        hold_prompts(&mut permit.memory, &requests, num_choices)?;
         let num_tokens = requests.iter().map(|request| request.sequence.token_ids.len() as u64).sum();
         let limiter = permit.tenant.as_ref().map(|tenant| tenant.limiter().clone());
         if let Some(limiter) = &limiter {
@@ -411,7 +420,7 @@ impl Admission {
         if num_more == 0 {
             return Ok(());
         }
-        let (limit, num_outputs) = (self.limits.max_concurrent_requests, num_more as usize + 1);
+        let (limit, num_outputs) = (self.limits.max_open, num_more as usize + 1);
         let most = SharedPlaces::most_of(limit);
         if self.has_tenants() && num_outputs > most {
             let problem = format!(
@@ -444,6 +453,30 @@ impl Admission {
         place.permit.merge(more);
         Ok(())
     }
+}
+
+/// Replaces the memory of a request's body by that of its prompts, before they are copied for its outputs.
+fn hold_prompts(
+    memory: &mut HeldMemory,
+    requests: &[GenerationRequest],
+    num_choices: usize,
+) -> Result<(), ApiError> {
+    let num_bytes =
+        requests.iter().map(|request| request.num_bytes(num_choices)).fold(0, usize::saturating_add);
+    let num_counted = num_bytes.saturating_sub(UNCOUNTED_REQUEST_BYTES);
+    memory.grow_to(num_counted).map_err(|error| match error {
+        NoMemory::InUse => ApiError::TooManyBodies,
+        NoMemory::TooMuch { limit_bytes } => {
+            let num_outputs = requests.len() * num_choices;
+            let problem = format!(
+                "asks for {num_outputs} outputs at once, whose prompts take {num_bytes} bytes of memory, but one sender \
+                 gets at most {limit_bytes}; hint: send several requests"
+            );
+            ApiError::value("n", problem)
+        }
+    })?;
+    memory.shrink_to(num_counted);
+    Ok(())
 }
 
 /// Predicts when one of `num_open` requests ends, in seconds, by how long earlier ones ran.

@@ -6,12 +6,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::models::Using;
-use trunkline_base::tenants::{HeldPlaces, OpenPlaces};
+use trunkline_base::tenants::{HeldMemory, HeldPlaces, OpenPlaces};
 
 /// Places among the open requests, and among those of the tenant. Dropping it releases them, and the model.
 #[derive(Debug)]
 pub struct Place {
     pub(super) permit: OwnedSemaphorePermit,
+    /// The memory of the request's body, and later of its prompts.
+    pub(super) memory: HeldMemory,
     pub(super) tenant: Option<OpenPlaces>,
     pub(super) shared: Option<HeldPlaces>,
     /// The same among those of the model, on a server of several ones.
@@ -33,16 +35,17 @@ impl Place {
         self.using = using.map(Arc::new);
     }
 
-    /// Splits the places into guards of one place each.
+    /// Splits the places into guards of one place each, with equal parts of the memory.
     pub(super) fn split_all(mut self) -> Vec<Self> {
         let mut places = Vec::new();
-        while self.permit.num_permits() > 1
+        while let num_left @ 2.. = self.permit.num_permits()
             && let Some(permit) = self.permit.split(1)
         {
+            let memory = self.memory.split(num_left);
             let tenant = self.tenant.as_mut().and_then(OpenPlaces::split);
             let shared = self.shared.as_mut().and_then(|shared| shared.split(1));
             let (of_model, using) = (self.of_model.clone(), self.using.clone());
-            places.push(Self { permit, tenant, shared, of_model, using });
+            places.push(Self { permit, memory, tenant, shared, of_model, using });
         }
         places.push(self);
         places

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tokio::time::{Instant, timeout_at};
 
+use super::json::ParsedSize;
 use super::pace::Pace;
 use trunkline_base::error::ApiError;
-use trunkline_base::limits::{MAX_DISCARDED_BYTES, ServerLimits, UNCOUNTED_BODY_BYTES};
+use trunkline_base::limits::{MAX_DISCARDED_BYTES, ServerLimits, UNCOUNTED_REQUEST_BYTES};
 use trunkline_base::tenants::HeldMemory;
 
 /// Refuses compressed bodies, which the server does not decode.
@@ -24,7 +25,8 @@ pub fn check_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Reads the complete body. It takes memory from `account` while it arrives, without its first part.
+/// Reads the complete body. While it arrives, it takes memory from `account`, for itself and for its JSON values once
+/// they are parsed, without the first part.
 ///
 /// A body that is too large is read and discarded, up to [`MAX_DISCARDED_BYTES`]. Otherwise a client that is still
 /// writing would see a broken connection instead of the error.
@@ -32,7 +34,7 @@ pub async fn read_body(
     body: Body,
     limits: &ServerLimits,
     mut account: HeldMemory,
-) -> Result<Bytes, ApiError> {
+) -> Result<(Bytes, HeldMemory), ApiError> {
     let limit = limits.max_body_bytes;
     let announced = body.size_hint().lower();
     if announced > MAX_DISCARDED_BYTES as u64 {
@@ -42,6 +44,7 @@ pub async fn read_body(
     let mut chunks = body.into_data_stream();
     // The announced length costs its sender nothing, so that memory is taken only for what has arrived.
     let mut kept: Vec<u8> = Vec::new();
+    let mut parsed = ParsedSize::default();
     let mut discarded = 0usize;
     let mut too_large = announced > limit as u64;
     while let Some(chunk) = timeout_at(pace.due(), chunks.next()).await.map_err(|_| pace.late())? {
@@ -57,10 +60,13 @@ pub async fn read_body(
                 break;
             }
         } else {
-            let num_counted = (kept.len() + chunk.len()).saturating_sub(UNCOUNTED_BODY_BYTES);
-            account.grow_to(num_counted).map_err(|_| ApiError::TooManyBodies)?;
+            parsed.add(&chunk);
+            let num_bytes = kept.len() + chunk.len() + parsed.num_bytes;
+            account
+                .grow_to(num_bytes.saturating_sub(UNCOUNTED_REQUEST_BYTES))
+                .map_err(|_| ApiError::TooManyBodies)?;
             kept.extend_from_slice(&chunk);
         }
     }
-    if too_large { Err(ApiError::BodyTooLarge { limit }) } else { Ok(kept.into()) }
+    if too_large { Err(ApiError::BodyTooLarge { limit }) } else { Ok((kept.into(), account)) }
 }

@@ -9,7 +9,7 @@ use super::ignored::IgnoredFields;
 use super::json_error::describe;
 use super::known_fields::known_fields;
 use trunkline_base::error::ApiError;
-use trunkline_base::limits::MAX_JSON_VALUES;
+use trunkline_base::limits::{JSON_ITEM_BYTES, JSON_VALUE_BYTES, MAX_JSON_VALUES};
 
 /// The longest value of a refused field that is compared with the neutral values, in bytes.
 const MAX_NEUTRAL_BYTES: usize = 256;
@@ -84,20 +84,50 @@ fn field_after<'a>(start: &str, detail: &'a str) -> Option<&'a str> {
 
 /// Returns the number of values in a valid JSON text. An empty list or object counts as two.
 pub fn num_values(json: &str) -> usize {
-    let (mut count, mut in_string, mut is_escaped) = (1, false, false);
-    for byte in json.bytes() {
-        if is_escaped {
-            is_escaped = false;
-            continue;
-        }
-        match byte {
-            b'\\' => is_escaped = true,
-            b'"' => in_string = !in_string,
-            b',' | b'[' | b'{' => count += usize::from(!in_string),
-            _ => {}
+    let mut strings = Strings::default();
+    1 + json.bytes().filter(|&byte| !strings.has(byte) && matches!(byte, b',' | b'[' | b'{')).count()
+}
+
+/// The memory of a JSON text's values once it is parsed, at most, without that of its strings.
+#[derive(Default)]
+pub(crate) struct ParsedSize {
+    pub num_bytes: usize,
+    strings: Strings,
+}
+
+impl ParsedSize {
+    /// Adds the next piece of the text.
+    pub fn add(&mut self, piece: &[u8]) {
+        for &byte in piece {
+            self.num_bytes += match byte {
+                _ if self.strings.has(byte) => 0,
+                b'[' | b'{' | b':' => JSON_VALUE_BYTES,
+                b',' => JSON_ITEM_BYTES,
+                _ => 0,
+            };
         }
     }
-    count
+}
+
+/// Tells the strings of a JSON text from the rest, byte by byte.
+#[derive(Default)]
+struct Strings {
+    is_inside: bool,
+    is_escaped: bool,
+}
+
+impl Strings {
+    /// Returns true if the next byte of the text belongs to a string.
+    fn has(&mut self, byte: u8) -> bool {
+        let was_inside = self.is_inside;
+        match byte {
+            _ if self.is_escaped => self.is_escaped = false,
+            b'\\' => self.is_escaped = true,
+            b'"' => self.is_inside = !self.is_inside,
+            _ => {}
+        }
+        was_inside
+    }
 }
 
 /// Checks that `body` is one JSON object without refused fields, and with at most [`MAX_JSON_VALUES`] values. Returns

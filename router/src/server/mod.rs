@@ -111,10 +111,10 @@ impl Server {
         let num_working = parallel.saturating_sub(1).max(1);
         let admission = Arc::new(Admission {
             access,
-            open: Arc::new(Semaphore::new(limits.max_concurrent_requests)),
+            open: Arc::new(Semaphore::new(limits.max_open)),
             places: Arc::default(),
             models: Arc::default(),
-            reading: Arc::new(MemoryBudget::new(limits.max_reading_bytes())),
+            requests: Arc::new(MemoryBudget::new(limits.max_requests_bytes())),
             answers: Arc::new(MemoryBudget::new(limits.max_answers_bytes)),
             listeners: Arc::default(),
             looks: TenantPermits::new(MAX_LOOKS, MAX_LOOKS_OF_TENANT),
@@ -186,7 +186,7 @@ impl Server {
         let host = Host {
             routes: routes::routes_of(self.app.clone(), &front),
             tls: front.tls,
-            max_connections: self.app.limits.max_concurrent_requests + self.app.limits.spare_connections,
+            max_connections: self.app.limits.max_open + self.app.limits.spare_connections,
             limits: self.app.limits.clone(),
             metrics: self.app.metrics.clone(),
         };
@@ -299,7 +299,7 @@ fn serve_metrics(
 }
 
 fn num_open(app: &App) -> usize {
-    app.limits.max_concurrent_requests - app.admission.open.available_permits()
+    app.limits.max_open - app.admission.open.available_permits()
 }
 
 /// Resolves when no request has been open for `num_checks` times [`CHECK_INTERVAL`], or is open now if that is 1. It

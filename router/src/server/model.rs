@@ -78,7 +78,7 @@ impl Runner {
         let metrics = Arc::new(ModelMetrics::default());
         let (driver, ends) = Driver::new(
             self.config(&limits, shard_sockets.len(), remote.is_some()),
-            self.admission.limits.max_concurrent_requests,
+            self.admission.limits.max_open,
             self.phase.clone(),
             metrics.clone(),
             self.telemetry.clone(),

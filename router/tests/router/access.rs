@@ -253,7 +253,7 @@ async fn sighup_reloads_keys_and_shares() {
 
 #[tokio::test]
 async fn one_tenant_cannot_take_all_places() {
-    let limits = Limits { max_concurrent_requests: 8, ..Limits::default() };
+    let limits = Limits { max_concurrent_requests: Some(8), ..Limits::default() };
     let router = Router::start_with_keys(KEYS, ShardPlan::default().held(), limits).await;
     let body = json!({"prompt": vec![7; 20], "max_tokens": 1});
     let begin = async |key| {

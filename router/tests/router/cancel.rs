@@ -43,7 +43,7 @@ async fn leaving_in_the_middle_frees_everything() {
         router.wait_running(0).await;
         router.add_steps(10);
         router.wait_idle().await;
-        assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_concurrent_requests);
+        assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_open);
     }
 }
 

@@ -110,7 +110,7 @@ async fn tgis_best_of_returns_the_other_outputs_in_details() {
 
 #[tokio::test]
 async fn every_output_takes_a_place() {
-    let limits = Limits { max_concurrent_requests: 4, ..Limits::default() };
+    let limits = Limits { max_concurrent_requests: Some(4), ..Limits::default() };
     let router = Router::start(ShardPlan::endless().held(), limits).await;
     let first = router.begin(CHAT, &json!({"messages": user("x"), "n": 3, "stream": true})).await;
     router.wait("three places to be taken", |app| app.admission.open.available_permits() == 1).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use trunkline_base::limits::{Limits, ServerLimits, Timeouts, UNCOUNTED_BODY_BYTES};
+use trunkline_base::limits::{Limits, ServerLimits, Timeouts, UNCOUNTED_REQUEST_BYTES};
 use trunkline_base::tenants::Access;
 use trunkline_http::tls::Tls;
 use trunkline_router::server::Front;
@@ -51,16 +51,16 @@ fn the_defaults_bound_every_wait() {
 async fn a_late_body_gets_408_and_frees_its_memory() {
     let timeouts = Timeouts { body: LIMIT, ..Timeouts::default() };
     let router = Router::start(ShardPlan::default(), limits(timeouts)).await;
-    let all = router.app.admission.reading.free.available_permits();
+    let all = router.app.admission.requests.free.available_permits();
     let mut connection = router.connect().await;
     let begin = Instant::now();
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500000\r\n\r\n";
-    let part = format!("{head}{{\"prompt\": \"{}", "x".repeat(2 * UNCOUNTED_BODY_BYTES));
+    let part = format!("{head}{{\"prompt\": \"{}", "x".repeat(2 * UNCOUNTED_REQUEST_BYTES));
     connection.stream.write_all(part.as_bytes()).await.unwrap();
     let answer = connection.answer().await;
     assert!(begin.elapsed() >= LIMIT);
     assert_eq!(answer.fails(408, "body_timeout"), "body did not arrive within 0 s");
-    assert_eq!(router.app.admission.reading.free.available_permits(), all);
+    assert_eq!(router.app.admission.requests.free.available_permits(), all);
     router.wait_places().await;
 }
 
@@ -139,7 +139,7 @@ async fn silent_streams_are_kept_open_by_comments() {
 
 #[tokio::test]
 async fn a_connection_beyond_the_cap_waits_until_one_closes() {
-    let requests = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let requests = Limits { max_concurrent_requests: Some(1), ..Limits::default() };
     let limits = ServerLimits { spare_connections: 2, ..requests.into() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let mut open = Vec::new();
@@ -163,7 +163,7 @@ async fn a_connection_beyond_the_cap_waits_until_one_closes() {
 
 #[tokio::test]
 async fn one_address_cannot_take_all_connections() {
-    let requests = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let requests = Limits { max_concurrent_requests: Some(1), ..Limits::default() };
     let limits = ServerLimits { spare_connections: 15, ..requests.into() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let mut open = Vec::new();

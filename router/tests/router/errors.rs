@@ -18,7 +18,12 @@ const REFUSALS: &str = include_str!("refusals.jsonl");
 
 #[tokio::test]
 async fn refused_requests_name_the_wrong_field_in_their_dialects_form() {
-    let limits = Limits { max_stop_sequences: 4, max_input_tokens: Some(100), ..Limits::default() };
+    let limits = Limits {
+        max_stop_sequences: 4,
+        max_input_tokens: Some(100),
+        max_concurrent_requests: Some(128),
+        ..Limits::default()
+    };
     let plan = ShardPlan { vectors: Some(vectors(2, &[])), ..ShardPlan::default() };
     let router = Router::start(plan, limits).await;
     for line in REFUSALS.lines() {
@@ -182,7 +187,7 @@ async fn a_body_of_50_mb_gets_413_and_is_not_kept() {
 #[tokio::test]
 async fn too_many_open_requests_get_429() {
     let plan = ShardPlan::default().held();
-    let limits = Limits { max_concurrent_requests: 1, ..Limits::default() };
+    let limits = Limits { max_concurrent_requests: Some(1), ..Limits::default() };
     let router = Router::start(plan, limits).await;
     let mut first = router.begin("/generate", &json!({"inputs": "x"})).await;
     router.wait_running(1).await;

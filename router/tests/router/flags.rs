@@ -15,7 +15,7 @@ fn limits() -> Limits {
         max_messages: 2,
         max_message_parts: 2,
         max_best_of: 3,
-        max_concurrent_requests: 2,
+        max_concurrent_requests: Some(2),
         max_tools: 1,
         max_stop_sequences: 1,
         max_schema_bytes: 200,

@@ -400,7 +400,7 @@ async fn a_replaced_router_serves_its_open_connections_to_their_end() {
     let ready = probe.request("GET", "/readyz", b"").await;
     assert_eq!((ready.status, ready.header("connection")), (200, Some("close")));
     late.send("POST", CHAT, streaming(20).to_string().as_bytes()).await;
-    let max_open = router.app.limits.max_concurrent_requests;
+    let max_open = router.app.limits.max_open;
     router.wait("the second request", |app| app.admission.open.available_permits() == max_open - 2).await;
     router.add_steps(1000);
     for (connection, closes) in [(&mut early, None), (&mut late, Some("close"))] {

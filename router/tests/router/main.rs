@@ -38,6 +38,7 @@ mod metrics_port;
 mod models;
 mod objects;
 mod ollama;
+mod open_requests;
 mod openai;
 mod operate;
 mod page;

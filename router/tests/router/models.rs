@@ -357,7 +357,10 @@ async fn an_unload_waits_for_open_streams_and_new_requests_wait_for_the_next_loa
     unload.send("POST", "/v1/models/test/model/unload", b"").await;
     several.wait(FIRST, "unloading").await;
     let mut next = several.router.begin(CHAT, &chat(None)).await;
-    several.router.wait("the request", |app| app.admission.open.available_permits() < 128).await;
+    several
+        .router
+        .wait("the request", |app| app.admission.open.available_permits() < app.limits.max_open)
+        .await;
     assert_eq!(several.launcher.asked(), ["load 0"]);
     drop(using);
     assert_eq!(content(&next.answer().await.ok()), "0");
@@ -407,7 +410,7 @@ async fn requests_that_wait_for_a_model_leave_places_for_others() {
     let several = Several::start().await;
     several.chat(None).await;
     several.launcher.held.lock().unwrap().push(SECOND.0);
-    let limit = several.router.app.limits.max_concurrent_requests;
+    let limit = several.router.app.limits.max_open;
     let most = SharedPlaces::most_of(limit);
     let mut waiting = Vec::new();
     for _ in 0..most {
@@ -523,7 +526,7 @@ async fn a_request_for_another_model_waits_until_it_is_found_and_learns_why_it_i
         let other = router.post("/api/pull", &body);
         let found = async {
             let admission = &router.app.admission;
-            let limit = admission.limits.max_concurrent_requests;
+            let limit = admission.limits.max_open;
             eventually("the other request", async || admission.open.available_permits() + 2 <= limit).await;
             finder.end("org/new", Ok(SECOND));
         };

@@ -145,7 +145,7 @@ async fn concurrent_requests_are_limited_by_tenant() {
     assert_eq!(other.answer().await.status, 200);
     assert_eq!(num_rejections(&router, "max_concurrent_requests").await, 2.0);
     router.wait_idle().await;
-    assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_concurrent_requests);
+    assert_eq!(router.app.admission.open.available_permits(), router.app.limits.max_open);
 }
 
 #[tokio::test]

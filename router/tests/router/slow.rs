@@ -87,7 +87,7 @@ async fn the_bytes_that_wait_for_a_client_are_bounded() {
 
 #[tokio::test]
 async fn a_slow_body_takes_no_place() {
-    let limits = Limits { max_concurrent_requests: 2, ..Limits::default() };
+    let limits = Limits { max_concurrent_requests: Some(2), ..Limits::default() };
     let router = Router::start(ShardPlan::default(), limits).await;
     let whole = post(COMPLETIONS, &json!({"prompt": "x", "max_tokens": 1}).to_string());
     let mut slow = Vec::new();
@@ -108,7 +108,7 @@ const LARGEST_BODY: usize = 256 << 10;
 
 fn reading_limits() -> ServerLimits {
     let requests = Limits { max_body_bytes: LARGEST_BODY, ..Limits::default() };
-    ServerLimits { min_reading_bytes: 0, ..requests.into() }
+    ServerLimits { min_requests_bytes: 0, ..requests.into() }
 }
 
 /// Returns a request for one token whose body has the largest size.
@@ -170,7 +170,7 @@ async fn without_keys_an_address_whose_bodies_stall_leaves_memory_to_others() {
 #[tokio::test]
 async fn a_body_that_arrives_during_a_drain_is_refused() {
     let mut router = Router::start(ShardPlan::default(), reading_limits()).await;
-    let free = router.app.admission.reading.free.clone();
+    let free = router.app.admission.requests.free.clone();
     let all = free.available_permits();
     let whole = largest("");
     let mut connection = router.connect().await;

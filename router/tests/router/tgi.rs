@@ -169,7 +169,8 @@ async fn detokenize_returns_the_text_under_the_names_of_vllm_and_llama_cpp() {
 
 #[tokio::test]
 async fn info_names_model_and_limits() {
-    let limits = Limits { max_input_tokens: Some(100), ..Limits::default() };
+    let limits =
+        Limits { max_input_tokens: Some(100), max_concurrent_requests: Some(7), ..Limits::default() };
     let router = Router::start(ShardPlan { max_step_tokens: 32, ..ShardPlan::default() }, limits).await;
     let info = router.get("/info").await.ok();
     assert_eq!(info["model_id"], "test/model");
@@ -178,7 +179,7 @@ async fn info_names_model_and_limits() {
     assert_eq!(info["max_batch_prefill_tokens"], 32);
     // The answer has every field that TGI's document requires, and those that may be null.
     assert!(info["validation_workers"].as_u64().unwrap() >= 1);
-    assert_eq!(info["max_client_batch_size"], 128);
+    assert_eq!(info["max_client_batch_size"], 7);
     for field in ["model_sha", "sha", "docker_label"] {
         assert_eq!(info.get(field), Some(&Value::Null), "{field}");
     }

@@ -72,7 +72,7 @@ async fn embeddings_have_length_1_unless_the_request_says_otherwise() {
 
 #[tokio::test]
 async fn a_large_batch_is_computed_a_few_at_a_time_beside_a_chat() {
-    let limits = Limits { max_concurrent_requests: 20, ..Limits::default() };
+    let limits = Limits { max_concurrent_requests: Some(20), ..Limits::default() };
     let plan = ShardPlan { vectors: Some(vectors(1, &[])), ..ShardPlan::saying("hi") };
     let router = Router::start(plan, limits).await;
     let input: Vec<String> = (0..300).map(|index| "x".repeat(1 + index % 40)).collect();

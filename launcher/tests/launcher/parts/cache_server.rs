@@ -1,5 +1,5 @@
+use trunkline_bench::client::tls::Trust;
 use trunkline_launcher::cache::server::{Server, ServerError};
-use trunkline_launcher::cache::trust::Trust;
 
 #[test]
 fn a_url_names_a_server_and_nothing_more() {

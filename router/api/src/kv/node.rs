@@ -152,7 +152,7 @@ pub async fn pin(
 }
 
 async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Result<KvPinned, ApiError> {
-    let body = app.admission.read_body(&caller, request.into_body()).await?;
+    let (body, _memory) = app.admission.read_body(&caller, request.into_body()).await?;
     let body: PinRequest = app.served.parse(&caller, body, |body| parse(body, &[], "")).await?;
     let ttl_s = check_ttl_s("ttl_s", body.ttl_s.unwrap_or(DEFAULT_TTL_S))?;
     app.served.shard_info()?;

@@ -56,7 +56,7 @@ async fn forward(app: &App, request: Request) -> Result<(Chosen, Request), ApiEr
     let empty = Request::from_parts(parts, HttpBody::empty());
     let (caller, _) = app.admission.look(&app.models, &app.served, &empty)?;
     let (parts, _) = empty.into_parts();
-    let bytes = app.admission.read_body(&caller, body).await?;
+    let (bytes, _memory) = app.admission.read_body(&caller, body).await?;
     let chosen = app.served.parse(&caller, bytes.clone(), |body| Ok(Chosen::by(body))).await?;
     Ok((chosen, Request::from_parts(parts, HttpBody::from(bytes))))
 }
@@ -161,7 +161,7 @@ fn read_instances(scope: &Scope, body: &[u8]) -> Result<Vec<CheckedInstance>, Ap
     if body.instances.is_empty() {
         return Err(ApiError::value("instances", "is empty; hint: send at least one"));
     }
-    let most = scope.app.limits.max_concurrent_requests;
+    let most = scope.app.limits.max_open;
     if body.instances.len() > most {
         let num_instances = body.instances.len();
         let problem = format!(

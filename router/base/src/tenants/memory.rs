@@ -90,6 +90,17 @@ impl HeldMemory {
         Ok(())
     }
 
+    /// Splits off one of `num_parts` equal parts.
+    pub fn split(&mut self, num_parts: usize) -> Self {
+        let num_permits = self.num_permits() / num_parts;
+        Self {
+            budget: self.budget.clone(),
+            sharer: self.sharer.clone(),
+            permits: self.permits.as_mut().and_then(|permits| permits.split(num_permits)),
+            held: self.held.as_mut().and_then(|held| held.split(num_permits)),
+        }
+    }
+
     /// Returns memory beyond `num_bytes`.
     pub fn shrink_to(&mut self, num_bytes: usize) {
         let num_needed = num_bytes.div_ceil(PERMIT_BYTES);

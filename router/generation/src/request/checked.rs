@@ -219,11 +219,11 @@ impl Validator {
         let shown = check("n", n.unwrap_or(1), 1)?;
         let computed = best_of.map_or(Ok(shown), |best_of| check("best_of", best_of, shown as i64))?;
         let total = computed.saturating_mul(num_prompts);
-        if total > self.limits.max_concurrent_requests {
+        if total > self.limits.max_open {
             let problem = format!(
                 "asks for {total} outputs at once, the limit is {}; hint: send several requests or raise \
                  `--max-concurrent-requests`",
-                self.limits.max_concurrent_requests
+                self.limits.max_open
             );
             let field = if num_prompts > 1 {
                 "prompt"

@@ -1,8 +1,9 @@
 //! The complete request, which every dialect ends in.
 
 use tokio::time::Instant;
+use trunkline_draft::Drafter;
 use trunkline_reply::Sections;
-use trunkline_scheduler::{PooledPrompt, SequenceRequest};
+use trunkline_scheduler::{PooledPrompt, SequenceRequest, TokenLogprob, TokenScore};
 use trunkline_text::{DecodeSpecial, Infill, ModelText, StopText, TextError};
 
 use super::deadline::Deadline;
@@ -84,6 +85,18 @@ impl Prompt {
 }
 
 impl GenerationRequest {
+    /// Returns the memory that the prompt takes in `num_choices` outputs, from when they are submitted.
+    pub fn num_bytes(&self, num_choices: usize) -> usize {
+        let sequence = &self.sequence;
+        let num_tokens = sequence.token_ids.len();
+        let drafter = self.prediction_token_ids.as_ref();
+        let drafter = drafter.map_or(0, |prediction| (num_tokens + prediction.len()) * Drafter::TOKEN_BYTES);
+        let scores = sequence.sampling.prompt_logprobs.map_or(0, |num_top| {
+            num_tokens * (size_of::<(u32, TokenScore)>() + num_top as usize * size_of::<TokenLogprob>())
+        });
+        (num_tokens * size_of::<u32>() + drafter).saturating_mul(num_choices).saturating_add(scores)
+    }
+
     /// Returns the request of each choice. They differ only in the choice's number, which is the second part of the
     /// random generator's key. Only the first reports the logprobs of the prompt.
     pub fn into_choices(self, num_choices: usize) -> Vec<Self> {

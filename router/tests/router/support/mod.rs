@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trunkline_api::app::App;
-use trunkline_base::limits::ServerLimits;
+use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::Access;
 use trunkline_engine::driver::NewSequence;
@@ -217,7 +217,8 @@ impl Router {
     /// Starts a router of several models, of which none is in memory.
     pub async fn start_several(access: Access, others: Others) -> Self {
         let others = Some(others);
-        Setup { others, access, ..Setup::new(ServerLimits::default()) }.start_without_shard()
+        let limits = Limits { max_concurrent_requests: Some(128), ..Limits::default() };
+        Setup { others, access, ..Setup::new(limits) }.start_without_shard()
     }
 
     pub async fn start_without_shard(limits: impl Into<ServerLimits>) -> Self {
@@ -394,7 +395,7 @@ impl Router {
 
     /// Waits until no request is open.
     pub async fn wait_places(&self) {
-        let all = self.app.admission.open.acquire_many(self.app.limits.max_concurrent_requests as u32);
+        let all = self.app.admission.open.acquire_many(self.app.limits.max_open as u32);
         drop(tokio::time::timeout(DEADLINE, all).await.expect("all places come back").unwrap());
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use futures::{StreamExt as _, stream};
 use trunkline_base::error::ApiError;
-use trunkline_base::limits::{Limits, ServerLimits, UNCOUNTED_BODY_BYTES};
+use trunkline_base::limits::{Limits, ServerLimits, UNCOUNTED_REQUEST_BYTES};
 use trunkline_base::tenants::MemoryBudget;
 use trunkline_http::read_body;
 
@@ -21,8 +21,8 @@ async fn arriving_bodies_share_a_budget_and_return_it() {
     let budget = Arc::new(MemoryBudget::new(10 << 10));
     let (limits, free) = (limits(1 << 20), || budget.free.available_permits());
     let read = async |body| read_body(body, &limits, budget.account(None)).await;
-    let first = UNCOUNTED_BODY_BYTES >> 10;
-    assert_eq!(read(pieces(first + 10, 1024)).await.unwrap().len(), UNCOUNTED_BODY_BYTES + (10 << 10));
+    let first = UNCOUNTED_REQUEST_BYTES >> 10;
+    assert_eq!(read(pieces(first + 10, 1024)).await.unwrap().0.len(), UNCOUNTED_REQUEST_BYTES + (10 << 10));
     assert_eq!(free(), 10);
     let error = read(pieces(first + 11, 1024)).await.unwrap_err();
     assert_eq!((error.code(), error.status().as_u16()), ("too_many_bodies", 429));
@@ -32,7 +32,7 @@ async fn arriving_bodies_share_a_budget_and_return_it() {
     assert!(futures::poll!(waiting.as_mut()).is_pending());
     assert_eq!(free(), 6);
     assert!(read(pieces(first + 7, 1024)).await.is_err());
-    assert_eq!(read(pieces(first + 6, 1024)).await.unwrap().len(), UNCOUNTED_BODY_BYTES + (6 << 10));
+    assert_eq!(read(pieces(first + 6, 1024)).await.unwrap().0.len(), UNCOUNTED_REQUEST_BYTES + (6 << 10));
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn those_who_share_the_budget_leave_some_of_it_to_others() {
     let budget = Arc::new(MemoryBudget::new(80 << 10));
     let limits = limits(1 << 20);
     let stalled = |num_kib: usize| {
-        let sent = pieces((UNCOUNTED_BODY_BYTES >> 10) + num_kib, 1024);
+        let sent = pieces((UNCOUNTED_REQUEST_BYTES >> 10) + num_kib, 1024);
         Body::from_stream(sent.into_data_stream().chain(stream::pending()))
     };
     let read = |body, sharer: &str| read_body(body, &limits, budget.account(Some(sharer.into())));
@@ -62,7 +62,7 @@ async fn those_who_share_the_budget_leave_some_of_it_to_others() {
 #[tokio::test]
 async fn discarded_bodies_hold_no_memory() {
     let budget = Arc::new(MemoryBudget::new(64 << 10));
-    let max_bytes = UNCOUNTED_BODY_BYTES + (32 << 10);
+    let max_bytes = UNCOUNTED_REQUEST_BYTES + (32 << 10);
     let error = read_body(pieces(1000, 1024), &limits(max_bytes), budget.account(None)).await.unwrap_err();
     assert_eq!(error.code(), "body_too_large");
     assert_eq!(budget.free.available_permits(), 64);
