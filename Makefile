@@ -336,6 +336,9 @@ manifests: .venv-test/.stamp .tools/deploy.stamp ## regenerate deploy/manifests/
 	PYTHONPATH=deploy/tests $(TEST_PYTHON) deploy/tests/manifests.py
 	$(TEST_PYTHON) deploy/monitoring/dashboard.py
 
+recording: build web/node_modules/.stamp ##- record docs/first-minutes.webp, the moving picture of the README (needs Chromium)
+	cd web && node scripts/recording.mjs
+
 snapshots: build .venv-test/.stamp ## record the system snapshots again; review the diff
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
 

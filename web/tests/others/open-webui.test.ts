@@ -74,7 +74,7 @@ describe.skipIf(!PROGRAM)("Open WebUI", () => {
     };
   }
 
-  /** Sends a message, waits for the end of its answer, and returns the tokens of the prompt and those of them cached. */
+  /** Sends a message, waits for the end of its answer, and returns the prompt's tokens and those of them cached. */
   async function say(text: string): Promise<{ prompt: number; cached: number }> {
     const before = await counted();
     await page.locator("#chat-input").fill(text);
