@@ -102,6 +102,7 @@ test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
 	$(MAKE) test FORCE=1
 	$(MAKE) torture
 	$(MAKE) test-s3
+	$(MAKE) test-open-webui
 	scripts/check-aarch64.sh
 
 environments: .venv-test/.stamp .venv-clients/.stamp
@@ -169,6 +170,11 @@ test-web: web/node_modules/.stamp ## check, test and rebuild the page (needs nod
 	npx --no-install vite build --logLevel warn --emptyOutDir --outDir "$$built"
 	diff -rq "$$built" dist || { echo "error: web/dist differs from the sources; hint: make web" >&2; exit 1; }
 	npm test --silent -- $(TESTS)
+
+test-open-webui: web/node_modules/.stamp .venv-open-webui/.stamp ##- test Open WebUI, unchanged, in Chromium
+	$(MAKE) build FULL=1
+	export TRUNKLINE_TEST_OPEN_WEBUI=$(CURDIR)/.venv-open-webui/bin/open-webui
+	cd web && npm test --silent -- tests/others $(TESTS)
 
 # Without TRUNKLINE_TEST_ALL only what needs no Go: the chart's files, plain manifests, dashboard and alerts.
 test-deploy: .venv-test/.stamp ## test the Helm chart, dashboard and alerts (TRUNKLINE_TEST_ALL=1: rendered)
@@ -330,6 +336,9 @@ manifests: .venv-test/.stamp .tools/deploy.stamp ## regenerate deploy/manifests/
 	PYTHONPATH=deploy/tests $(TEST_PYTHON) deploy/tests/manifests.py
 	$(TEST_PYTHON) deploy/monitoring/dashboard.py
 
+recording: build web/node_modules/.stamp ##- record docs/first-minutes.webp, the moving picture of the README (needs Chromium)
+	cd web && node scripts/recording.mjs
+
 snapshots: build .venv-test/.stamp ## record the system snapshots again; review the diff
 	$(TEST_PYTHON) -m pytest integration-tests --ignore=integration-tests/clients -k snapshot --record
 
@@ -378,4 +387,11 @@ web/node_modules/.stamp: web/package-lock.json web/.npmrc
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-clients
 	$(UV) pip install --quiet --python .venv-clients/bin/python --require-hashes --no-deps -r requirements/clients.txt
 	if command -v npm >/dev/null; then (cd $(AI_SDK) && npm ci --loglevel=error); else echo "npm is missing, so the AI SDK is not installed and its test will fail"; fi
+	touch $@
+
+# --no-deps for the same reason.
+.venv-open-webui/.stamp: .tools/.stamp requirements/open-webui.txt
+	@echo "setting up Open WebUI in .venv-open-webui (1.7 GB; needs Python 3.11 or 3.12)"
+	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-open-webui
+	$(UV) pip install --quiet --python .venv-open-webui/bin/python --require-hashes --no-deps -r requirements/open-webui.txt
 	touch $@

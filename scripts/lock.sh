@@ -10,5 +10,7 @@ for name in tools serve test gpu; do
 done
 "$uv" pip compile --quiet --no-deps --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
     --no-emit-index-url "$@" model.in -o model.txt
-"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-    --no-emit-index-url --override clients-overrides.txt "$@" clients.in -o clients.txt
+for name in clients open-webui; do
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+        --no-emit-index-url --override $name-overrides.txt "$@" "$name.in" -o "$name.txt"
+done

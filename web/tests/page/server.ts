@@ -24,7 +24,7 @@ function writeShallow(folder: string): string {
   return path;
 }
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const probe = createServer();
   await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));
   const { port } = probe.address() as AddressInfo;
@@ -32,10 +32,31 @@ async function freePort(): Promise<number> {
   return port;
 }
 
+/** Waits until a process that was just started answers with success. Reads its output, which is in the error. */
+export async function untilAnswers(address: string, started: ChildProcess, deadlineMs: number): Promise<void> {
+  let log = "";
+  for (const output of [started.stdout, started.stderr]) output?.on("data", (piece) => (log += String(piece)));
+  const end = Date.now() + deadlineMs;
+  while (
+    !(await fetch(address).then(
+      (answer) => answer.ok,
+      () => false,
+    ))
+  ) {
+    if (Date.now() > end || started.exitCode !== null) throw new Error(`${started.spawnfile} did not start: ${log}`);
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+/** Ends a process, and waits until it has ended. */
+export async function terminate(started: ChildProcess | undefined): Promise<void> {
+  const ended = new Promise((resolve) => started?.on("exit", resolve));
+  if (started?.exitCode === null && started.kill("SIGTERM")) await ended;
+}
+
 /** A server on the shallow model, which asks for the key if there is one. */
 export class RealServer {
   #process: ChildProcess | undefined;
-  #log = "";
   readonly #folder = mkdtempSync(join(tmpdir(), "trunkline-page-"));
   port = 0;
 
@@ -62,24 +83,11 @@ export class RealServer {
       env,
       stdio: ["ignore", "pipe", "pipe"],
     });
-    for (const output of [this.#process.stdout, this.#process.stderr])
-      output?.on("data", (piece) => (this.#log += String(piece)));
-    const end = Date.now() + 60_000;
-    while (
-      !(await fetch(`${this.address}/readyz`).then(
-        (answer) => answer.ok,
-        () => false,
-      ))
-    ) {
-      if (Date.now() > end || this.#process.exitCode !== null)
-        throw new Error(`the server did not start: ${this.#log}`);
-      await new Promise((resolve) => setTimeout(resolve, 50));
-    }
+    await untilAnswers(`${this.address}/readyz`, this.#process, 60_000);
   }
 
   async stop(): Promise<void> {
-    const ended = new Promise((resolve) => this.#process?.on("exit", resolve));
-    if (this.#process?.exitCode === null && this.#process.kill("SIGTERM")) await ended;
+    await terminate(this.#process);
     rmSync(this.#folder, { recursive: true });
   }
 
