@@ -1,6 +1,7 @@
 import type { ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 
+import { connection, refresh, untilUp } from "./api/server";
 import { route, VIEWS, type View } from "./route";
 import { theme, type Theme } from "./theme";
 import { IconButton } from "./ui/button";
@@ -59,15 +60,31 @@ export function App() {
   );
 }
 
+/** A file of a view could not be fetched. Browsers and Vite remember that, so only a reload fetches it again. */
+let isBroken = false;
+
 function LazyView({ view }: { view: Exclude<View, "chat"> }) {
   const [Component, setComponent] = useState<ComponentType>();
-  const [failed, setFailed] = useState(false);
+  const [failed, setFailed] = useState(isBroken);
   useEffect(() => {
-    LAZY[view]().then(
-      (loaded) => setComponent(() => loaded),
-      () => setFailed(true),
-    );
+    const leaving = new AbortController();
+    const reloadOnceUp = async () => {
+      if (await untilUp(leaving.signal)) location.reload();
+    };
+    if (isBroken) void reloadOnceUp();
+    else
+      LAZY[view]().then(
+        (loaded) => setComponent(() => loaded),
+        async () => {
+          isBroken = true;
+          setFailed(true);
+          await refresh();
+          // A server that answers lacks the file, so a reload would fail, too.
+          if (connection.value !== "up") await reloadOnceUp();
+        },
+      );
+    return () => leaving.abort();
   }, [view]);
-  if (failed) return <p class="note">This view could not be fetched. Reload the page once the server is back.</p>;
+  if (failed) return <p class="note">This view could not be fetched. It appears once the server is back.</p>;
   return Component ? <Component /> : <p class="note">Loading…</p>;
 }

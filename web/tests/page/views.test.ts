@@ -282,6 +282,24 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the views", { timeout: 90_000 }, () => 
     });
   });
 
+  it("come back by themselves, and whole, after the server was gone when they were opened", async () => {
+    const context = await browser.newContext();
+    const page = await context.newPage();
+    await page.goto(SERVER.address);
+    await page.getByLabel("Message", { exact: true }).waitFor();
+    await context.setOffline(true);
+    await page.getByRole("link", { name: "Server" }).click();
+    await page.getByText("This view could not be fetched.").waitFor();
+    await page.getByRole("link", { name: "Cache" }).click();
+    await page.getByText("This view could not be fetched.").waitFor();
+    await context.setOffline(false);
+    await page.getByRole("heading", { name: "Cache", exact: true }).waitFor();
+    // The two views share a file of styles.
+    const styles = await page.evaluate(() => [...document.styleSheets].map(({ href }) => href?.split("/").at(-1)));
+    expect(styles).toContain("panels.css");
+    await context.close();
+  });
+
   it("let the tree be walked with the keyboard alone, and say where it is", async () => {
     await chat(`${LONG} Four.`);
     await chat(`${LONG} Five. ${LONG}`);

@@ -50,11 +50,15 @@ export function KeyDialog() {
       }
     >
       <p>
-        {refused
-          ? apiKey.value
-            ? "The server does not accept this key. Check it, and enter it again."
-            : "This server asks for an API key."
-          : "The page sends this key with its requests."}{" "}
+        {refused && apiKey.value !== "" ? (
+          <>
+            <strong>The server does not accept this key.</strong> Check it, and enter it again.
+          </>
+        ) : refused ? (
+          "This server asks for an API key."
+        ) : (
+          "The page sends this key with its requests."
+        )}{" "}
         It stays in this tab and is forgotten when you close it.
       </p>
       <form onSubmit={use}>
