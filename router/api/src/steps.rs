@@ -14,6 +14,9 @@ use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
 use trunkline_engine::driver::step_log::{LoggedSequence, LoggedStep, STEPS_KEPT};
 
+/// The memory of a step, or of a sequence in it: the row and its JSON text, whose buffer is briefly in memory twice.
+const ROW_BYTES: usize = 1024;
+
 /// The query of a request for the last steps.
 #[derive(Debug, Deserialize, IntoParams)]
 pub struct StepsQuery {
@@ -99,27 +102,37 @@ pub async fn steps(
     Extension(caller): Extension<Caller>,
     query: Result<Query<StepsQuery>, QueryRejection>,
 ) -> Response {
-    let memory = app.admission.answer_memory(&caller);
-    match list(&app, &caller, query) {
-        Ok(list) => respond::answer::<ErrorResponse>(memory.hold(axum::Json(list).into_response()).await),
-        Err(error) => respond::error::<ErrorResponse>(&error),
-    }
+    respond::answer::<ErrorResponse>(list(&app, caller, query).await)
 }
 
-fn list(
+async fn list(
     app: &App,
-    caller: &Caller,
+    caller: Caller,
     query: Result<Query<StepsQuery>, QueryRejection>,
-) -> Result<StepList, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::value("query", error.body_text()))?;
     let limit = query.limit.unwrap_or(STEPS_KEPT);
     if !(1..=STEPS_KEPT).contains(&limit) {
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {STEPS_KEPT}")));
     }
     let lane = query.lane.map(|lane| app.served.lane(lane)).transpose()?;
-    let (steps, last) = app.served.steps.steps_after(query.after.unwrap_or(0), lane);
-    let data = steps[steps.len().saturating_sub(limit)..].iter().map(|step| row(step, caller)).collect();
-    Ok(StepList { object: "list", model: app.served.model.served_name.to_string(), data, last })
+    let permit = app.admission.look_permit(&caller).await;
+    let mut memory = app.admission.answer_memory(&caller);
+    let (mut steps, last) = app.served.steps.steps_after(query.after.unwrap_or(0), lane);
+    steps.drain(..steps.len().saturating_sub(limit));
+    let num_sequences: usize = steps.iter().map(|step| step.sequences.len()).sum();
+    memory.grow_to((steps.len() + num_sequences) * ROW_BYTES)?;
+    let model = app.served.model.served_name.to_string();
+    let write = move || {
+        let _permit = permit;
+        let data = steps.iter().map(|step| row(step, &caller)).collect();
+        axum::Json(StepList { object: "list", model, data, last }).into_response()
+    };
+    match tokio::task::spawn_blocking(write).await {
+        Ok(response) => memory.hold(response).await,
+        // A panic is answered as one in the handler would be.
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
 }
 
 fn row(step: &LoggedStep, caller: &Caller) -> StepRow {

@@ -159,8 +159,10 @@ function noteFailure(error: unknown): void {
 export async function refreshEntries(): Promise<void> {
   try {
     entries.value = await store.list();
+    if ([...unsaved.values()].every(({ changed, dropped }) => changed.size + dropped.size === 0)) storeFailed.value = "";
   } catch (error) {
-    noteFailure(error);
+    // That the server is gone is said beside the chat.
+    if (!(error instanceof ApiError && error.status === 0)) noteFailure(error);
   }
 }
 
