@@ -84,6 +84,8 @@ impl Modify for CommonAnswers {
             let operations = [
                 (Method::GET, &mut item.get),
                 (Method::POST, &mut item.post),
+                (Method::PUT, &mut item.put),
+                (Method::PATCH, &mut item.patch),
                 (Method::DELETE, &mut item.delete),
             ];
             for (method, operation) in operations {

@@ -111,8 +111,6 @@ pub struct OutputToken {
     pub special: bool,
     /// Set for the end token that ends the output.
     pub is_end: bool,
-    /// True if it was a draft that the step found to be right.
-    pub is_draft: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -171,8 +169,6 @@ pub struct Generation {
     store_tier: Tier,
     /// The leading tokens that needed no download; `None` if nothing was downloaded.
     num_local_tokens: Option<u32>,
-    /// The next tokens that were drafts. The token behind an accepted draft is sampled in the same step and is none.
-    num_drafts_ahead: u32,
     /// Counts the request as open.
     place: Place,
 }
@@ -237,7 +233,6 @@ impl Generation {
             timeline,
             store_tier: if has_host_store { Tier::Host } else { Tier::Disk },
             num_local_tokens,
-            num_drafts_ahead: 0,
             place,
         })
     }
@@ -295,7 +290,6 @@ impl Generation {
             Some(SequenceUpdate::Drafted { num_drafts, num_accepted }) => {
                 self.usage.accepted_drafts += num_accepted;
                 self.usage.rejected_drafts += num_drafts - num_accepted;
-                self.num_drafts_ahead = num_accepted;
                 return None;
             }
             Some(SequenceUpdate::Scored(more)) => {
@@ -374,9 +368,7 @@ impl Generation {
             top_logprobs: token.top_logprobs,
             special,
             is_end,
-            is_draft: self.num_drafts_ahead > 0,
         };
-        self.num_drafts_ahead = self.num_drafts_ahead.saturating_sub(1);
         let mut certain = step.text;
         let finish = if let Some(index) = step.matched {
             self.sequence.finish();

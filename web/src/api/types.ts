@@ -19,7 +19,7 @@ export type Usage = {
   completion_tokens_details?: { accepted_prediction_tokens?: number; rejected_prediction_tokens?: number } | null;
 };
 
-export type TokenLogprob = { token: string; logprob: number; bytes: number[] | null; accepted_draft?: boolean };
+export type TokenLogprob = { token: string; logprob: number; bytes: number[] | null };
 
 export type ToolCallDelta = {
   index: number;

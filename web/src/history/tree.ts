@@ -10,13 +10,7 @@ export type Attachment = { name: string; text: string };
 export type ToolCall = { id: string; name: string; arguments: string };
 
 /** A generated token, its logprob, and the likeliest tokens at its place. */
-export type Token = {
-  text: string;
-  logprob: number;
-  top: { text: string; logprob: number }[];
-  /** Set if speculation drafted it. */
-  isDraft?: true;
-};
+export type Token = { text: string; logprob: number; top: { text: string; logprob: number }[] };
 
 export type Stats = {
   promptTokens: number;

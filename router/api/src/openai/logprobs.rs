@@ -30,9 +30,6 @@ pub struct ChatTokenLogprob {
     pub bytes: Vec<u8>,
     /// The likeliest tokens at this position.
     pub top_logprobs: Vec<TopLogprob>,
-    /// True if the token was drafted and found to be right by speculative decoding, else absent.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub accepted_draft: bool,
 }
 
 /// One of the likeliest tokens at a position.
@@ -125,13 +122,7 @@ pub fn chat_token(tokenizer: &Tokenizer, token: &OutputToken) -> ChatTokenLogpro
         let (token, bytes) = text(top.token_id);
         TopLogprob { token, logprob: finite(top.logprob), bytes }
     });
-    ChatTokenLogprob {
-        token: own,
-        logprob: finite(token.logprob),
-        bytes,
-        top_logprobs: top.collect(),
-        accepted_draft: token.is_draft,
-    }
+    ChatTokenLogprob { token: own, logprob: finite(token.logprob), bytes, top_logprobs: top.collect() }
 }
 
 fn completion_text(tokenizer: &Tokenizer, id: u32) -> String {

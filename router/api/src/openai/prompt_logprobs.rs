@@ -175,7 +175,6 @@ impl EchoedLogprobs {
                 }),
                 special: false,
                 is_end: false,
-                is_draft: false,
             };
             logprobs::push_completion_token(&mut list, tokenizer, &token, &mut offset);
         }

@@ -100,9 +100,8 @@ export class Growth {
 
 const NOTHING: Stats = { promptTokens: 0, cachedTokens: 0, outputTokens: 0, firstMs: 0, restMs: 0 };
 
-function tokenOf(entry: TokenLogprob & { top_logprobs?: TokenLogprob[] }): Token {
-  const top = (entry.top_logprobs ?? []).map(({ token, logprob }) => ({ text: token, logprob }));
-  return { text: entry.token, logprob: entry.logprob, top, ...(entry.accepted_draft && { isDraft: true as const }) };
+function tokenOf({ token, logprob, top_logprobs: top }: TokenLogprob & { top_logprobs?: TokenLogprob[] }): Token {
+  return { text: token, logprob, top: (top ?? []).map((each) => ({ text: each.token, logprob: each.logprob })) };
 }
 
 /** A shorter time than this, in milliseconds, measures only how pieces arrive together. */

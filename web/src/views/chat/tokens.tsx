@@ -33,12 +33,9 @@ export function Tokens({ conversation, turn }: { conversation: string; turn: Tur
           <button
             key={index}
             type="button"
-            class={`token rank-${rank(token.logprob)} ${token.isDraft ? "drafted" : ""}`}
+            class={`token rank-${rank(token.logprob)}`}
             aria-pressed={index === place}
-            aria-label={
-              `${token.text.trim() || visible(token.text)}, ${percent(token.logprob)}` +
-              (token.isDraft ? ", accepted draft" : "")
-            }
+            aria-label={`${token.text.trim() || visible(token.text)}, ${percent(token.logprob)}`}
             onMouseEnter={() => setPlace(index)}
             onFocus={() => setPlace(index)}
             onClick={() => setPlace(index)}
@@ -52,7 +49,6 @@ export function Tokens({ conversation, turn }: { conversation: string; turn: Tur
           <>
             <span class="alternatives-title">
               Token {place + 1}: <code>{visible(chosen.text)}</code> {percent(chosen.logprob)}
-              {chosen.isDraft && ", an accepted draft"}
             </span>
             {chosen.top.map((other: Token | { text: string; logprob: number }) => (
               <button
@@ -68,8 +64,7 @@ export function Tokens({ conversation, turn }: { conversation: string; turn: Tur
             ))}
           </>
         ) : (
-          "Point at a token to see what else could have stood there. Choose another one to go on from it." +
-          (tokens.some(({ isDraft }) => isDraft) ? " Accepted drafts are underlined." : "")
+          "Point at a token to see what else could have stood there. Choose another one to go on from it."
         )}
       </div>
     </div>
