@@ -55,7 +55,7 @@ setup: .venv/.stamp ##- create the serving environment in .venv; HOOKS=1: also c
 	[ -n "$$(git config core.hooksPath)" ] || echo "\`make setup HOOKS=1\` makes git check the subjects of your commits"
 
 # A single cargo call keeps all cores busy. The environment is created at the same time.
-build: ## build .venv/bin/trunkline (FULL=1: with cloud stores and ZeroMQ)
+build: ## build .venv/bin/trunkline (FULL=1: with cloud stores, ZeroMQ, traces and history)
 	@scripts/require.sh cargo cc python
 	[ -e .venv/.stamp ] || MIN_FREE_MB=3000 scripts/require.sh disk
 	$(MAKE) .venv/.stamp & environment=$$!

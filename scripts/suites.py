@@ -33,7 +33,7 @@ COSTS = REPORTS / "costs.json"
 BUDGETS = {
     "lint": 500,
     "test-rust": 400,
-    "test-web": 240,
+    "test-web": 160,
     "test-server": 760,
     "test-deploy": 10,
     "test-system": 900,

@@ -1,4 +1,4 @@
-//! What a history of conversations is, for whatever keeps it.
+//! The interface of a history of conversations. `trunkline-history` keeps one in a database.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -11,11 +11,11 @@ pub type HistorySlot = Arc<OnceLock<Arc<dyn History>>>;
 pub struct Listed {
     pub id: String,
     pub title: String,
-    /// Milliseconds since 1970.
+    /// The time at which it was created, in milliseconds since 1970.
     pub created: u64,
     /// The time of the last change, in milliseconds since 1970.
     pub updated: u64,
-    /// What it counts of its owner's limit.
+    /// The bytes that it counts towards its owner's limit.
     pub num_bytes: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Page {
     pub has_more: bool,
 }
 
-/// Which conversations to list.
+/// The choice of conversations for a list.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Only conversations whose title or one of whose turns contains all words.
@@ -54,7 +54,7 @@ pub struct Change {
     pub turns: Vec<(String, Option<String>)>,
 }
 
-/// How a change meets what there is.
+/// Whether a change replaces a conversation or adds to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The conversation becomes what the change says, and is created if there is none.

@@ -116,23 +116,18 @@ async fn list(
         return Err(ApiError::value("limit", format!("is {limit}, expected 1 to {STEPS_KEPT}")));
     }
     let lane = query.lane.map(|lane| app.served.lane(lane)).transpose()?;
-    let permit = app.admission.look_permit(&caller).await;
     let mut memory = app.admission.answer_memory(&caller);
     let (mut steps, last) = app.served.steps.steps_after(query.after.unwrap_or(0), lane);
     steps.drain(..steps.len().saturating_sub(limit));
     let num_sequences: usize = steps.iter().map(|step| step.sequences.len()).sum();
     memory.grow_to((steps.len() + num_sequences) * ROW_BYTES)?;
     let model = app.served.model.served_name.to_string();
+    let looker = caller.clone();
     let write = move || {
-        let _permit = permit;
-        let data = steps.iter().map(|step| row(step, &caller)).collect();
+        let data = steps.iter().map(|step| row(step, &looker)).collect();
         axum::Json(StepList { object: "list", model, data, last }).into_response()
     };
-    match tokio::task::spawn_blocking(write).await {
-        Ok(response) => memory.hold(response).await,
-        // A panic is answered as one in the handler would be.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    memory.hold(app.admission.look_blocking(&caller, write).await).await
 }
 
 fn row(step: &LoggedStep, caller: &Caller) -> StepRow {

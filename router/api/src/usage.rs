@@ -98,13 +98,11 @@ async fn report(
     let hours = from / SECONDS_PER_HOUR..to.div_ceil(SECONDS_PER_HOUR);
     // A caller that is neither a tenant nor an admin has no rows.
     let only = (!caller.is_admin()).then(|| caller.name().unwrap_or_default().to_owned());
-    let permit = app.admission.look_permit(caller).await;
     let mut memory = app.admission.answer_memory(caller);
     let several = app.models.gate().is_some();
     let ledgers = app.models.usage();
     // The report of an admin may have many rows.
     let write = move || {
-        let _permit = permit;
         let mut data = Vec::new();
         for (name, usage) in ledgers {
             let model = several.then_some(name);
@@ -117,14 +115,8 @@ async fn report(
         let report = UsageReport { object: "list", data };
         Ok::<_, ApiError>((axum::Json(report).into_response(), memory))
     };
-    match tokio::task::spawn_blocking(write).await {
-        Ok(written) => {
-            let (response, memory) = written?;
-            memory.hold(response).await
-        }
-        // A panic is answered as one in the handler would be.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    let (response, memory) = app.admission.look_blocking(caller, write).await?;
+    memory.hold(response).await
 }
 
 fn row(

@@ -23,13 +23,13 @@ use crate::request::arrival::Arrival;
 use crate::request::deadline::header_timeout;
 use crate::request::ready::GenerationRequest;
 use trunkline_base::error::{ApiError, ErrorClass};
-use trunkline_base::limits::{ServerLimits, UNCOUNTED_REQUEST_BYTES};
+use trunkline_base::limits::ServerLimits;
 use trunkline_base::metrics::Metrics;
 use trunkline_base::request_id::RequestId;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::tenants::permits::{TenantPermit, TenantPermits};
 use trunkline_base::tenants::{
-    Access, Caller, HeldMemory, HeldPlaces, Limiter, MemoryBudget, NoMemory, OpenPlaces, OverLimit, RateSlot,
+    Access, Caller, HeldMemory, HeldPlaces, Limiter, MemoryBudget, OpenPlaces, OverLimit, RateSlot,
     SharedPlaces,
 };
 use trunkline_engine::driver::DriverGone;
@@ -288,6 +288,24 @@ impl Admission {
         self.looks.take(Some(&self.sharer(caller)), None).await.expect("a permit becomes free")
     }
 
+    /// Does `work`, such as to write what was looked up, on the blocking pool when the caller's turn has come.
+    pub async fn look_blocking<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let permit = self.look_permit(caller).await;
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            work()
+        });
+        match done.await {
+            Ok(result) => result,
+            // A panic is answered as one in the handler would be.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
     /// Calls `question` with the scheduler between two steps when the caller's turn has come.
     pub async fn ask<T: Send + 'static>(
         &self,
@@ -386,7 +404,7 @@ impl Admission {
             .to_owned();
         let num_outputs = requests.len().saturating_mul(num_choices);
         self.take_more(served, &tenant, &mut permit, num_outputs.saturating_sub(1))?;
-        hold_prompts(&mut permit.memory, &requests, num_choices)?;
+        permit.hold_prompts(&requests, num_choices)?;
         let num_tokens = requests.iter().map(|request| request.sequence.token_ids.len() as u64).sum();
         let limiter = permit.tenant.as_ref().map(|tenant| tenant.limiter().clone());
         if let Some(limiter) = &limiter {
@@ -453,30 +471,6 @@ impl Admission {
         place.permit.merge(more);
         Ok(())
     }
-}
-
-/// Replaces the memory of a request's body by that of its prompts, before they are copied for its outputs.
-fn hold_prompts(
-    memory: &mut HeldMemory,
-    requests: &[GenerationRequest],
-    num_choices: usize,
-) -> Result<(), ApiError> {
-    let num_bytes =
-        requests.iter().map(|request| request.num_bytes(num_choices)).fold(0, usize::saturating_add);
-    let num_counted = num_bytes.saturating_sub(UNCOUNTED_REQUEST_BYTES);
-    memory.grow_to(num_counted).map_err(|error| match error {
-        NoMemory::InUse => ApiError::TooManyBodies,
-        NoMemory::TooMuch { limit_bytes } => {
-            let num_outputs = requests.len() * num_choices;
-            let problem = format!(
-                "asks for {num_outputs} outputs at once, whose prompts take {num_bytes} bytes of memory, but one sender \
-                 gets at most {limit_bytes}; hint: send several requests"
-            );
-            ApiError::value("n", problem)
-        }
-    })?;
-    memory.shrink_to(num_counted);
-    Ok(())
 }
 
 /// Predicts when one of `num_open` requests ends, in seconds, by how long earlier ones ran.

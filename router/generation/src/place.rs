@@ -6,7 +6,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::models::Using;
-use trunkline_base::tenants::{HeldMemory, HeldPlaces, OpenPlaces};
+use super::request::ready::GenerationRequest;
+use trunkline_base::error::ApiError;
+use trunkline_base::limits::UNCOUNTED_REQUEST_BYTES;
+use trunkline_base::tenants::{HeldMemory, HeldPlaces, NoMemory, OpenPlaces};
 
 /// Places among the open requests, and among those of the tenant. Dropping it releases them, and the model.
 #[derive(Debug)]
@@ -23,6 +26,30 @@ pub struct Place {
 }
 
 impl Place {
+    /// Replaces the memory of a request's body by that of its prompts, before they are copied for its outputs.
+    pub(super) fn hold_prompts(
+        &mut self,
+        requests: &[GenerationRequest],
+        num_choices: usize,
+    ) -> Result<(), ApiError> {
+        let num_bytes =
+            requests.iter().map(|request| request.num_bytes(num_choices)).fold(0, usize::saturating_add);
+        let num_counted = num_bytes.saturating_sub(UNCOUNTED_REQUEST_BYTES);
+        self.memory.grow_to(num_counted).map_err(|error| match error {
+            NoMemory::InUse => ApiError::TooManyBodies,
+            NoMemory::TooMuch { limit_bytes } => {
+                let num_outputs = requests.len() * num_choices;
+                let problem = format!(
+                    "asks for {num_outputs} outputs at once, whose prompts take {num_bytes} bytes of memory, but one \
+                     sender gets at most {limit_bytes}; hint: send several requests"
+                );
+                ApiError::value("n", problem)
+            }
+        })?;
+        self.memory.shrink_to(num_counted);
+        Ok(())
+    }
+
     /// Counts a generated token against the tenant's rate.
     pub fn count_output(&self) {
         if let Some(tenant) = &self.tenant {

@@ -127,10 +127,13 @@ describe.skipIf(!CHROMIUM || !IS_BUILT)("the history that the server keeps", () 
       route.fulfill({ status: 503, json: { error: { code: "history_failed", message: "the disk is full" } } }),
     );
     await send(page, "Remember me");
-    await page.getByText("The server does not save conversations now: the disk is full.").waitFor();
+    await page.getByText("The history on the server does not work now: the disk is full.").waitFor();
+    await page.getByRole("button", { name: "Delete “Remember me”" }).click();
+    await page.getByRole("button", { name: "Delete", exact: true }).click();
+    await listed(page, "Remember me").waitFor();
     await page.unroute("**/v1/history/*");
     await answered(page);
-    await expect.poll(() => page.getByText("The server does not save").count(), { timeout: 10_000 }).toBe(0);
+    await expect.poll(() => page.getByText("The history on the server does not work").count(), { timeout: 10_000 }).toBe(0);
     const other = await device();
     await listed(other, "Remember me").waitFor();
   }, 30_000);

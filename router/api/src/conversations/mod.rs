@@ -84,7 +84,7 @@ async fn list_own(
     memory.hold(answer.await?).await
 }
 
-/// Returns a conversation.
+/// Returns a conversation with all of its turns.
 #[utoipa::path(
     get, path = "/v1/history/{id}", tag = "History",
     params(("id" = String, Path, description = "The id of the conversation")),
@@ -172,7 +172,7 @@ async fn change(
     Ok(axum::Json(ConversationCard::from(card)).into_response())
 }
 
-/// Deletes a conversation.
+/// Deletes a conversation from the history.
 #[utoipa::path(
     delete, path = "/v1/history/{id}", tag = "History",
     params(("id" = String, Path, description = "The id of the conversation")),
@@ -215,21 +215,13 @@ async fn work<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let (history, owner) = owner(app, caller)?;
     let (owner, own_id) = (owner.to_owned(), id.to_owned());
-    let permit = app.admission.look_permit(caller).await;
-    let done = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        work(&*history, &owner, &own_id)
-    });
-    match done.await {
-        Ok(done) => done.map_err(|error| match error {
-            StoreError::Unknown => ApiError::UnknownConversation { id: id.chars().take(64).collect() },
-            StoreError::Full { limit } => ApiError::HistoryFull { limit },
-            StoreError::Failed(problem) => {
-                tracing::error!(problem, "the history of conversations failed");
-                ApiError::HistoryFailed
-            }
-        }),
-        // A panic is answered as one in the handler would be.
-        Err(error) => std::panic::resume_unwind(error.into_panic()),
-    }
+    let done = app.admission.look_blocking(caller, move || work(&*history, &owner, &own_id)).await;
+    done.map_err(|error| match error {
+        StoreError::Unknown => ApiError::UnknownConversation { id: id.chars().take(64).collect() },
+        StoreError::Full { limit } => ApiError::HistoryFull { limit },
+        StoreError::Failed(problem) => {
+            tracing::error!(problem, "the history of conversations failed");
+            ApiError::HistoryFailed
+        }
+    })
 }

@@ -45,7 +45,7 @@ pub struct HistoryChange {
     /// The title, of at most 200 characters.
     #[schema(max_length = 200)]
     title: Option<String>,
-    /// What the client keeps of the conversation besides its turns. The server does not look into it.
+    /// An object in which the client keeps what belongs to no turn. The server does not look into it.
     #[schema(value_type = Option<Object>)]
     details: Option<Box<RawValue>>,
     /// Turns by their ids, each an object; a turn that is null is removed. A search reads the text `content` of a turn,
@@ -94,7 +94,7 @@ pub struct ConversationCard {
     created_ms: u64,
     /// The time of its last change, in milliseconds since 1970.
     updated_ms: u64,
-    /// What it counts of `--max-history-bytes`.
+    /// The bytes that it counts towards `--max-history-bytes`.
     num_bytes: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct ConversationList {
 pub struct WholeConversation {
     #[serde(flatten)]
     card: ConversationCard,
-    /// What the client keeps of the conversation besides its turns.
+    /// The object in which the client keeps what belongs to no turn.
     #[schema(value_type = Object)]
     details: Box<RawValue>,
     /// The turns by their ids.

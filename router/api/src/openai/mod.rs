@@ -60,7 +60,7 @@ pub struct Usage {
 pub struct PromptTokensDetails {
     /// The number of prompt tokens that were found in the KV cache.
     pub cached_tokens: u32,
-    /// Where the cached tokens were found. Absent if all of them were in device memory.
+    /// The tiers in which the cached tokens were found. The member is absent if all of them were in device memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens_details: Option<CachedTokensDetails>,
     /// The number of leading tokens that are pinned in device memory; 0 if there was no room. Absent if the request
@@ -75,13 +75,13 @@ pub struct PromptTokensDetails {
 /// The cached tokens by the tier that they were read from.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub struct CachedTokensDetails {
-    /// Those that were in device memory.
+    /// The number of tokens that were in device memory.
     pub device: u32,
-    /// Those that were read from the store in the host's memory.
+    /// The number that the store in the host's memory had.
     pub host: u32,
-    /// Those that were read from the store on disk, of this replica or of another one.
+    /// The number that a store on disk had, of this replica or of another one.
     pub disk: u32,
-    /// Those that were downloaded from the object store for this request.
+    /// The number that were downloaded from the object store for this request.
     pub object: u32,
 }
 

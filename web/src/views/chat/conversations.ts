@@ -152,7 +152,7 @@ export async function saveNow(id: string): Promise<void> {
 function noteFailure(error: unknown): void {
   storeFailed.value =
     error instanceof ApiError
-      ? `The server does not save conversations now: ${error.message}.`
+      ? `The history on the server does not work now: ${error.message}.`
       : "This browser does not keep conversations, so they end with the tab.";
 }
 
@@ -251,18 +251,32 @@ export async function rename(id: string, title: string): Promise<void> {
     await saveNow(id);
     return;
   }
-  const found = await store.load(id);
-  if (!found) return;
-  await store.save(named(found));
-  channel?.postMessage({ saved: id });
+  try {
+    const found = await store.load(id);
+    if (!found) return;
+    await store.save(named(found));
+    channel?.postMessage({ saved: id });
+  } catch (error) {
+    noteFailure(error);
+  }
   await refreshEntries();
 }
 
 export async function removeConversation(id: string): Promise<void> {
   clearTimeout(pending.get(id));
   pending.delete(id);
+  const held = loaded.get(id);
   loaded.delete(id);
-  await store.remove(id);
+  try {
+    await store.remove(id);
+  } catch (error) {
+    if (held) {
+      loaded.set(id, held);
+      scheduleSave(id);
+    }
+    noteFailure(error);
+    return;
+  }
   channel?.postMessage({ removed: id });
   await refreshEntries();
   if (currentId.peek() === id) {

@@ -108,7 +108,7 @@ export function Sidebar() {
       )}
       <div class="side-bottom">
         <ImportButton onProblem={setProblem} />
-        <IconButton icon="export" label="Export all conversations" onClick={() => void exportAll()} />
+        <IconButton icon="export" label="Export all conversations" onClick={() => void exportAll().catch((error: unknown) => setProblem(messageOf(error)))} />
         <span class="space" />
         <IconButton icon="key" label="API key" onClick={() => openDialog("key")} />
         <IconButton icon="keyboard" label="Keyboard shortcuts" onClick={() => openDialog("shortcuts")} />
@@ -128,7 +128,7 @@ function MoveButton({ onProblem }: { onProblem: (text: string) => void }) {
   const { length } = leftInBrowser.value;
   const move = async () => {
     setMoving(true);
-    await moveToServer().catch((error: unknown) => onProblem(error instanceof Error ? error.message : String(error)));
+    await moveToServer().catch((error: unknown) => onProblem(messageOf(error)));
     await refreshEntries();
     setMoving(false);
   };
@@ -140,6 +140,10 @@ function MoveButton({ onProblem }: { onProblem: (text: string) => void }) {
       </button>
     </p>
   );
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }
 
 async function exportAll(): Promise<void> {
@@ -154,7 +158,7 @@ function ImportButton({ onProblem }: { onProblem: (text: string) => void }) {
       onProblem("");
       if (id) go("chat", id);
     } catch (error) {
-      onProblem(error instanceof Error ? error.message : "The file cannot be read.");
+      onProblem(messageOf(error));
     }
   };
   return (
