@@ -3,6 +3,7 @@
 #![allow(clippy::extra_unused_type_parameters, reason = "functions of one dispatch have the same parameters")]
 
 pub(crate) mod affine;
+pub mod codes;
 mod encode;
 pub mod float;
 mod format;
@@ -35,7 +36,7 @@ pub use plane::Plane;
 pub use region::Region;
 pub use source::{InterleavedHeads, ReadBytes, SourceBytes, SourceRows};
 pub use weight::PackedWeight;
-pub use weight::{Tile, TileMut, WeightLayout, group_vectors, scale_bytes};
+pub use weight::{Tile, TileMut, WeightLayout};
 
 /// Output features whose weights are interleaved, which a kernel computes at once.
 pub const TILE: usize = 16;
@@ -45,7 +46,7 @@ pub const QUAD: usize = 4;
 
 /// Version of the packed layout, incremented whenever the bytes of packed weights change. Weights packed with another
 /// version are packed again.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 /// Dequantises one row in its file's format. Fails unless `row` is exactly a row of `out.len()` elements.
 pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {

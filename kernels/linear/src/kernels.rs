@@ -32,6 +32,9 @@ pub(super) mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use crate::quantized::GROUP_QUADS;
+use trunkline_kernels_core::pack::int::IntFormat;
+
 /// Calls a kernel in the file of an [`Isa`]. A new instruction set needs a file with all kernels, and a line here.
 macro_rules! call_isa {
     ($isa:expr, $kernel:ident $(::<$format:ident>)? ($($argument:expr),* $(,)?)) => {
@@ -62,6 +65,13 @@ pub(super) struct TileOutput<'a> {
     /// Number of lanes that are output features, 1 to 16.
     pub(super) num_lanes: usize,
     pub(super) bias: Option<&'a [f32]>,
+    /// If set, sums of integer weights continue from those in the output instead of from their start values.
+    pub(super) continues: bool,
+}
+
+/// Vectors of weights that a group of activations multiplies.
+pub(super) const fn run_vectors<F: IntFormat>() -> usize {
+    if F::NIBBLES { GROUP_QUADS / 2 } else { GROUP_QUADS }
 }
 
 impl TileOutput<'_> {

@@ -19,12 +19,18 @@
 //!   is rounded to bfloat16 ([`round_row`]).
 //! - Finally `acc + bias`, if there is a bias.
 //!
+//! # Forms
+//! Kernels multiply bytes or nibbles with scales of binary16 or binary32. Weights that hold fewer bits are expanded to one
+//! of these forms (`expand.rs`) a span of columns at a time, in the first-level cache. The sums of a span continue those
+//! of the span before, in the same order.
+//!
 //! # Cost
 //! A product with one row reads the weight once, front to back, and is limited by memory bandwidth. Many rows are
 //! processed in panels of [`PANEL`] rows whose sums stay in registers. A tile of weights stays in L1 or L2 while all
 //! panels of a block of rows are multiplied with it.
 
 mod bf16;
+mod expand;
 mod float;
 mod kernels;
 mod low_rank;

@@ -72,7 +72,7 @@ pub unsafe fn add_low_rank(
 }
 
 impl KernelVisitor for &Job<'_> {
-    fn int<F: IntFormat>(self) {
+    fn int<F: IntFormat, K: IntFormat>(self) {
         unreachable!("checked")
     }
 

@@ -5,17 +5,18 @@ use std::ops::Range;
 use super::PANEL;
 #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
 use super::bf16::has_pairs;
+use super::expand::{Expanded, check_planes, is_expanded};
 use super::float;
 #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
 use super::kernels::amx;
 use super::kernels::{FloatPanel, TileOutput, call_isa};
-use super::quantized::{QuantGroup, QuantizedRows, VECTOR_BYTES};
+use super::quantized::{QUANT_GROUP, QuantGroup, QuantizedRows};
 use trunkline_kernels_core::isa::Isa;
 #[cfg(all(target_arch = "x86_64", isa = "avx512"))]
 use trunkline_kernels_core::isa::IsaKind;
 use trunkline_kernels_core::pack::float::FloatFormat;
 use trunkline_kernels_core::pack::int::IntFormat;
-use trunkline_kernels_core::pack::{KernelVisitor, PackedWeight, TILE, group_vectors, scale_bytes};
+use trunkline_kernels_core::pack::{KernelVisitor, PackedWeight, TILE};
 use trunkline_kernels_core::shared_mut::SharedMut;
 
 /// Bytes of the input rows of a block, chosen so that they stay in the second-level cache while tiles are read.
@@ -86,9 +87,9 @@ struct Job<'a> {
 struct Checked<'a>(&'a Job<'a>);
 
 impl KernelVisitor for Checked<'_> {
-    fn int<F: IntFormat>(self) {
+    fn int<F: IntFormat, K: IntFormat>(self) {
         // SAFETY: these are the conditions of the type.
-        unsafe { linear_int::<F>(self.0) }
+        unsafe { linear_int::<F, K>(self.0) }
     }
 
     fn float<F: FloatFormat>(self) {
@@ -150,27 +151,34 @@ impl Job<'_> {
             row_stride: self.out.row_stride,
             num_lanes,
             bias: self.bias.map(|bias| &bias[first..first + num_lanes]),
+            continues: false,
         }
     }
 }
 
 /// # Safety
 /// `job` must be checked, and no other thread may access its part of the output.
-unsafe fn linear_int<F: IntFormat>(job: &Job<'_>) {
+unsafe fn linear_int<F: IntFormat, K: IntFormat>(job: &Job<'_>) {
     let LinearInput::Quantized(input) = &job.input else { unreachable!("checked") };
     let in_features = job.weight.in_features();
     let row_bytes = input.shape().row_stride() * size_of::<QuantGroup>();
-    let num_groups = in_features / F::GROUP;
     job.for_each_tile(row_bytes, 1, |rows, tiles| {
         let (weights, block) = (job.weight.tile(tiles.start), input.block(rows.clone()));
-        assert!(weights.quants.len() >= num_groups * group_vectors::<F>() * VECTOR_BYTES);
-        assert!(weights.scales.len() >= num_groups * TILE * scale_bytes::<F>());
-        assert!(!F::HAS_MIN || weights.mins.len() >= num_groups * TILE * scale_bytes::<F>());
         block.check(in_features);
         // SAFETY: tile and rows have `in_features` elements; the output is this job's; the `Isa` proves the CPU.
         unsafe {
             let out = job.tile_output(rows.start, tiles);
-            call_isa!(job.isa, linear_int::<F>(in_features, &weights, &block, &out));
+            if is_expanded::<F>() {
+                Expanded::each_span::<F>(job.isa, &weights, in_features, |span, weights| {
+                    let block = block.from_group(span.start / QUANT_GROUP);
+                    let bias = out.bias.filter(|_| span.end == in_features);
+                    let out = TileOutput { bias, continues: span.start > 0, ..out };
+                    call_isa!(job.isa, linear_int::<K>(span.len(), weights, &block, &out));
+                });
+            } else {
+                check_planes::<F>(&weights, in_features);
+                call_isa!(job.isa, linear_int::<K>(in_features, &weights, &block, &out));
+            }
         }
     });
 }

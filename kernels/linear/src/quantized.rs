@@ -215,6 +215,11 @@ impl QuantizedBlock<'_> {
         self.starts.len()
     }
 
+    /// The same rows from their group `first` on.
+    pub(super) fn from_group(&self, first: usize) -> Self {
+        Self { groups: &self.groups[first..], ..*self }
+    }
+
     /// Panics if there are no rows, or if rows are shorter than `in_features`.
     pub(super) fn check(&self, in_features: usize) {
         let len = (self.num_rows() - 1) * self.row_stride + in_features / QUANT_GROUP;

@@ -8,7 +8,7 @@ use super::int::IntFormat;
 
 /// Defines [`Format`] and `dispatch_format!` from the table below. A line has a format's name, its
 /// kind, `float` ([`FloatFormat`]) or `int` ([`IntFormat`]), and the type that implements it. After `as` stands a
-/// format with the same packed layout, whose kernels compute the products.
+/// format whose kernels also compute the products of this one, because they multiply the same form.
 macro_rules! formats {
     ($d:tt $($(#[$doc:meta])* $name:ident: $kind:ident $layout:path $(as $kernels:path)?;)*) => {
         /// A storage format of GGUF (ggml's `docs/gguf.md`, with block layouts in `ggml-common.h`) or, for the floats,
@@ -43,22 +43,23 @@ macro_rules! formats {
         pub(crate) use dispatch_format;
 
         impl Format {
-            /// Calls the visitor with the type whose kernels compute the products.
+            /// Calls the visitor with the type of this format and with the one whose kernels compute its products.
             pub fn visit_kernels<V: KernelVisitor>(self, visitor: V) {
                 match self {
-                    $(Format::$name => visitor.$kind::<kernels_of!($layout $(as $kernels)?)>(),)*
+                    $(Format::$name => visit_kind!($kind, visitor, $layout $(as $kernels)?),)*
                 }
             }
         }
 
-        $($(const _: () = assert!(has_layout_of::<$layout, $kernels>());)?)*
+        $($(const _: () = assert!(has_form_of::<$layout, $kernels>());)?)*
     };
 }
 
-/// Returns true if two formats have the same packed layout.
-const fn has_layout_of<A: IntFormat, B: IntFormat>() -> bool {
+/// Returns true if kernels multiply the same form of two formats.
+const fn has_form_of<A: IntFormat, B: IntFormat>() -> bool {
     A::GROUP == B::GROUP
         && A::NIBBLES == B::NIBBLES
+        && A::MAX_QUANT <= B::MAX_QUANT
         && A::ZERO_POINT == B::ZERO_POINT
         && A::HALF_SCALES == B::HALF_SCALES
         && A::HAS_MIN == B::HAS_MIN
@@ -71,19 +72,22 @@ macro_rules! call_kind {
 }
 pub(crate) use call_kind;
 
-/// The type whose kernels compute the products of a line of the table.
-macro_rules! kernels_of {
-    ($layout:path) => {
-        $layout
+/// Calls the visitor's function for the kind of a line of the table.
+macro_rules! visit_kind {
+    (int, $visitor:ident, $layout:path) => {
+        $visitor.int::<$layout, $layout>()
     };
-    ($layout:path as $kernels:path) => {
-        $kernels
+    (int, $visitor:ident, $layout:path as $kernels:path) => {
+        $visitor.int::<$layout, $kernels>()
+    };
+    (float, $visitor:ident, $layout:path) => {
+        $visitor.float::<$layout>()
     };
 }
 
-/// A computation that is compiled for each packed layout; see [`Format::visit_kernels`].
+/// A computation that is compiled for each format; see [`Format::visit_kernels`].
 pub trait KernelVisitor {
-    fn int<F: IntFormat>(self);
+    fn int<F: IntFormat, K: IntFormat>(self);
     fn float<F: FloatFormat>(self);
 }
 
@@ -114,7 +118,7 @@ formats! { $
     /// 256 3-bit numbers minus 4 in groups of 16 with 6-bit scales.
     Q3_K: int crate::pack::q3_k::Q3K;
     /// 32 nibbles, indices of levels, and a binary16 scale.
-    IQ4_NL: int crate::pack::iq4::Iq4Nl;
+    IQ4_NL: int crate::pack::iq4::Iq4Nl as crate::pack::q8_0::Q8_0;
     /// 256 nibbles, indices of levels, in groups of 32 with 6-bit scales.
     IQ4_XS: int crate::pack::iq4::Iq4Xs;
     /// 32 floats of 4 bits and a power of two.
@@ -124,7 +128,7 @@ formats! { $
     /// 256 numbers -1, 0 and 1, five in a byte, and a binary16 scale.
     TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::q8_0::Q8_0;
     /// 256 numbers -1, 0 and 1, four in a byte, and a binary16 scale.
-    TQ2_0: int crate::pack::ternary::Tq2_0 as crate::pack::q8_0::Q8_0;
+    TQ2_0: int crate::pack::ternary::Tq2_0;
     /// Indices of 256 vectors of 8 elements, with 4-bit scales of groups of 32.
     IQ2_XXS: int crate::pack::grid::Iq2Xxs as crate::pack::iq4::Iq4Xs;
     /// Indices of 512 vectors of 8 elements, with 4-bit scales of groups of 16.
@@ -140,7 +144,7 @@ formats! { $
     /// Indices of 2,048 vectors of 8 elements, with 3-bit scales of groups of 16.
     IQ1_M: int crate::pack::grid::Iq1M as crate::pack::grid::Iq2Xs;
     /// 32 nibbles, a binary32 scale and a binary32 minimum.
-    AFFINE4: int crate::pack::affine::Affine4;
+    AFFINE4: int crate::pack::affine::Affine4 as crate::pack::q4_k::Q4K;
     /// 32 signed bytes, a binary32 scale and a binary32 minimum.
     AFFINE8: int crate::pack::affine::Affine8;
 }

@@ -1,12 +1,12 @@
-//! Formats whose numbers are indices of vectors in a grid. Their packed layouts store the vectors' elements as bytes:
-//! those with a scale for 32 elements have the layout of IQ4_XS, those with one for 16 elements that of IQ2_XS.
+//! Formats whose numbers are indices of vectors in a grid. Packed weights hold the blocks of the file, and their kernels
+//! are those of IQ4_XS (a scale for 32 elements) or of IQ2_XS (one for 16).
 //!
 //! An element is a level of the grid with a sign, or for IQ1_S and IQ1_M a level plus or minus an eighth. All scales
 //! are products of an 11-bit significand and an integer of up to 5 bits, which are exact.
 
 use half::f16;
 
-use super::int::{IntFormat, UnpackedBlock, half_bits, half_value};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, half_bits, half_value};
 
 /// The grids of ggml (`iq2xxs_grid` and so on), 16 bits for each vector, with the index of the first element's level in
 /// the lowest bits. IQ2_XXS begins at word 0, IQ2_XS at 256, IQ2_S at 768, IQ1_S at 1792, IQ3_XXS at 3840 and IQ3_S at
@@ -83,9 +83,9 @@ macro_rules! grid_format {
 
         impl IntFormat for $name {
             const GROUP: usize = $group;
-            const NIBBLES: bool = false;
+            const CODES: Codes = Codes::Blocks;
+            const SCALES: Scales = Scales::Single;
             const ZERO_POINT: u8 = ZERO;
-            const HALF_SCALES: bool = false;
             const HAS_MIN: bool = false;
             const BLOCK_ELEMENTS: usize = 256;
             const BLOCK_BYTES: usize = $block_bytes;
@@ -108,7 +108,7 @@ grid_format!(Iq1M, 16, 56, iq1_m);
 /// Layout: binary16 scale; for each 32 elements 4 indices, and a word of four times 7 signs and a 4-bit scale.
 fn iq2_xxs(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(8).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(8).enumerate() {
         let (group, part) = (at / 4, at % 4);
         let packed = word(block, 2 + 8 * group + 4);
         out.scales[group] = odd_scale(scale / 8.0, packed >> 28);
@@ -119,7 +119,7 @@ fn iq2_xxs(block: &[u8], out: &mut UnpackedBlock) {
 /// Layout: binary16 scale, 32 words of a 9-bit index and 7 signs, 16 scales of 4 bits.
 fn iq2_xs(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(8).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(8).enumerate() {
         let packed = half_bits(block, 2 + 2 * at);
         out.scales[at / 2] = odd_scale(scale / 8.0, nibble(&block[66..], at / 2));
         IQ2_XS.put((packed & 511) as usize, even_signs(packed >> 9), quants);
@@ -130,7 +130,7 @@ fn iq2_xs(block: &[u8], out: &mut UnpackedBlock) {
 /// bits.
 fn iq2_s(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(8).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(8).enumerate() {
         let high = usize::from(block[66 + at / 4] >> (at % 4 * 2) & 3);
         out.scales[at / 2] = odd_scale(scale / 8.0, nibble(&block[74..], at / 2));
         IQ2_S.put(usize::from(block[2 + at]) | high << 8, block[34 + at], quants);
@@ -140,7 +140,7 @@ fn iq2_s(block: &[u8], out: &mut UnpackedBlock) {
 /// Layout: binary16 scale, 64 indices; for each 32 elements a word as in IQ2_XXS.
 fn iq3_xxs(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(4).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(4).enumerate() {
         let (group, part) = (at / 8, at % 8);
         let packed = word(block, 66 + 4 * group);
         out.scales[group] = odd_scale(scale / 4.0, packed >> 28);
@@ -152,7 +152,7 @@ fn iq3_xxs(block: &[u8], out: &mut UnpackedBlock) {
 /// Layout: binary16 scale, 64 low bytes of indices, 64 ninth bits, 32 bytes of signs, 8 scales of 4 bits.
 fn iq3_s(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(4).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(4).enumerate() {
         let high = usize::from(block[66 + at / 8] >> (at % 8) & 1);
         out.scales[at / 8] = odd_scale(scale, nibble(&block[106..], at / 8));
         IQ3_S.put(usize::from(block[2 + at]) | high << 8, block[74 + at / 2] >> (at % 2 * 4), quants);
@@ -163,7 +163,7 @@ fn iq3_s(block: &[u8], out: &mut UnpackedBlock) {
 /// scale and the sign of the eighth.
 fn iq1_s(block: &[u8], out: &mut UnpackedBlock) {
     let scale = half_value(block, 0);
-    for (at, quants) in out.quants.chunks_exact_mut(8).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(8).enumerate() {
         let (group, part) = (at / 4, at % 4);
         let packed = half_bits(block, 34 + 2 * group);
         out.scales[group] = odd_scale(scale / 8.0, packed >> 12 & 7);
@@ -182,7 +182,7 @@ fn iq1_m(block: &[u8], out: &mut UnpackedBlock) {
     let words: [u32; 4] = std::array::from_fn(|index| half_bits(block, 48 + 2 * index));
     let bits = words[0] >> 12 | (words[1] >> 12) << 4 | (words[2] >> 12) << 8 | (words[3] >> 12) << 12;
     let scale = f16::from_bits((bits & 0xffff) as u16).to_f32();
-    for (at, quants) in out.quants.chunks_exact_mut(8).enumerate() {
+    for (at, quants) in out.codes.chunks_exact_mut(8).enumerate() {
         let group = at / 2;
         out.scales[group] = odd_scale(scale / 8.0, words[group / 4] >> (group % 4 * 3) & 7);
         let packed = nibble(&block[32..48], at);

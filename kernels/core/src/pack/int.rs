@@ -2,6 +2,9 @@
 //!
 //! Element `k` of group `g` has the value `scale[g] * (quant[k] - ZERO_POINT) + min[g]`, computed in f32. In all these
 //! formats the product is exact in f32, so the value equals ggml's to the bit.
+//!
+//! Packed weights hold the quants as codes of few bits, and scales as the file has them ([`Codes`], [`Scales`]). Kernels
+//! multiply bytes or nibbles with scales of binary16 or binary32, to which they are expanded in the first-level cache.
 
 use half::f16;
 
@@ -10,54 +13,151 @@ pub(crate) const MAX_BLOCK_GROUPS: usize = 16;
 /// The most elements per block of any format.
 pub(crate) const MAX_BLOCK_ELEMENTS: usize = 256;
 
+/// How packed weights hold the quants of a format.
+#[derive(Debug, Clone, Copy)]
+pub enum Codes {
+    /// Bytes, as kernels multiply them.
+    Bytes,
+    /// Numbers of 2 to 6 bits; see [`super::codes`].
+    Bits(usize),
+    /// Numbers of 4 bits, which are indices of the quants.
+    Levels(&'static [u8; 16]),
+    /// The blocks of the file.
+    Blocks,
+}
+
+/// How packed weights hold the scales (and minima) of a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scales {
+    /// A binary16 for each group.
+    Half,
+    /// A binary32 for each group.
+    Single,
+    /// An unsigned byte for each group, which a binary16 of the block multiplies. Minima are negated.
+    Bytes,
+    /// Likewise, signed.
+    SignedBytes,
+    /// Four unsigned bits for the scale of a group and four for its minimum, with factors as in `Bytes`.
+    Nibbles,
+    /// The exponent `e` of each group, whose scale is 2^(e - 128).
+    Exponents,
+    /// A binary16 for each block.
+    OfBlock,
+}
+
 /// An integer source format and its packed layout.
 pub trait IntFormat {
     /// Elements that share a scale and a minimum: 32 or 16.
     const GROUP: usize;
-    /// True if the packed layout stores two quants per byte.
-    const NIBBLES: bool;
+    const CODES: Codes;
+    /// For [`Codes::Blocks`], what `unpack` returns: `Half` or `Single`.
+    const SCALES: Scales;
     /// The number subtracted from every quant: 0 or a power of two.
     const ZERO_POINT: u8;
-    /// True if the packed layout stores scales and minima as binary16, false if as binary32.
-    const HALF_SCALES: bool;
     const HAS_MIN: bool;
     const BLOCK_ELEMENTS: usize;
     const BLOCK_BYTES: usize;
 
+    /// True if kernels multiply two quants per byte.
+    const NIBBLES: bool = matches!(Self::CODES, Codes::Bits(..=4));
+    /// The largest quant.
+    const MAX_QUANT: usize = if let Codes::Bits(bits) = Self::CODES { (1 << bits) - 1 } else { 255 };
+    /// True if kernels read scales and minima as binary16, false if as binary32.
+    const HALF_SCALES: bool = matches!(Self::SCALES, Scales::Half);
+
     /// Unpacks a source block of `BLOCK_BYTES` bytes.
     fn unpack(block: &[u8], out: &mut UnpackedBlock);
 
-    /// Converts the stored bits of a scale or minimum to f32, exactly.
+    /// Converts the bits of a scale or minimum, as kernels read it, to f32, exactly.
     fn scale_value(bits: u32) -> f32 {
-        if Self::HALF_SCALES {
-            // The upper half is zero, because `unpack` stores 16 bits.
-            f16::from_bits((bits & 0xffff) as u16).to_f32()
-        } else {
-            f32::from_bits(bits)
-        }
-    }
-
-    fn value(quant: u8, scale_bits: u32, min_bits: u32) -> f32 {
-        let product =
-            Self::scale_value(scale_bits) * f32::from(i16::from(quant) - i16::from(Self::ZERO_POINT));
-        if Self::HAS_MIN { product + Self::scale_value(min_bits) } else { product }
+        if Self::HALF_SCALES { half(bits) } else { f32::from_bits(bits) }
     }
 }
 
 /// An unpacked block. Only the first `BLOCK_ELEMENTS` elements and their groups are valid.
 pub struct UnpackedBlock {
-    /// The unsigned quants in the order of the row.
-    pub quants: [u8; MAX_BLOCK_ELEMENTS],
-    /// The bits of each group's scale, in the width given by `HALF_SCALES`.
+    /// The codes of the elements, in the order of the row. They are the quants unless the format has levels.
+    pub codes: [u8; MAX_BLOCK_ELEMENTS],
+    /// The bits of each group's scale, in the form that the format's [`Scales`] name.
     pub scales: [u32; MAX_BLOCK_GROUPS],
     /// The bits of each group's minimum. Not written unless `HAS_MIN`.
     pub mins: [u32; MAX_BLOCK_GROUPS],
+    /// The bits of the binary16 that multiplies the scales, and of the one that multiplies the minima.
+    pub factors: [u32; 2],
 }
 
 impl UnpackedBlock {
-    pub(crate) fn new() -> Self {
-        Self { quants: [0; MAX_BLOCK_ELEMENTS], scales: [0; MAX_BLOCK_GROUPS], mins: [0; MAX_BLOCK_GROUPS] }
+    pub fn new() -> Self {
+        Self {
+            codes: [0; MAX_BLOCK_ELEMENTS],
+            scales: [0; MAX_BLOCK_GROUPS],
+            mins: [0; MAX_BLOCK_GROUPS],
+            factors: [0; 2],
+        }
     }
+
+    /// Returns the unsigned quant of an element.
+    pub fn quant<F: IntFormat>(&self, element: usize) -> u8 {
+        let code = self.codes[element];
+        if let Codes::Levels(levels) = F::CODES { levels[usize::from(code & 15)] } else { code }
+    }
+
+    pub fn scale<F: IntFormat>(&self, group: usize) -> f32 {
+        let (bits, factor) = (self.scales[group], half(self.factors[0]));
+        // Products of an 11-bit significand and an 8-bit integer are exact.
+        match F::SCALES {
+            Scales::Half => half(bits),
+            Scales::Single => f32::from_bits(bits),
+            Scales::Bytes | Scales::Nibbles => factor * (bits as u8 as f32),
+            Scales::SignedBytes => factor * (bits as u8 as i8 as f32),
+            Scales::Exponents => exponent_value(bits as u8),
+            Scales::OfBlock => factor,
+        }
+    }
+
+    /// Returns the minimum of a group. The format has minima.
+    pub fn min<F: IntFormat>(&self, group: usize) -> f32 {
+        let bits = self.mins[group];
+        match F::SCALES {
+            Scales::Half => half(bits),
+            Scales::Single => f32::from_bits(bits),
+            _ => -(half(self.factors[1]) * (bits as u8 as f32)),
+        }
+    }
+
+    /// Returns true if all scales and minima are finite.
+    pub(crate) fn is_finite<F: IntFormat>(&self) -> bool {
+        let groups = 0..F::BLOCK_ELEMENTS / F::GROUP;
+        groups.clone().all(|group| self.scale::<F>(group).is_finite())
+            && (!F::HAS_MIN || groups.into_iter().all(|group| self.min::<F>(group).is_finite()))
+    }
+
+    /// Writes the values of all elements.
+    pub(crate) fn dequantize<F: IntFormat>(&self, values: &mut [f32]) {
+        for (group, values) in values.chunks_exact_mut(F::GROUP).enumerate() {
+            let scale = self.scale::<F>(group);
+            for (at, value) in values.iter_mut().enumerate() {
+                let quant = self.quant::<F>(group * F::GROUP + at);
+                *value = scale * f32::from(i16::from(quant) - i16::from(F::ZERO_POINT));
+            }
+            if F::HAS_MIN {
+                let min = self.min::<F>(group);
+                values.iter_mut().for_each(|value| *value += min);
+            }
+        }
+    }
+}
+
+/// The value of binary16 bits. The upper half is zero.
+fn half(bits: u32) -> f32 {
+    f16::from_bits((bits & 0xffff) as u16).to_f32()
+}
+
+/// Computes 2^(e - 128), whose smallest two values are subnormal.
+#[inline(always)]
+pub fn exponent_value(exponent: u8) -> f32 {
+    let exponent = u32::from(exponent);
+    f32::from_bits(if exponent < 2 { 0x20_0000 << exponent } else { (exponent - 1) << 23 })
 }
 
 /// Returns the bits of the little-endian binary16 at `at`.
@@ -74,8 +174,8 @@ pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
 pub(crate) fn unpack_five_bits(fifth_bits: &[u8], nibbles: &[u8], out: &mut UnpackedBlock) {
     let fifth = |element: usize| (fifth_bits[element / 8] >> (element % 8) & 1) << 4;
     for (index, byte) in nibbles.iter().enumerate() {
-        out.quants[index] = (byte & 15) | fifth(index);
-        out.quants[index + 16] = (byte >> 4) | fifth(index + 16);
+        out.codes[index] = (byte & 15) | fifth(index);
+        out.codes[index + 16] = (byte >> 4) | fifth(index + 16);
     }
 }
 
@@ -90,15 +190,11 @@ pub(crate) fn six_bit_scale_and_min(packed: &[u8], index: usize) -> (u8, u8) {
 }
 
 /// Unpacks the scales and minima of a Q4_K or Q5_K block, which begins with `d`, `dmin` and the 12 bytes of pairs.
-///
-/// Products of 11-bit significands and 6-bit integers are exact in f32. ggml subtracts the minimum, so it is stored
-/// negated.
 pub(crate) fn unpack_k_scales(block: &[u8], out: &mut UnpackedBlock) {
-    let (scale, min) = (half_value(block, 0), half_value(block, 2));
+    out.factors = [half_bits(block, 0), half_bits(block, 2)];
     for group in 0..8 {
-        let (group_scale, group_min) = six_bit_scale_and_min(&block[4..16], group);
-        out.scales[group] = (scale * f32::from(group_scale)).to_bits();
-        out.mins[group] = (-(min * f32::from(group_min))).to_bits();
+        let (scale, min) = six_bit_scale_and_min(&block[4..16], group);
+        (out.scales[group], out.mins[group]) = (u32::from(scale), u32::from(min));
     }
 }
 
@@ -107,10 +203,7 @@ pub(crate) fn dequantize<F: IntFormat>(row: &[u8], out: &mut [f32]) {
     let mut block = UnpackedBlock::new();
     for (source, values) in row.chunks_exact(F::BLOCK_BYTES).zip(out.chunks_exact_mut(F::BLOCK_ELEMENTS)) {
         F::unpack(source, &mut block);
-        for (element, value) in values.iter_mut().enumerate() {
-            let group = element / F::GROUP;
-            *value = F::value(block.quants[element], block.scales[group], block.mins[group]);
-        }
+        block.dequantize::<F>(values);
     }
 }
 
@@ -128,16 +221,15 @@ pub struct Groups {
 pub fn groups<F: IntFormat>(blocks: &[u8]) -> Option<Groups> {
     let mut out = Groups::default();
     let mut block = UnpackedBlock::new();
-    let block_groups = F::BLOCK_ELEMENTS / F::GROUP;
-    let values =
-        |bits: &[u32]| bits[..block_groups].iter().map(|bits| F::scale_value(*bits)).collect::<Vec<_>>();
     for source in blocks.chunks_exact(F::BLOCK_BYTES) {
         F::unpack(source, &mut block);
-        let quants = &block.quants[..F::BLOCK_ELEMENTS];
-        out.quants.extend(quants.iter().map(|quant| quant.wrapping_sub(F::ZERO_POINT).cast_signed()));
-        out.scales.extend(values(&block.scales));
-        if F::HAS_MIN {
-            out.mins.extend(values(&block.mins));
+        let quants = (0..F::BLOCK_ELEMENTS).map(|element| block.quant::<F>(element));
+        out.quants.extend(quants.map(|quant| quant.wrapping_sub(F::ZERO_POINT).cast_signed()));
+        for group in 0..F::BLOCK_ELEMENTS / F::GROUP {
+            out.scales.push(block.scale::<F>(group));
+            if F::HAS_MIN {
+                out.mins.push(block.min::<F>(group));
+            }
         }
     }
     Some(out)

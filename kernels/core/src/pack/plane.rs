@@ -56,10 +56,4 @@ impl Plane {
         let tile_bytes = self.shape.tile_bytes();
         &self.region.as_slice()[self.offset + tile * tile_bytes..][..tile_bytes]
     }
-
-    /// Returns the pieces of one output feature, in order.
-    pub fn lane(&self, tile: usize, lane: usize) -> impl Iterator<Item = &[u8]> {
-        let (lane_bytes, tile) = (self.shape.lane_bytes, self.tile(tile));
-        tile.chunks_exact(lane_bytes * TILE).map(move |vector| &vector[lane * lane_bytes..][..lane_bytes])
-    }
 }

@@ -5,28 +5,28 @@
 //! pair first. Bit `r` of byte `j` of third bits belongs to element `32 r + j`. The lower nibbles of the scales are
 //! those of 8 bytes, low ones first; their upper pairs are in the other 4 bytes.
 
-use super::int::{IntFormat, UnpackedBlock, half_value};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, half_bits};
 
 pub(crate) enum Q3K {}
 
 impl IntFormat for Q3K {
     const GROUP: usize = 16;
-    const NIBBLES: bool = false;
+    const CODES: Codes = Codes::Bits(3);
+    const SCALES: Scales = Scales::SignedBytes;
     const ZERO_POINT: u8 = 4;
-    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 110;
 
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
-        let (scale, packed) = (half_value(block, 108), &block[96..108]);
+        let packed = &block[96..108];
+        out.factors[0] = half_bits(block, 108);
         for group in 0..16 {
             let low = if group < 8 { packed[group] & 15 } else { packed[group - 8] >> 4 };
             let high = packed[8 + group % 4] >> (group / 4 * 2) & 3;
-            // The product of an 11-bit significand and a 6-bit integer is exact.
-            out.scales[group] = (scale * (f32::from(low | (high << 4)) - 32.0)).to_bits();
+            out.scales[group] = u32::from((low | (high << 4)).wrapping_sub(32));
         }
-        for (element, quant) in out.quants.iter_mut().enumerate() {
+        for (element, quant) in out.codes.iter_mut().enumerate() {
             let (part, run, byte) = (element / 128, element / 32, element % 32);
             let pair = block[32 + part * 32 + byte] >> (run % 4 * 2) & 3;
             *quant = pair | ((block[byte] >> run & 1) << 2);

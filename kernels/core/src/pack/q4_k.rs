@@ -2,15 +2,15 @@
 //!
 //! 32 bytes of nibbles hold 64 elements. The low nibbles hold the first 32.
 
-use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, unpack_k_scales};
 
 pub(crate) enum Q4K {}
 
 impl IntFormat for Q4K {
     const GROUP: usize = 32;
-    const NIBBLES: bool = true;
+    const CODES: Codes = Codes::Bits(4);
+    const SCALES: Scales = Scales::Bytes;
     const ZERO_POINT: u8 = 0;
-    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = true;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 144;
@@ -19,8 +19,8 @@ impl IntFormat for Q4K {
         unpack_k_scales(block, out);
         for (chunk, bytes) in block[16..144].chunks_exact(32).enumerate() {
             for (index, byte) in bytes.iter().enumerate() {
-                out.quants[chunk * 64 + index] = byte & 15;
-                out.quants[chunk * 64 + 32 + index] = byte >> 4;
+                out.codes[chunk * 64 + index] = byte & 15;
+                out.codes[chunk * 64 + 32 + index] = byte >> 4;
             }
         }
     }

@@ -3,15 +3,15 @@
 //! Byte `j` of the nibbles holds element `j` in the low and `j + 16` in the high nibble. Fifth bit `k`, counted from
 //! the lowest, belongs to element `k`.
 
-use super::int::{IntFormat, UnpackedBlock, half_bits, unpack_five_bits};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, half_bits, unpack_five_bits};
 
 pub(crate) enum Q5_0 {}
 
 impl IntFormat for Q5_0 {
     const GROUP: usize = 32;
-    const NIBBLES: bool = false;
+    const CODES: Codes = Codes::Bits(5);
+    const SCALES: Scales = Scales::Half;
     const ZERO_POINT: u8 = 16;
-    const HALF_SCALES: bool = true;
     const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 32;
     const BLOCK_BYTES: usize = 22;

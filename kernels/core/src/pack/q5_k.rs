@@ -3,15 +3,15 @@
 //! Bit `2 c` of fifth-bit byte `j` belongs to element `j` of the first half of chunk `c`, and bit `2 c + 1` to element
 //! `j` of the second half.
 
-use super::int::{IntFormat, UnpackedBlock, unpack_k_scales};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, unpack_k_scales};
 
 pub(crate) enum Q5K {}
 
 impl IntFormat for Q5K {
     const GROUP: usize = 32;
-    const NIBBLES: bool = false;
+    const CODES: Codes = Codes::Bits(5);
+    const SCALES: Scales = Scales::Bytes;
     const ZERO_POINT: u8 = 0;
-    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = true;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 176;
@@ -22,8 +22,8 @@ impl IntFormat for Q5K {
         for (chunk, bytes) in block[48..176].chunks_exact(32).enumerate() {
             for (index, (byte, fifth)) in bytes.iter().zip(fifth_bits).enumerate() {
                 let fifth = fifth >> (2 * chunk);
-                out.quants[chunk * 64 + index] = (byte & 15) | ((fifth & 1) << 4);
-                out.quants[chunk * 64 + 32 + index] = (byte >> 4) | ((fifth >> 1 & 1) << 4);
+                out.codes[chunk * 64 + index] = (byte & 15) | ((fifth & 1) << 4);
+                out.codes[chunk * 64 + 32 + index] = (byte >> 4) | ((fifth >> 1 & 1) << 4);
             }
         }
     }

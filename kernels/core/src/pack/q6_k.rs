@@ -5,29 +5,28 @@
 //! and 64-95 and 96-127 in the high nibbles. Byte `j` of its 32 pair bytes holds the upper bits of elements `j`, `j +
 //! 32`, `j + 64` and `j + 96`, lowest pair first.
 
-use super::int::{IntFormat, UnpackedBlock, half_value};
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock, half_bits};
 
 pub(crate) enum Q6K {}
 
 impl IntFormat for Q6K {
     const GROUP: usize = 16;
-    const NIBBLES: bool = false;
+    const CODES: Codes = Codes::Bits(6);
+    const SCALES: Scales = Scales::SignedBytes;
     const ZERO_POINT: u8 = 32;
-    const HALF_SCALES: bool = false;
     const HAS_MIN: bool = false;
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 210;
 
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
-        let scale = half_value(block, 208);
-        for (group, byte) in block[192..208].iter().enumerate() {
-            // The product of an 11-bit significand and an 8-bit integer is exact.
-            out.scales[group] = (scale * f32::from(byte.cast_signed())).to_bits();
+        out.factors[0] = half_bits(block, 208);
+        for (scale, byte) in out.scales.iter_mut().zip(&block[192..208]) {
+            *scale = u32::from(*byte);
         }
         for part in 0..2 {
             let nibbles = &block[part * 64..][..64];
             let pairs = &block[128 + part * 32..][..32];
-            let quants = &mut out.quants[part * 128..][..128];
+            let quants = &mut out.codes[part * 128..][..128];
             for index in 0..32 {
                 let (low, high, pair) = (nibbles[index], nibbles[index + 32], pairs[index]);
                 quants[index] = (low & 15) | ((pair & 3) << 4);

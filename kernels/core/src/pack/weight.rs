@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::codes::{self, Lane};
 use super::float::FloatFormat;
 use super::int::{IntFormat, UnpackedBlock};
 use super::plane::PlaneShape;
 use super::region::Region;
-use super::{Format, PackError, Plane, QUAD, SourceRows, TILE, dispatch_format};
+use super::{Format, PackError, Plane, SourceRows, TILE, dispatch_format};
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 
 /// A matrix `[out_features, in_features]` in the order in which the kernels read it.
@@ -15,10 +16,10 @@ use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
 /// Output features are stored in tiles of [`TILE`] interleaved lanes. The last tile is padded with zeros:
 ///
 /// ```text
-/// integer format, tile:  quants  [group][vector][lane][4 elements]    element 4 v + i of a group, as u8
-///                        (two quants per byte: vector v holds elements 4 v.. low and 4 v + group / 2.. high)
-///                        scales  [group][lane]      f16 or f32, in a separate plane
+/// integer format, tile:  quants  [run][vector][lane][4 codes]    the codes of runs of 32 elements
+///                        scales  [group][lane]      f16 or f32, in a separate plane; or a record for each block
 ///                        mins    [group][lane]      likewise, if the format has them
+///                        (`codes.rs` defines the vectors of codes of few bits, and the records)
 /// float format, tile:    quants  [element][lane]    as stored
 /// bfloat16, tile:        quants  [run][vector][lane][2 elements]     elements v and v + 16 of a run of 32
 /// ```
@@ -63,11 +64,7 @@ impl WeightLayout {
     /// Computes the layout. Fails if the shape is invalid for the format or too large.
     pub fn new(format: Format, out_features: usize, in_features: usize) -> Result<Self, PackError> {
         fn int<F: IntFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
-            let num_groups = in_features / F::GROUP;
-            let plane = |vectors_per_tile, lane_bytes| PlaneShape { num_tiles, vectors_per_tile, lane_bytes };
-            let scales = plane(num_groups, scale_bytes::<F>());
-            let mins = if F::HAS_MIN { scales } else { PlaneShape::NONE };
-            [plane(num_groups * group_vectors::<F>(), QUAD), scales, mins]
+            codes::plane_shapes::<F>(num_tiles, in_features)
         }
         fn float<F: FloatFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
             let quants = PlaneShape {
@@ -269,88 +266,22 @@ impl PackedWeight {
     }
 }
 
-/// Size of a packed scale or minimum in bytes.
-pub const fn scale_bytes<F: IntFormat>() -> usize {
-    if F::HALF_SCALES { 2 } else { 4 }
-}
-
-pub const fn group_vectors<F: IntFormat>() -> usize {
-    if F::NIBBLES { F::GROUP / (2 * QUAD) } else { F::GROUP / QUAD }
-}
-
 /// Returns false if a scale or minimum is not finite.
 fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
-    let block_groups = F::BLOCK_ELEMENTS / F::GROUP;
-    let group_bytes = group_vectors::<F>() * QUAD * TILE;
-    let scales_bytes = block_groups * TILE * scale_bytes::<F>();
-    let (mut block, mut is_finite) = (UnpackedBlock::new(), true);
-    for (index, source) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
-        F::unpack(source, &mut block);
-        let quants = &mut into.quants[index * block_groups * group_bytes..][..block_groups * group_bytes];
-        put_quants::<F>(&block, lane, quants);
-        let scales = &mut into.scales[index * scales_bytes..][..scales_bytes];
-        is_finite &= put_scales::<F>(&block.scales[..block_groups], lane, scales);
-        if F::HAS_MIN {
-            let mins = &mut into.mins[index * scales_bytes..][..scales_bytes];
-            is_finite &= put_scales::<F>(&block.mins[..block_groups], lane, mins);
-        }
+    let (lane, mut unpacked, mut is_finite) = (Lane { index: lane }, UnpackedBlock::new(), true);
+    for (block, source) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
+        let planes = [&mut *into.quants, &mut *into.scales, &mut *into.mins];
+        is_finite &= lane.put::<F>(block, source, &mut unpacked, planes);
     }
     is_finite
 }
 
-/// Writes the quants of a block to a lane of the vectors of its groups.
-fn put_quants<F: IntFormat>(block: &UnpackedBlock, lane: usize, vectors: &mut [u8]) {
-    let groups = block.quants.chunks_exact(F::GROUP);
-    for (quants, vectors) in groups.zip(vectors.chunks_exact_mut(group_vectors::<F>() * QUAD * TILE)) {
-        for (index, vector) in vectors.chunks_exact_mut(QUAD * TILE).enumerate() {
-            let piece = &mut vector[lane * QUAD..][..QUAD];
-            let low = &quants[index * QUAD..][..QUAD];
-            if F::NIBBLES {
-                let high = &quants[F::GROUP / 2 + index * QUAD..][..QUAD];
-                for ((byte, low), high) in piece.iter_mut().zip(low).zip(high) {
-                    *byte = low | (high << 4);
-                }
-            } else {
-                piece.copy_from_slice(low);
-            }
-        }
-    }
-}
-
-/// Writes the scales (or minima) of a block to a lane. Returns false if one is not finite.
-fn put_scales<F: IntFormat>(scales: &[u32], lane: usize, vectors: &mut [u8]) -> bool {
-    let width = scale_bytes::<F>();
-    let exponent = if F::HALF_SCALES { 0x7c00 } else { 0x7f80_0000 };
-    for (bits, vector) in scales.iter().zip(vectors.chunks_exact_mut(TILE * width)) {
-        vector[lane * width..][..width].copy_from_slice(&bits.to_le_bytes()[..width]);
-    }
-    scales.iter().all(|bits| bits & exponent != exponent)
-}
-
 fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f32]) {
-    let (tile, lane) = (row / TILE, row % TILE);
-    let bits = |piece: &[u8]| {
-        let mut bytes = [0; 4];
-        bytes[..piece.len()].copy_from_slice(piece);
-        u32::from_le_bytes(bytes)
-    };
-    let mut pieces = weight.quants.lane(tile, lane);
-    let mut scales = weight.scales.lane(tile, lane).map(bits);
-    let mut mins = weight.mins.lane(tile, lane).map(bits);
-    for values in out.chunks_exact_mut(F::GROUP) {
-        let scale = scales.next().unwrap_or_default();
-        let min = mins.next().unwrap_or_default();
-        for index in 0..group_vectors::<F>() {
-            for (element, byte) in pieces.next().unwrap_or_default().iter().enumerate() {
-                let at = index * QUAD + element;
-                if F::NIBBLES {
-                    values[at] = F::value(byte & 15, scale, min);
-                    values[F::GROUP / 2 + at] = F::value(byte >> 4, scale, min);
-                } else {
-                    values[at] = F::value(*byte, scale, min);
-                }
-            }
-        }
+    let (tile, lane) = (weight.tile(row / TILE), Lane { index: row % TILE });
+    let mut unpacked = UnpackedBlock::new();
+    for (block, values) in out.chunks_exact_mut(F::BLOCK_ELEMENTS).enumerate() {
+        lane.get::<F>(block, [tile.quants, tile.scales, tile.mins], &mut unpacked);
+        unpacked.dequantize::<F>(values);
     }
 }
 

@@ -17,13 +17,14 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use self::scale_table::{Levels, TABLE, TABLE_GROUPS, TABLE_ROWS, fill_table, looked_up};
-use super::TileOutput;
+use super::{TileOutput, run_vectors};
 pub(crate) use super::avx512_quantize::quantize_rows;
 use super::x86::{prefetch, prefetch_far};
 use crate::PANEL;
 use crate::quantized::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 use trunkline_kernels_core::pack::int::IntFormat;
-use trunkline_kernels_core::pack::{QUAD, TILE, Tile, group_vectors, scale_bytes};
+use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 const VECTOR: usize = 64;
 
@@ -48,7 +49,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
 ) {
     let num_x_groups = in_features / QUANT_GROUP;
     if block.num_rows() < TABLE_ROWS {
-        let span = Span { groups: 0..num_x_groups, table: &[], continues: false };
+        let span = Span { groups: 0..num_x_groups, table: &[], continues: out.continues };
         // SAFETY: the conditions are the same.
         return unsafe { int_panels::<F>(tile, &span, block, out) };
     }
@@ -63,7 +64,7 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
             unsafe {
                 let is_usable =
                     fill_table::<F>(tile.scales.as_ptr().add(first_scale), lane_mask(out.num_lanes), table);
-                let span = Span { groups, table: if is_usable { table } else { &[] }, continues: first > 0 };
+                let span = Span { groups, table: if is_usable { table } else { &[] }, continues: out.continues || first > 0 };
                 int_panels::<F>(tile, &span, block, &out);
             }
         }
@@ -166,7 +167,7 @@ unsafe fn int_panel<F: IntFormat, const R: usize, const HAS_TABLE: bool>(
 
 /// Bytes of the weights for one group of activations.
 const fn x_group_bytes<F: IntFormat>() -> usize {
-    group_vectors::<F>() * VECTOR * (QUANT_GROUP / F::GROUP)
+    run_vectors::<F>() * VECTOR
 }
 
 /// Computes 256 times the dot products of the high bytes of each row's top quad and their weights.

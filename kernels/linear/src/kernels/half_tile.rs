@@ -4,10 +4,11 @@
 
 use std::ops::Range;
 
-use super::TileOutput;
+use super::{TileOutput, run_vectors};
 use crate::quantized::{QUANT_GROUP, QuantGroup, QuantizedBlock, VECTOR_BYTES};
 use trunkline_kernels_core::pack::int::IntFormat;
-use trunkline_kernels_core::pack::{QUAD, TILE, Tile, group_vectors, scale_bytes};
+use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 /// Number of output features in half a tile.
 const LANES: usize = TILE / 2;
@@ -146,13 +147,19 @@ pub(super) unsafe fn int_part<F: IntFormat, P: Products, const R: usize>(
     unsafe {
         let groups = block.groups.as_ptr().add(first_row * block.row_stride);
         let mut acc = [P::Floats::splat(0.0); R];
+        let lanes = LANES.min(out.num_lanes - first_lane);
+        let target = out.values.add(first_row * out.row_stride + first_lane);
         for (row, acc) in acc.iter_mut().enumerate() {
-            *acc = P::Floats::splat(*block.starts.as_ptr().add(first_row + row));
+            *acc = if out.continues {
+                P::Floats::load_first(target.add(row * out.row_stride), lanes)
+            } else {
+                P::Floats::splat(*block.starts.as_ptr().add(first_row + row))
+            };
         }
         for x_group in 0..in_features / QUANT_GROUP {
             let x: [*const QuantGroup; R] =
                 std::array::from_fn(|row| groups.add(row * block.row_stride + x_group));
-            let vectors = x_group * parts * group_vectors::<F>();
+            let vectors = x_group * run_vectors::<F>();
             let quants = tile.quants.as_ptr().add(vectors * VECTOR_BYTES + first_lane * QUAD);
             for w_part in 0..parts {
                 let dots = dots::<F, P, R>(quants, &x, w_part);
@@ -170,8 +177,6 @@ pub(super) unsafe fn int_part<F: IntFormat, P: Products, const R: usize>(
                 }
             }
         }
-        let lanes = LANES.min(out.num_lanes - first_lane);
-        let target = out.values.add(first_row * out.row_stride + first_lane);
         for (row, acc) in acc.into_iter().enumerate() {
             let value = match out.bias {
                 Some(bias) => acc.add(P::Floats::load_first(bias.as_ptr().add(first_lane), lanes)),

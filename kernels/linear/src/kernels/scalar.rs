@@ -1,10 +1,11 @@
 //! Portable kernels, written for clarity. They are the reference for the other instruction sets.
 
-use super::TileOutput;
+use super::{TileOutput, run_vectors};
 use crate::PANEL;
 use crate::quantized::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
 use trunkline_kernels_core::pack::int::IntFormat;
-use trunkline_kernels_core::pack::{QUAD, TILE, Tile, group_vectors, scale_bytes};
+use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 /// Number of elements in the largest group of weights.
 const MAX_GROUP: usize = 32;
@@ -69,6 +70,10 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
         let mut acc = [[0.0; TILE]; PANEL];
         acc.iter_mut().zip(starts).for_each(|(acc, &start)| acc.fill(start));
         let acc = &mut acc[..starts.len()];
+        if out.continues {
+            // SAFETY: the caller guarantees the conditions.
+            unsafe { load(acc, &out.row(first_row)) };
+        }
         for group in 0..in_features / F::GROUP {
             let weights = unpack_group::<F>(tile, group);
             let scales = unpack_scales::<F>(tile.scales, group);
@@ -112,19 +117,18 @@ fn dots(weights: &[[i32; TILE]], zero_point: u8, quants: &[i32]) -> [i32; TILE] 
 /// Unpacks the quants of one group as `[element][lane]`.
 fn unpack_group<F: IntFormat>(tile: &Tile<'_>, group: usize) -> [[i32; TILE]; MAX_GROUP] {
     let mut quants = [[0; TILE]; MAX_GROUP];
-    let bytes = &tile.quants[group * group_vectors::<F>() * TILE * QUAD..];
-    for vector in 0..group_vectors::<F>() {
-        for lane in 0..TILE {
-            for index in 0..QUAD {
-                let byte = i32::from(bytes[(vector * TILE + lane) * QUAD + index]);
-                let element = vector * QUAD + index;
-                if F::NIBBLES {
-                    quants[element][lane] = byte & 15;
-                    quants[F::GROUP / 2 + element][lane] = byte >> 4;
-                } else {
-                    quants[element][lane] = byte;
-                }
-            }
+    let (run, within) = (group * F::GROUP / QUANT_GROUP, group * F::GROUP % QUANT_GROUP);
+    let vectors = run_vectors::<F>();
+    let bytes = &tile.quants[run * vectors * TILE * QUAD..];
+    for (element, quants) in quants[..F::GROUP].iter_mut().enumerate() {
+        let (quad, index) = ((within + element) / QUAD, element % QUAD);
+        for (lane, quant) in quants.iter_mut().enumerate() {
+            let byte = i32::from(bytes[(quad % vectors * TILE + lane) * QUAD + index]);
+            *quant = match (F::NIBBLES, quad < vectors) {
+                (false, _) => byte,
+                (true, true) => byte & 15,
+                (true, false) => byte >> 4,
+            };
         }
     }
     quants
@@ -138,6 +142,19 @@ fn unpack_scales<F: IntFormat>(plane: &[u8], group: usize) -> [f32; TILE] {
         bits[..width].copy_from_slice(&plane[(group * TILE + lane) * width..][..width]);
         F::scale_value(u32::from_le_bytes(bits))
     })
+}
+
+/// Loads the sums of a panel.
+///
+/// # Safety
+/// `out` must be readable for the rows of `acc` and its lanes.
+unsafe fn load(acc: &mut [[f32; TILE]], out: &TileOutput<'_>) {
+    for (row, acc) in acc.iter_mut().enumerate() {
+        for (lane, acc) in acc[..out.num_lanes].iter_mut().enumerate() {
+            // SAFETY: the caller guarantees the conditions.
+            *acc = unsafe { out.values.add(row * out.row_stride + lane).read() };
+        }
+    }
 }
 
 /// Adds the bias and stores the sums of a panel.

@@ -1,0 +1,293 @@
+//! The planes of integer formats: how a block of one output feature is written to a lane of a tile, and read back.
+//!
+//! Codes of `n` bits lie in runs of 32 elements of a row, which is 8 quads. A run takes `n` vectors of 16 lanes of 4
+//! bytes: for each of the powers of two 4, 2 and 1 whose sum is `n`, as many vectors hold that number of bits of each
+//! code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first, so
+//! that codes of 4 bits are nibbles, the first half of a run in the low ones.
+//!
+//! Scales that are not floats lie in a record for each block: `[group][lane]` bytes of scales, the same of minima, and
+//! `[lane]` binary16 factors of scales, then of minima.
+
+use std::ops::Range;
+
+use super::int::{Codes, IntFormat, Scales, UnpackedBlock};
+use super::plane::PlaneShape;
+use super::{QUAD, TILE};
+
+/// Elements of a row whose codes lie together.
+pub const RUN: usize = 32;
+const RUN_QUADS: usize = RUN / QUAD;
+const VECTOR_BYTES: usize = TILE * QUAD;
+
+/// Vectors of a run in the plane of codes. For [`Codes::Blocks`], those that kernels multiply.
+pub const fn run_vectors<F: IntFormat>() -> usize {
+    match F::CODES {
+        Codes::Bits(bits) => bits,
+        Codes::Levels(_) => 4,
+        Codes::Bytes | Codes::Blocks => RUN_QUADS,
+    }
+}
+
+const fn block_groups<F: IntFormat>() -> usize {
+    F::BLOCK_ELEMENTS / F::GROUP
+}
+
+/// The part of a block's record that holds the scales of groups, in bytes per lane, and the number of factors.
+const fn record_parts<F: IntFormat>() -> (usize, usize) {
+    let kinds = if F::HAS_MIN { 2 } else { 1 };
+    match F::SCALES {
+        Scales::Half | Scales::Single => (0, 0),
+        Scales::Bytes | Scales::SignedBytes => (kinds * block_groups::<F>(), kinds),
+        Scales::Nibbles => (block_groups::<F>(), kinds),
+        Scales::Exponents => (block_groups::<F>(), 0),
+        Scales::OfBlock => (0, 1),
+    }
+}
+
+/// Bytes of a lane in a block's record; 0 for scales that are floats.
+pub const fn record_lane_bytes<F: IntFormat>() -> usize {
+    let (groups, factors) = record_parts::<F>();
+    groups + 2 * factors
+}
+
+/// The byte ranges of the factors in a block's record.
+pub const fn factors_at<F: IntFormat>() -> usize {
+    record_parts::<F>().0 * TILE
+}
+
+/// Bytes of a scale that is a float.
+pub const fn scale_bytes<F: IntFormat>() -> usize {
+    if F::HALF_SCALES { 2 } else { 4 }
+}
+
+/// The shapes of the planes of quants, scales and minima.
+pub(super) fn plane_shapes<F: IntFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
+    let plane = |vectors_per_tile, lane_bytes| PlaneShape { num_tiles, vectors_per_tile, lane_bytes };
+    if let Codes::Blocks = F::CODES {
+        let blocks = plane(in_features / F::BLOCK_ELEMENTS, F::BLOCK_BYTES);
+        return [blocks, PlaneShape::NONE, PlaneShape::NONE];
+    }
+    let codes = plane(in_features / RUN * run_vectors::<F>(), QUAD);
+    if record_lane_bytes::<F>() > 0 {
+        let records = plane(in_features / F::BLOCK_ELEMENTS, record_lane_bytes::<F>());
+        return [codes, records, PlaneShape::NONE];
+    }
+    let floats = plane(in_features / F::GROUP, scale_bytes::<F>());
+    [codes, floats, if F::HAS_MIN { floats } else { PlaneShape::NONE }]
+}
+
+/// One lane of a tile, whose planes are `quants`, `scales` and `mins`.
+#[derive(Clone, Copy)]
+pub(super) struct Lane {
+    pub(super) index: usize,
+}
+
+/// The places of the bits of a run's codes: for each width, its mask, its position in a code, its first vector, and the
+/// vector and shift of a quad.
+fn fields(bits: usize) -> impl Iterator<Item = Field> {
+    let mut at = 0;
+    [4, 2, 1].into_iter().filter(move |width| bits & width != 0).map(move |width| {
+        let field = Field { width, at };
+        at += width;
+        field
+    })
+}
+
+/// `width` bits of each code, from bit `at` on. Their first vector is vector `at` of a run.
+#[derive(Clone, Copy)]
+struct Field {
+    width: usize,
+    at: usize,
+}
+
+impl Field {
+    const fn mask(self) -> u8 {
+        (1 << self.width) - 1
+    }
+
+    const fn vector(self, quad: usize) -> usize {
+        self.at + quad % self.width
+    }
+
+    const fn shift(self, quad: usize) -> usize {
+        quad / self.width * self.width
+    }
+}
+
+impl Lane {
+    /// The bytes of this lane in vector `vector` of a run.
+    fn quad(self, vector: usize) -> Range<usize> {
+        let start = vector * VECTOR_BYTES + self.index * QUAD;
+        start..start + QUAD
+    }
+
+    /// Writes block `block` of the row. Returns false if a scale or minimum is not finite.
+    pub(super) fn put<F: IntFormat>(
+        self,
+        block: usize,
+        source: &[u8],
+        unpacked: &mut UnpackedBlock,
+        [quants, scales, mins]: [&mut [u8]; 3],
+    ) -> bool {
+        F::unpack(source, unpacked);
+        if let Codes::Blocks = F::CODES {
+            quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES].copy_from_slice(source);
+            return unpacked.is_finite::<F>();
+        }
+        let run_bytes = run_vectors::<F>() * VECTOR_BYTES;
+        let first = block * (F::BLOCK_ELEMENTS / RUN) * run_bytes;
+        let runs = quants[first..].chunks_exact_mut(run_bytes);
+        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs) {
+            self.put_run::<F>(codes, run);
+        }
+        if record_lane_bytes::<F>() > 0 {
+            let bytes = record_lane_bytes::<F>() * TILE;
+            self.put_record::<F>(unpacked, &mut scales[block * bytes..][..bytes]);
+        } else {
+            self.put_floats::<F>(&unpacked.scales, block, scales);
+            if F::HAS_MIN {
+                self.put_floats::<F>(&unpacked.mins, block, mins);
+            }
+        }
+        unpacked.is_finite::<F>()
+    }
+
+    fn put_run<F: IntFormat>(self, codes: &[u8], run: &mut [u8]) {
+        for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
+            if let Codes::Bytes = F::CODES {
+                run[self.quad(quad)].copy_from_slice(codes);
+                continue;
+            }
+            for field in fields(run_vectors::<F>()) {
+                let bytes = &mut run[self.quad(field.vector(quad))];
+                for (byte, code) in bytes.iter_mut().zip(codes) {
+                    let shift = field.shift(quad);
+                    *byte = (*byte & !(field.mask() << shift)) | ((code >> field.at & field.mask()) << shift);
+                }
+            }
+        }
+    }
+
+    fn put_record<F: IntFormat>(self, unpacked: &UnpackedBlock, record: &mut [u8]) {
+        let groups = block_groups::<F>();
+        // The bits of scales in records fit in a byte.
+        for group in 0..groups {
+            let (scale, min) = (unpacked.scales[group] as u8, unpacked.mins[group] as u8);
+            match F::SCALES {
+                Scales::Nibbles => record[group * TILE + self.index] = scale | min << 4,
+                Scales::OfBlock => {}
+                _ => {
+                    record[group * TILE + self.index] = scale;
+                    if F::HAS_MIN {
+                        record[(groups + group) * TILE + self.index] = min;
+                    }
+                }
+            }
+        }
+        let factors = record[factors_at::<F>()..].chunks_exact_mut(2 * TILE);
+        for (factor, bits) in factors.zip(unpacked.factors) {
+            factor[2 * self.index..][..2].copy_from_slice(&bits.to_le_bytes()[..2]);
+        }
+    }
+
+    fn put_floats<F: IntFormat>(self, bits: &[u32], block: usize, plane: &mut [u8]) {
+        let width = scale_bytes::<F>();
+        let vectors = plane[block * block_groups::<F>() * TILE * width..].chunks_exact_mut(TILE * width);
+        for (bits, vector) in bits[..block_groups::<F>()].iter().zip(vectors) {
+            vector[self.index * width..][..width].copy_from_slice(&bits.to_le_bytes()[..width]);
+        }
+    }
+
+    /// Reads block `block` of the row.
+    pub(super) fn get<F: IntFormat>(
+        self,
+        block: usize,
+        [quants, scales, mins]: [&[u8]; 3],
+        unpacked: &mut UnpackedBlock,
+    ) {
+        if let Codes::Blocks = F::CODES {
+            let source = &quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
+            return F::unpack(source, unpacked);
+        }
+        let run_bytes = run_vectors::<F>() * VECTOR_BYTES;
+        let first = block * (F::BLOCK_ELEMENTS / RUN) * run_bytes;
+        let runs = quants[first..].chunks_exact(run_bytes);
+        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact_mut(RUN).zip(runs) {
+            self.get_run::<F>(run, codes);
+        }
+        if record_lane_bytes::<F>() > 0 {
+            let bytes = record_lane_bytes::<F>() * TILE;
+            self.get_record::<F>(&scales[block * bytes..][..bytes], unpacked);
+        } else {
+            self.get_floats::<F>(block, scales, &mut unpacked.scales);
+            if F::HAS_MIN {
+                self.get_floats::<F>(block, mins, &mut unpacked.mins);
+            }
+        }
+    }
+
+    fn get_run<F: IntFormat>(self, run: &[u8], codes: &mut [u8]) {
+        for (quad, codes) in codes.chunks_exact_mut(QUAD).enumerate() {
+            if let Codes::Bytes = F::CODES {
+                codes.copy_from_slice(&run[self.quad(quad)]);
+                continue;
+            }
+            codes.fill(0);
+            for field in fields(run_vectors::<F>()) {
+                for (code, byte) in codes.iter_mut().zip(&run[self.quad(field.vector(quad))]) {
+                    *code |= (byte >> field.shift(quad) & field.mask()) << field.at;
+                }
+            }
+        }
+    }
+
+    fn get_record<F: IntFormat>(self, record: &[u8], unpacked: &mut UnpackedBlock) {
+        let groups = block_groups::<F>();
+        for group in 0..groups {
+            let byte = |at: usize| u32::from(record[at * TILE + self.index]);
+            match F::SCALES {
+                Scales::Nibbles => {
+                    (unpacked.scales[group], unpacked.mins[group]) = (byte(group) & 15, byte(group) >> 4);
+                }
+                Scales::OfBlock => {}
+                _ => {
+                    unpacked.scales[group] = byte(group);
+                    if F::HAS_MIN {
+                        unpacked.mins[group] = byte(groups + group);
+                    }
+                }
+            }
+        }
+        let factors = record[factors_at::<F>()..].chunks_exact(2 * TILE);
+        for (factor, bits) in factors.zip(&mut unpacked.factors) {
+            let bytes = &factor[2 * self.index..][..2];
+            *bits = u32::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+        }
+    }
+
+    fn get_floats<F: IntFormat>(self, block: usize, plane: &[u8], bits: &mut [u32]) {
+        let width = scale_bytes::<F>();
+        let vectors = plane[block * block_groups::<F>() * TILE * width..].chunks_exact(TILE * width);
+        for (bits, vector) in bits[..block_groups::<F>()].iter_mut().zip(vectors) {
+            let mut bytes = [0; 4];
+            bytes[..width].copy_from_slice(&vector[self.index * width..][..width]);
+            *bits = u32::from_le_bytes(bytes);
+        }
+    }
+}
+
+/// Writes a block to a lane of a run of vectors in the form that kernels multiply: bytes or nibbles, and floats.
+///
+/// Used for [`Codes::Blocks`], whose planes hold the source. `runs` begins at the block's first run, and `scales` at
+/// its first group; the format has no minima.
+pub fn put_form<F: IntFormat>(source: &[u8], lane: usize, unpacked: &mut UnpackedBlock, runs: &mut [u8], scales: &mut [u8]) {
+    F::unpack(source, unpacked);
+    let lane = Lane { index: lane };
+    let run_bytes = RUN_QUADS * VECTOR_BYTES;
+    for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs.chunks_exact_mut(run_bytes)) {
+        for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
+            run[lane.quad(quad)].copy_from_slice(codes);
+        }
+    }
+    lane.put_floats::<F>(&unpacked.scales, 0, scales);
+}

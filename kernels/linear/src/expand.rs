@@ -1,0 +1,283 @@
+//! Expands packed weights to the form that kernels multiply: bytes or nibbles, and scales of binary16 or binary32.
+//!
+//! Functions are loops over bytes of fixed-size arrays, which the compiler turns into vectors of each instruction set.
+
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::kernels::run_vectors;
+use super::quantized::VECTOR_BYTES;
+use trunkline_kernels_core::isa::Isa;
+use trunkline_kernels_core::pack::codes::{self, RUN, factors_at, record_lane_bytes, scale_bytes};
+use trunkline_kernels_core::pack::int::{Codes, IntFormat, Scales, UnpackedBlock, exponent_value};
+use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
+use trunkline_kernels_core::vector::{ByteLanes, LANES, simd_entry};
+
+/// Elements of a row that are expanded at once: whole blocks of every format. Their expanded form, 12 KiB, stays in the
+/// first-level cache beside the rows that it multiplies.
+const SPAN: usize = 512;
+const RUNS: usize = SPAN / RUN;
+const RUN_BYTES: usize = RUN * TILE;
+/// The most groups of a span.
+const GROUPS: usize = SPAN / 16;
+/// Distance in bytes at which codes are prefetched.
+const PREFETCH_BYTES: usize = 2 << 10;
+
+const _: () = assert!(LANES == TILE);
+
+/// True if the planes of the quants are those that kernels multiply.
+const fn has_ready_quants<F: IntFormat>() -> bool {
+    matches!(F::CODES, Codes::Bytes | Codes::Bits(4))
+}
+
+/// True if the planes of the scales are those that kernels multiply.
+const fn has_ready_scales<F: IntFormat>() -> bool {
+    !matches!(F::CODES, Codes::Blocks) && record_lane_bytes::<F>() == 0
+}
+
+/// Returns true if weights of this format are not what kernels multiply.
+pub(super) const fn is_expanded<F: IntFormat>() -> bool {
+    !has_ready_quants::<F>() || !has_ready_scales::<F>()
+}
+
+/// Panics unless the planes that kernels multiply have `in_features` elements.
+pub(super) fn check_planes<F: IntFormat>(tile: &Tile<'_>, in_features: usize) {
+    assert!(tile.quants.len() >= in_features / RUN * codes::run_vectors::<F>() * VECTOR_BYTES, "quants");
+    let (width, num_groups) = (scale_bytes::<F>(), in_features / F::GROUP);
+    assert!(tile.scales.len() >= num_groups * TILE * width, "scales");
+    assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * width, "minima");
+}
+
+/// A span of a tile in the form that kernels multiply.
+#[repr(align(64))]
+pub(super) struct Expanded {
+    quants: [u8; RUNS * RUN_BYTES],
+    scales: [[f32; TILE]; GROUPS],
+    mins: [[f32; TILE]; GROUPS],
+}
+
+thread_local! {
+    /// The memory of a span. It is static so that steps do not allocate.
+    static EXPANDED: RefCell<Expanded> = const {
+        RefCell::new(Expanded { quants: [0; RUNS * RUN_BYTES], scales: [[0.0; TILE]; GROUPS], mins: [[0.0; TILE]; GROUPS] })
+    };
+}
+
+impl Expanded {
+    /// Calls `multiply` for each span of `in_features` columns, in order, with the expanded weights.
+    ///
+    /// Panics if the planes of `tile` are shorter.
+    pub(super) fn each_span<F: IntFormat>(
+        isa: Isa,
+        tile: &Tile<'_>,
+        in_features: usize,
+        mut multiply: impl FnMut(Range<usize>, &Tile<'_>),
+    ) {
+        EXPANDED.with_borrow_mut(|expanded| {
+            for start in (0..in_features).step_by(SPAN) {
+                let span = start..in_features.min(start + SPAN);
+                // SAFETY: there are no conditions.
+                unsafe { expand::<F>(isa, tile, span.clone(), expanded) };
+                let weights = expanded.tile::<F>(tile, &span);
+                multiply(span, &weights);
+            }
+        });
+    }
+
+    /// The form of a span: expanded, or from the planes of the tile where they are ready.
+    fn tile<'a, F: IntFormat>(&'a self, tile: &Tile<'a>, span: &Range<usize>) -> Tile<'a> {
+        let quants = if has_ready_quants::<F>() {
+            let run_bytes = run_vectors::<F>() * VECTOR_BYTES;
+            &tile.quants[span.start / RUN * run_bytes..span.end / RUN * run_bytes]
+        } else {
+            &self.quants[..]
+        };
+        if !has_ready_scales::<F>() {
+            return Tile { quants, scales: bytes_of(&self.scales), mins: bytes_of(&self.mins) };
+        }
+        let width = TILE * scale_bytes::<F>();
+        let groups = span.start / F::GROUP * width..span.end / F::GROUP * width;
+        let mins = if F::HAS_MIN { &tile.mins[groups.clone()] } else { &[] };
+        Tile { quants, scales: &tile.scales[groups], mins }
+    }
+}
+
+fn bytes_of(floats: &[[f32; TILE]; GROUPS]) -> &[u8] {
+    // SAFETY: floats have no padding, and every bit pattern of a byte is valid.
+    unsafe { std::slice::from_raw_parts(floats.as_ptr().cast(), size_of_val(floats)) }
+}
+
+#[inline(always)]
+unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
+    let runs = span.start / RUN..span.end / RUN;
+    match F::CODES {
+        Codes::Bytes | Codes::Bits(4) => {}
+        Codes::Blocks => return expand_blocks::<F>(tile, span, into),
+        _ => {
+            let run_bytes = codes::run_vectors::<F>() * VECTOR_BYTES;
+            let planes = tile.quants[runs.start * run_bytes..runs.end * run_bytes].chunks_exact(run_bytes);
+            for (from, to) in planes.zip(into.quants.chunks_exact_mut(run_vectors::<F>() * VECTOR_BYTES)) {
+                // SAFETY: the caller guarantees the instruction set; prefetching reads nothing.
+                unsafe {
+                    for line in (0..run_bytes).step_by(VECTOR_BYTES) {
+                        L::prefetch_near(from.as_ptr().wrapping_add(line + PREFETCH_BYTES));
+                    }
+                    match F::CODES {
+                        Codes::Levels(levels) => look_up::<L>(levels, from, to),
+                        _ => expand_run::<F>(from, to),
+                    }
+                }
+            }
+        }
+    }
+    if !has_ready_scales::<F>() {
+        let record_bytes = record_lane_bytes::<F>() * TILE;
+        let blocks = span.start / F::BLOCK_ELEMENTS..span.end / F::BLOCK_ELEMENTS;
+        let groups = F::BLOCK_ELEMENTS / F::GROUP;
+        let records = &tile.scales[blocks.start * record_bytes..blocks.end * record_bytes];
+        let into = into.scales.chunks_exact_mut(groups).zip(into.mins.chunks_exact_mut(groups));
+        for (record, (scales, mins)) in records.chunks_exact(record_bytes).zip(into) {
+            // SAFETY: the caller guarantees the instruction set.
+            unsafe { expand_record::<L, F>(record, scales, mins) };
+        }
+    }
+}
+
+simd_entry! {
+    /// Expands the columns `span` of a tile. Panics if the planes of `tile` are shorter.
+    ///
+    /// # Safety
+    /// There are no conditions. The macro has no safe functions with a type parameter.
+    unsafe fn expand<F: IntFormat> = expand_generic(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded);
+}
+
+#[inline(always)]
+unsafe fn look_up<L: ByteLanes>(levels: &[u8; 16], from: &[u8], to: &mut [u8]) {
+    let from: &[u8; RUN_BYTES / 2] = from.try_into().expect("a run of nibbles");
+    let to: &mut [u8; RUN_BYTES] = to.try_into().expect("a run of bytes");
+    // SAFETY: the arrays hold the vectors, and the caller guarantees the instruction set.
+    unsafe {
+        let table = L::load_table(levels.as_ptr());
+        for at in (0..from.len()).step_by(VECTOR_BYTES) {
+            let [low, high] = L::look_up(table, L::load_bytes(from.as_ptr().add(at)));
+            L::store_bytes(low, to.as_mut_ptr().add(at));
+            L::store_bytes(high, to.as_mut_ptr().add(at + from.len()));
+        }
+    }
+}
+
+/// Expands the codes of a run.
+#[inline(always)]
+fn expand_run<F: IntFormat>(from: &[u8], to: &mut [u8]) {
+    let mut quads = to.as_chunks_mut::<VECTOR_BYTES>().0.iter_mut();
+    let mut put = |quad: [u8; VECTOR_BYTES]| {
+        if let Some(to) = quads.next() {
+            *to = quad;
+        }
+    };
+    if F::NIBBLES {
+        put(two_quads::<F, 0>(from));
+        put(two_quads::<F, 1>(from));
+        put(two_quads::<F, 2>(from));
+        put(two_quads::<F, 3>(from));
+    } else {
+        put(quad::<F, 0>(from));
+        put(quad::<F, 1>(from));
+        put(quad::<F, 2>(from));
+        put(quad::<F, 3>(from));
+        put(quad::<F, 4>(from));
+        put(quad::<F, 5>(from));
+        put(quad::<F, 6>(from));
+        put(quad::<F, 7>(from));
+    }
+}
+
+/// Returns the codes of a quad of the first half of a run, and in the upper nibbles those of the second half.
+#[inline(always)]
+fn two_quads<F: IntFormat, const QUAD_INDEX: usize>(from: &[u8]) -> [u8; VECTOR_BYTES] {
+    let (low, high) = match QUAD_INDEX {
+        0 => (quad::<F, 0>(from), quad::<F, 4>(from)),
+        1 => (quad::<F, 1>(from), quad::<F, 5>(from)),
+        2 => (quad::<F, 2>(from), quad::<F, 6>(from)),
+        _ => (quad::<F, 3>(from), quad::<F, 7>(from)),
+    };
+    std::array::from_fn(|at| low[at] | high[at] << 4)
+}
+
+/// Returns the codes of a quad.
+#[inline(always)]
+fn quad<F: IntFormat, const INDEX: usize>(from: &[u8]) -> [u8; VECTOR_BYTES] {
+    let (mut quad, bits) = ([0; VECTOR_BYTES], codes::run_vectors::<F>());
+    let mut at = 0;
+    for width in [4, 2, 1] {
+        if bits & width != 0 {
+            let vector = &from[(at + INDEX % width) * VECTOR_BYTES..][..VECTOR_BYTES];
+            for (code, byte) in quad.iter_mut().zip(vector) {
+                *code |= (byte >> (INDEX / width * width) & ((1 << width) - 1)) << at;
+            }
+            at += width;
+        }
+    }
+    quad
+}
+
+/// Expands the scales and minima of a block.
+#[inline(always)]
+unsafe fn expand_record<L: ByteLanes, F: IntFormat>(record: &[u8], scales: &mut [[f32; TILE]], mins: &mut [[f32; TILE]]) {
+    let mut factors = [[0.0f32; TILE]; 2];
+    let halves = record[factors_at::<F>()..].chunks_exact(2 * TILE);
+    for (half, factor) in halves.zip(&mut factors) {
+        // SAFETY: the chunk has 16 binary16, and the caller guarantees the instruction set.
+        unsafe { L::load_f16(half.as_ptr().cast()).store(factor.as_mut_ptr()) };
+    }
+    let [factor, min_factor] = factors;
+    let groups = record.as_chunks::<TILE>().0;
+    let num_groups = scales.len();
+    for (group, (scales, mins)) in scales.iter_mut().zip(mins).enumerate() {
+        match F::SCALES {
+            Scales::OfBlock => *scales = factor,
+            Scales::Exponents => *scales = groups[group].map(exponent_value),
+            Scales::SignedBytes => *scales = products(&factor, groups[group].map(|byte| f32::from(byte.cast_signed()))),
+            Scales::Nibbles => {
+                *scales = products(&factor, groups[group].map(|byte| f32::from(byte & 15)));
+                *mins = negated_products(&min_factor, groups[group].map(|byte| f32::from(byte >> 4)));
+            }
+            _ => {
+                *scales = products(&factor, groups[group].map(f32::from));
+                if F::HAS_MIN {
+                    *mins = negated_products(&min_factor, groups[num_groups + group].map(f32::from));
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn products(factor: &[f32; TILE], numbers: [f32; TILE]) -> [f32; TILE] {
+    std::array::from_fn(|lane| factor[lane] * numbers[lane])
+}
+
+#[inline(always)]
+fn negated_products(factor: &[f32; TILE], numbers: [f32; TILE]) -> [f32; TILE] {
+    std::array::from_fn(|lane| -(factor[lane] * numbers[lane]))
+}
+
+/// Unpacks whole blocks of the file to bytes and scales.
+fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
+    let tile_bytes = F::BLOCK_BYTES * TILE;
+    let blocks = span.start / F::BLOCK_ELEMENTS..span.end / F::BLOCK_ELEMENTS;
+    let scale_bytes = F::BLOCK_ELEMENTS / F::GROUP * TILE * scale_bytes::<F>();
+    // SAFETY: every bit pattern of a float is valid.
+    let scales = unsafe {
+        std::slice::from_raw_parts_mut(into.scales.as_mut_ptr().cast::<u8>(), size_of_val(&into.scales))
+    };
+    let mut unpacked = UnpackedBlock::new();
+    let blocks = tile.quants[blocks.start * tile_bytes..blocks.end * tile_bytes].chunks_exact(tile_bytes);
+    let into = into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));
+    for (block, (quants, scales)) in blocks.zip(into) {
+        for (lane, source) in block.chunks_exact(F::BLOCK_BYTES).enumerate() {
+            codes::put_form::<F>(source, lane, &mut unpacked, quants, scales);
+        }
+    }
+}
+const _: () = assert!(QUAD * TILE == VECTOR_BYTES);
