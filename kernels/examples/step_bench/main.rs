@@ -1,5 +1,5 @@
 //! Times whole steps of a model with a known shape and random weights: `step_bench [--shape NAME]
-//! [--format Q4_1|BF16] [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
+//! [--format Q4_1] [--profile] [--pin auto|on|off] [--step-tokens N] [--limits PATH] [threads] [case...]`.
 //!
 //! The shapes are those of SmolLM2-135M (`smollm2`), of two layers of Qwen3-30B-A3B (`qwen3-moe`), and of a dense model
 //! as large as the part of that which a token uses (`qwen3-active`).
@@ -323,11 +323,7 @@ fn arguments() -> Result<Arguments> {
                 parsed.shape = found.with_context(|| format!("unknown shape {name:?}"))?;
             }
             "--format" => {
-                parsed.format = match value()?.as_str() {
-                    "Q4_1" => Format::Q4_1,
-                    "BF16" => Format::BF16,
-                    name => anyhow::bail!("`--format` is {name:?}; hint: use Q4_1 or BF16"),
-                };
+                parsed.format = value()?.parse().context("`--format`")?;
             }
             "--pin" => parsed.pinning = value()?.parse()?,
             "--step-tokens" => parsed.step_tokens = value()?.parse().context("`--step-tokens`")?,

@@ -81,9 +81,17 @@ fn matrix(
         let bytes = numbers.flat_map(half::bf16::to_le_bytes).collect();
         return Ok(builder.weight(format, bytes, &shape)?);
     }
-    let (scale, min) = if format == Format::Q8_0 { (0.0005f32, None) } else { (0.008, Some(-0.06f32)) };
     let mut bytes: Vec<u8> =
         (0..shape[0] * format.row_bytes(shape[1])?).map(|_| (random.next() >> 24) as u8).collect();
+    let (scale, min) = match format {
+        Format::Q8_0 => (0.0005f32, None),
+        Format::Q4_1 => (0.008, Some(-0.06f32)),
+        _ => {
+            // Wherever a block has its scales, they are small numbers.
+            bytes.iter_mut().for_each(|byte| *byte &= 0x9f);
+            return Ok(builder.weight(format, bytes, &shape)?);
+        }
+    };
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block[..2].copy_from_slice(&half::f16::from_f32(scale).to_le_bytes());
         if let Some(min) = min {

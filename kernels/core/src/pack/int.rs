@@ -26,6 +26,26 @@ pub enum Codes {
     Blocks,
 }
 
+impl Codes {
+    const fn max_quant(self) -> usize {
+        match self {
+            Self::Bits(bits) => (1 << bits) - 1,
+            Self::Levels(levels) => {
+                let (mut largest, mut at) = (0, 0);
+                while at < levels.len() {
+                    if levels[at] as usize > largest {
+                        largest = levels[at] as usize;
+                    }
+                    at += 1;
+                }
+                // One bound for all quants of 8 bits, so that formats share kernels.
+                if largest > 127 { 255 } else { largest }
+            }
+            Self::Bytes | Self::Blocks => 255,
+        }
+    }
+}
+
 /// How packed weights hold the scales (and minima) of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
@@ -60,8 +80,8 @@ pub trait IntFormat {
 
     /// True if kernels multiply two quants per byte.
     const NIBBLES: bool = matches!(Self::CODES, Codes::Bits(..=4));
-    /// The largest quant.
-    const MAX_QUANT: usize = if let Codes::Bits(bits) = Self::CODES { (1 << bits) - 1 } else { 255 };
+    /// The bound of the quants.
+    const MAX_QUANT: usize = Self::CODES.max_quant();
     /// True if kernels read scales and minima as binary16, false if as binary32.
     const HALF_SCALES: bool = matches!(Self::SCALES, Scales::Half);
 

@@ -1,7 +1,8 @@
 //! Kernels for AVX2 with FMA and F16C.
 //!
-//! With 4-bit weights, `vpmaddubsw` adds pairs in 16 bits, which a group of 32 cannot overflow (8 quads of
-//! 2 * 15 * 128). 8-bit weights would overflow, so even and odd bytes are widened for `vpmaddwd`.
+//! `vpmaddubsw` adds pairs in 16 bits. With 4-bit weights a group of 32 cannot overflow them (8 quads of 2 * 15 * 128), so
+//! that they are widened once for a group; weights of 5 and 6 bits are widened after 4 and 2 quads. Weights of 8 bits are
+//! multiplied as two nibbles each.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -97,22 +98,26 @@ impl Products for Maddubs {
     ) {
         // SAFETY: the caller guarantees the conditions.
         unsafe {
-            let mut pairs = [_mm256_setzero_si256(); R];
-            for quad in quads {
-                let weights = load_quad::<F>(quants, quad);
-                for ((sum, pairs), x) in sums.iter_mut().zip(&mut pairs).zip(x) {
-                    let product = products::<F>(weights, broadcast_quad((**x).low.as_ptr().add(quad * QUAD)));
-                    if F::NIBBLES {
-                        *pairs = _mm256_add_epi16(*pairs, product);
-                    } else {
-                        *sum = _mm256_add_epi32(*sum, product);
+            let part = most_quads::<F>();
+            let mut first = quads.start;
+            while first < quads.end {
+                let (mut low, mut high) = ([_mm256_setzero_si256(); R], [_mm256_setzero_si256(); R]);
+                for quad in first..(first + part).min(quads.end) {
+                    let weights = load_quad::<F>(quants, quad);
+                    let upper = upper_nibbles(weights);
+                    let lower = if is_split::<F>() { lower_nibbles(weights) } else { weights };
+                    for ((low, high), x) in low.iter_mut().zip(&mut high).zip(x) {
+                        let x = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
+                        *low = _mm256_add_epi16(*low, _mm256_maddubs_epi16(lower, x));
+                        if is_split::<F>() {
+                            *high = _mm256_add_epi16(*high, _mm256_maddubs_epi16(upper, x));
+                        }
                     }
                 }
-            }
-            if F::NIBBLES {
-                for (sum, pairs) in sums.iter_mut().zip(pairs) {
-                    *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+                for ((sum, low), high) in sums.iter_mut().zip(low).zip(high) {
+                    *sum = _mm256_add_epi32(*sum, joined::<F>(low, high, 1));
                 }
+                first += part;
             }
         }
     }
@@ -121,34 +126,50 @@ impl Products for Maddubs {
     unsafe fn add_high<F: IntFormat>(sum: __m256i, quants: *const u8, group: &QuantGroup) -> __m256i {
         // SAFETY: the caller guarantees the conditions.
         unsafe {
-            let products = products::<F>(
-                top_weights::<F>(quants, group.top_quad()),
-                broadcast_quad(group.high.as_ptr()),
-            );
-            let dot = if F::NIBBLES {
-                _mm256_madd_epi16(products, _mm256_set1_epi16(256))
-            } else {
-                _mm256_slli_epi32::<8>(products)
-            };
-            _mm256_add_epi32(sum, dot)
+            let weights = top_weights::<F>(quants, group.top_quad());
+            let x = broadcast_quad(group.high.as_ptr());
+            let lower = if is_split::<F>() { lower_nibbles(weights) } else { weights };
+            let low = _mm256_maddubs_epi16(lower, x);
+            let high = _mm256_maddubs_epi16(upper_nibbles(weights), x);
+            _mm256_add_epi32(sum, joined::<F>(low, high, 256))
         }
     }
 }
 
-/// Multiplies 4 unsigned weights per lane with signed quants. Returns sums of pairs in 16 bits for nibbles, and
-/// otherwise sums of quads in 32 bits.
+/// True if weights are multiplied as two nibbles each, because 16 bits do not hold the products of two of them.
+const fn is_split<F: IntFormat>() -> bool {
+    F::MAX_QUANT > 127
+}
+
+/// The most quads whose products 16 bits hold: two for each quad, of a weight or a nibble of it and -128.
+const fn most_quads<F: IntFormat>() -> usize {
+    let largest = if is_split::<F>() { 15 } else { F::MAX_QUANT };
+    i16::MAX as usize / (2 * 128 * largest)
+}
+
 #[inline(always)]
-unsafe fn products<F: IntFormat>(weights: __m256i, x: __m256i) -> __m256i {
+unsafe fn lower_nibbles(x: __m256i) -> __m256i {
+    // SAFETY: the caller guarantees AVX2.
+    unsafe { _mm256_and_si256(x, _mm256_set1_epi8(15)) }
+}
+
+#[inline(always)]
+unsafe fn upper_nibbles(x: __m256i) -> __m256i {
+    // SAFETY: the caller guarantees AVX2.
+    unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)) }
+}
+
+/// Adds the pairs of sums of lower nibbles (or whole weights) and those of upper nibbles, times `factor`.
+#[inline(always)]
+unsafe fn joined<F: IntFormat>(low: __m256i, high: __m256i, factor: i16) -> __m256i {
     // SAFETY: the caller guarantees AVX2.
     unsafe {
-        if F::NIBBLES {
-            return _mm256_maddubs_epi16(weights, x);
+        let low = _mm256_madd_epi16(low, _mm256_set1_epi16(factor));
+        if is_split::<F>() {
+            _mm256_add_epi32(low, _mm256_madd_epi16(high, _mm256_set1_epi16(16 * factor)))
+        } else {
+            low
         }
-        let even = _mm256_and_si256(weights, _mm256_set1_epi16(0xff));
-        let odd = _mm256_srli_epi16::<8>(weights);
-        let x_even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-        let x_odd = _mm256_srai_epi16::<8>(x);
-        _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd))
     }
 }
 
