@@ -33,6 +33,8 @@ pub trait Lanes: Copy {
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
     /// Loads sixteen IEEE half-precision elements from `p`, widened exactly.
     unsafe fn load_f16(p: *const u16) -> Self;
+    /// Loads sixteen unsigned bytes from `p` and converts them.
+    unsafe fn load_unsigned(p: *const u8) -> Self;
     /// Loads sixteen bfloat16 elements from `p`, widened exactly.
     unsafe fn load_bf16(p: *const u16) -> Self;
     /// Loads one bfloat16 of each of sixteen pairs from `p`, widened exactly: the second one if `is_second`.
@@ -121,6 +123,11 @@ impl Lanes for ScalarLanes {
         // SAFETY: the caller guarantees 16 readable elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Self(bits.map(|b| half::f16::from_bits(b).to_f32()))
+    }
+    #[inline(never)]
+    unsafe fn load_unsigned(p: *const u8) -> Self {
+        // SAFETY: the caller guarantees 16 readable elements.
+        Self(unsafe { p.cast::<[u8; LANES]>().read_unaligned() }.map(f32::from))
     }
     #[inline(never)]
     unsafe fn load_bf16(p: *const u16) -> Self {

@@ -8,8 +8,10 @@ use std::ops::Range;
 use super::kernels::run_vectors;
 use super::quantized::VECTOR_BYTES;
 use trunkline_kernels_core::isa::Isa;
-use trunkline_kernels_core::pack::codes::{self, RUN, factors_at, record_lane_bytes, scale_bytes};
-use trunkline_kernels_core::pack::int::{Codes, IntFormat, Scales, UnpackedBlock, exponent_value};
+use trunkline_kernels_core::pack::codes::{
+    RUN, code_bits, factors_at, put_form, record_lane_bytes, scale_bytes,
+};
+use trunkline_kernels_core::pack::int::{Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value};
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 use trunkline_kernels_core::vector::{ByteLanes, LANES, simd_entry};
 
@@ -27,7 +29,7 @@ const _: () = assert!(LANES == TILE);
 
 /// True if the planes of the quants are those that kernels multiply.
 const fn has_ready_quants<F: IntFormat>() -> bool {
-    matches!(F::CODES, Codes::Bytes | Codes::Bits(4))
+    matches!(F::CODES, Codes::Bits(4 | 8))
 }
 
 /// True if the planes of the scales are those that kernels multiply.
@@ -42,7 +44,7 @@ pub(super) const fn is_expanded<F: IntFormat>() -> bool {
 
 /// Panics unless the planes that kernels multiply have `in_features` elements.
 pub(super) fn check_planes<F: IntFormat>(tile: &Tile<'_>, in_features: usize) {
-    assert!(tile.quants.len() >= in_features / RUN * codes::run_vectors::<F>() * VECTOR_BYTES, "quants");
+    assert!(tile.quants.len() >= in_features / RUN * code_bits::<F>() * VECTOR_BYTES, "quants");
     let (width, num_groups) = (scale_bytes::<F>(), in_features / F::GROUP);
     assert!(tile.scales.len() >= num_groups * TILE * width, "scales");
     assert!(!F::HAS_MIN || tile.mins.len() >= num_groups * TILE * width, "minima");
@@ -111,10 +113,10 @@ fn bytes_of(floats: &[[f32; TILE]; GROUPS]) -> &[u8] {
 unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
     let runs = span.start / RUN..span.end / RUN;
     match F::CODES {
-        Codes::Bytes | Codes::Bits(4) => {}
+        Codes::Bits(4 | 8) => {}
         Codes::Blocks => return expand_blocks::<F>(tile, span, into),
         _ => {
-            let run_bytes = codes::run_vectors::<F>() * VECTOR_BYTES;
+            let run_bytes = code_bits::<F>() * VECTOR_BYTES;
             let planes = tile.quants[runs.start * run_bytes..runs.end * run_bytes].chunks_exact(run_bytes);
             for (from, to) in planes.zip(into.quants.chunks_exact_mut(run_vectors::<F>() * VECTOR_BYTES)) {
                 // SAFETY: the caller guarantees the instruction set; prefetching reads nothing.
@@ -207,7 +209,7 @@ fn two_quads<F: IntFormat, const QUAD_INDEX: usize>(from: &[u8]) -> [u8; VECTOR_
 /// Returns the codes of a quad.
 #[inline(always)]
 fn quad<F: IntFormat, const INDEX: usize>(from: &[u8]) -> [u8; VECTOR_BYTES] {
-    let (mut quad, bits) = ([0; VECTOR_BYTES], codes::run_vectors::<F>());
+    let (mut quad, bits) = ([0; VECTOR_BYTES], code_bits::<F>());
     let mut at = 0;
     for width in [4, 2, 1] {
         if bits & width != 0 {
@@ -223,43 +225,37 @@ fn quad<F: IntFormat, const INDEX: usize>(from: &[u8]) -> [u8; VECTOR_BYTES] {
 
 /// Expands the scales and minima of a block.
 #[inline(always)]
-unsafe fn expand_record<L: ByteLanes, F: IntFormat>(record: &[u8], scales: &mut [[f32; TILE]], mins: &mut [[f32; TILE]]) {
-    let mut factors = [[0.0f32; TILE]; 2];
-    let halves = record[factors_at::<F>()..].chunks_exact(2 * TILE);
-    for (half, factor) in halves.zip(&mut factors) {
-        // SAFETY: the chunk has 16 binary16, and the caller guarantees the instruction set.
-        unsafe { L::load_f16(half.as_ptr().cast()).store(factor.as_mut_ptr()) };
-    }
-    let [factor, min_factor] = factors;
-    let groups = record.as_chunks::<TILE>().0;
+unsafe fn expand_record<L: ByteLanes, F: IntFormat>(
+    record: &[u8],
+    scales: &mut [[f32; TILE]],
+    mins: &mut [[f32; TILE]],
+) {
+    let (bytes, _) = record.as_chunks::<TILE>();
+    let (halves, _) = record[factors_at::<F>()..].as_chunks::<{ 2 * TILE }>();
     let num_groups = scales.len();
-    for (group, (scales, mins)) in scales.iter_mut().zip(mins).enumerate() {
-        match F::SCALES {
-            Scales::OfBlock => *scales = factor,
-            Scales::Exponents => *scales = groups[group].map(exponent_value),
-            Scales::SignedBytes => *scales = products(&factor, groups[group].map(|byte| f32::from(byte.cast_signed()))),
-            Scales::Nibbles => {
-                *scales = products(&factor, groups[group].map(|byte| f32::from(byte & 15)));
-                *mins = negated_products(&min_factor, groups[group].map(|byte| f32::from(byte >> 4)));
-            }
-            _ => {
-                *scales = products(&factor, groups[group].map(f32::from));
-                if F::HAS_MIN {
-                    *mins = negated_products(&min_factor, groups[num_groups + group].map(f32::from));
-                }
+    // SAFETY: the arrays have 16 elements, and the caller guarantees the instruction set.
+    unsafe {
+        let factor = |index: usize| L::load_f16(halves[index].as_ptr().cast());
+        let number = |index: usize| L::load_unsigned(bytes[index].as_ptr());
+        let nibbles = |of: fn(u8) -> u8, index: usize| L::load_unsigned(bytes[index].map(of).as_ptr());
+        for (group, (scales, mins)) in scales.iter_mut().zip(mins).enumerate() {
+            let scale = match F::SCALES {
+                Scales::OfBlock => factor(0),
+                Scales::Exponents => L::load(bytes[group].map(exponent_value).as_ptr()),
+                Scales::SignedBytes => factor(0).mul(number(group).sub(L::splat(SIGN_OFFSET))),
+                Scales::Nibbles => factor(0).mul(nibbles(|byte| byte & 15, group)),
+                _ => factor(0).mul(number(group)),
+            };
+            scale.store(scales.as_mut_ptr());
+            if F::HAS_MIN {
+                let min = match F::SCALES {
+                    Scales::Nibbles => nibbles(|byte| byte >> 4, group),
+                    _ => number(num_groups + group),
+                };
+                factor(1).mul(L::splat(-1.0)).mul(min).store(mins.as_mut_ptr());
             }
         }
     }
-}
-
-#[inline(always)]
-fn products(factor: &[f32; TILE], numbers: [f32; TILE]) -> [f32; TILE] {
-    std::array::from_fn(|lane| factor[lane] * numbers[lane])
-}
-
-#[inline(always)]
-fn negated_products(factor: &[f32; TILE], numbers: [f32; TILE]) -> [f32; TILE] {
-    std::array::from_fn(|lane| -(factor[lane] * numbers[lane]))
 }
 
 /// Unpacks whole blocks of the file to bytes and scales.
@@ -276,7 +272,7 @@ fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut E
     let into = into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));
     for (block, (quants, scales)) in blocks.zip(into) {
         for (lane, source) in block.chunks_exact(F::BLOCK_BYTES).enumerate() {
-            codes::put_form::<F>(source, lane, &mut unpacked, quants, scales);
+            put_form::<F>(source, lane, &mut unpacked, quants, scales);
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) enum Affine8 {}
 
 impl IntFormat for Affine8 {
     const GROUP: usize = 32;
-    const CODES: Codes = Codes::Bytes;
+    const CODES: Codes = Codes::Bits(8);
     const SCALES: Scales = Scales::Single;
     const ZERO_POINT: u8 = 128;
     const HAS_MIN: bool = true;

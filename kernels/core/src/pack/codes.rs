@@ -1,9 +1,9 @@
 //! The planes of integer formats: how a block of one output feature is written to a lane of a tile, and read back.
 //!
 //! Codes of `n` bits lie in runs of 32 elements of a row, which is 8 quads. A run takes `n` vectors of 16 lanes of 4
-//! bytes: for each of the powers of two 4, 2 and 1 whose sum is `n`, as many vectors hold that number of bits of each
-//! code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first, so
-//! that codes of 4 bits are nibbles, the first half of a run in the low ones.
+//! bytes: for each of the powers of two 8, 4, 2 and 1 whose sum is `n`, as many vectors hold that number of bits of each
+//! code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first. Codes
+//! of 8 bits are thus bytes, and those of 4 bits nibbles, the first half of a run in the low ones.
 //!
 //! Scales that are not floats lie in a record for each block: `[group][lane]` bytes of scales, the same of minima, and
 //! `[lane]` binary16 factors of scales, then of minima.
@@ -16,15 +16,45 @@ use super::{QUAD, TILE};
 
 /// Elements of a row whose codes lie together.
 pub const RUN: usize = 32;
-const RUN_QUADS: usize = RUN / QUAD;
 const VECTOR_BYTES: usize = TILE * QUAD;
 
-/// Vectors of a run in the plane of codes. For [`Codes::Blocks`], those that kernels multiply.
-pub const fn run_vectors<F: IntFormat>() -> usize {
+/// Bits of a code, which is the number of vectors of a run. Expanded blocks have bytes.
+pub const fn code_bits<F: IntFormat>() -> usize {
     match F::CODES {
         Codes::Bits(bits) => bits,
         Codes::Levels(_) => 4,
-        Codes::Bytes | Codes::Blocks => RUN_QUADS,
+        Codes::Blocks => 8,
+    }
+}
+
+/// The powers of two whose sum is the bits of a code, and the bits below each.
+fn fields(bits: usize) -> impl Iterator<Item = Field> {
+    let mut at = 0;
+    [8, 4, 2, 1].into_iter().filter(move |width| bits & width != 0).map(move |width| {
+        at += width;
+        Field { width, at: at - width }
+    })
+}
+
+/// `width` bits of each code, from bit `at` on. Their first vector is vector `at` of a run.
+#[derive(Clone, Copy)]
+struct Field {
+    width: usize,
+    at: usize,
+}
+
+impl Field {
+    fn mask(self) -> u8 {
+        u8::MAX >> (8 - self.width)
+    }
+
+    fn vector(self, quad: usize) -> usize {
+        self.at + quad % self.width
+    }
+
+    /// The lowest bit of a quad in its vector.
+    fn shift(self, quad: usize) -> usize {
+        quad / self.width * self.width
     }
 }
 
@@ -50,7 +80,7 @@ pub const fn record_lane_bytes<F: IntFormat>() -> usize {
     groups + 2 * factors
 }
 
-/// The byte ranges of the factors in a block's record.
+/// The offset of the factors in a block's record.
 pub const fn factors_at<F: IntFormat>() -> usize {
     record_parts::<F>().0 * TILE
 }
@@ -67,7 +97,7 @@ pub(super) fn plane_shapes<F: IntFormat>(num_tiles: usize, in_features: usize) -
         let blocks = plane(in_features / F::BLOCK_ELEMENTS, F::BLOCK_BYTES);
         return [blocks, PlaneShape::NONE, PlaneShape::NONE];
     }
-    let codes = plane(in_features / RUN * run_vectors::<F>(), QUAD);
+    let codes = plane(in_features / RUN * code_bits::<F>(), QUAD);
     if record_lane_bytes::<F>() > 0 {
         let records = plane(in_features / F::BLOCK_ELEMENTS, record_lane_bytes::<F>());
         return [codes, records, PlaneShape::NONE];
@@ -76,42 +106,15 @@ pub(super) fn plane_shapes<F: IntFormat>(num_tiles: usize, in_features: usize) -
     [codes, floats, if F::HAS_MIN { floats } else { PlaneShape::NONE }]
 }
 
+/// Bytes of a block's codes in a tile.
+const fn block_bytes<F: IntFormat>() -> usize {
+    F::BLOCK_ELEMENTS / RUN * code_bits::<F>() * VECTOR_BYTES
+}
+
 /// One lane of a tile, whose planes are `quants`, `scales` and `mins`.
 #[derive(Clone, Copy)]
 pub(super) struct Lane {
     pub(super) index: usize,
-}
-
-/// The places of the bits of a run's codes: for each width, its mask, its position in a code, its first vector, and the
-/// vector and shift of a quad.
-fn fields(bits: usize) -> impl Iterator<Item = Field> {
-    let mut at = 0;
-    [4, 2, 1].into_iter().filter(move |width| bits & width != 0).map(move |width| {
-        let field = Field { width, at };
-        at += width;
-        field
-    })
-}
-
-/// `width` bits of each code, from bit `at` on. Their first vector is vector `at` of a run.
-#[derive(Clone, Copy)]
-struct Field {
-    width: usize,
-    at: usize,
-}
-
-impl Field {
-    const fn mask(self) -> u8 {
-        (1 << self.width) - 1
-    }
-
-    const fn vector(self, quad: usize) -> usize {
-        self.at + quad % self.width
-    }
-
-    const fn shift(self, quad: usize) -> usize {
-        quad / self.width * self.width
-    }
 }
 
 impl Lane {
@@ -134,12 +137,7 @@ impl Lane {
             quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES].copy_from_slice(source);
             return unpacked.is_finite::<F>();
         }
-        let run_bytes = run_vectors::<F>() * VECTOR_BYTES;
-        let first = block * (F::BLOCK_ELEMENTS / RUN) * run_bytes;
-        let runs = quants[first..].chunks_exact_mut(run_bytes);
-        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs) {
-            self.put_run::<F>(codes, run);
-        }
+        self.put_codes::<F>(unpacked, &mut quants[block * block_bytes::<F>()..]);
         if record_lane_bytes::<F>() > 0 {
             let bytes = record_lane_bytes::<F>() * TILE;
             self.put_record::<F>(unpacked, &mut scales[block * bytes..][..bytes]);
@@ -152,17 +150,16 @@ impl Lane {
         unpacked.is_finite::<F>()
     }
 
-    fn put_run<F: IntFormat>(self, codes: &[u8], run: &mut [u8]) {
-        for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
-            if let Codes::Bytes = F::CODES {
-                run[self.quad(quad)].copy_from_slice(codes);
-                continue;
-            }
-            for field in fields(run_vectors::<F>()) {
-                let bytes = &mut run[self.quad(field.vector(quad))];
-                for (byte, code) in bytes.iter_mut().zip(codes) {
-                    let shift = field.shift(quad);
-                    *byte = (*byte & !(field.mask() << shift)) | ((code >> field.at & field.mask()) << shift);
+    /// Writes the codes of a block to its runs, which `runs` begins with.
+    fn put_codes<F: IntFormat>(self, unpacked: &UnpackedBlock, runs: &mut [u8]) {
+        let runs = runs.chunks_exact_mut(code_bits::<F>() * VECTOR_BYTES);
+        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs) {
+            for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
+                for field in fields(code_bits::<F>()) {
+                    let (mask, shift) = (field.mask(), field.shift(quad));
+                    for (byte, code) in run[self.quad(field.vector(quad))].iter_mut().zip(codes) {
+                        *byte = (*byte & !(mask << shift)) | ((code >> field.at & mask) << shift);
+                    }
                 }
             }
         }
@@ -190,6 +187,7 @@ impl Lane {
         }
     }
 
+    #[inline(always)]
     fn put_floats<F: IntFormat>(self, bits: &[u32], block: usize, plane: &mut [u8]) {
         let width = scale_bytes::<F>();
         let vectors = plane[block * block_groups::<F>() * TILE * width..].chunks_exact_mut(TILE * width);
@@ -209,12 +207,7 @@ impl Lane {
             let source = &quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
             return F::unpack(source, unpacked);
         }
-        let run_bytes = run_vectors::<F>() * VECTOR_BYTES;
-        let first = block * (F::BLOCK_ELEMENTS / RUN) * run_bytes;
-        let runs = quants[first..].chunks_exact(run_bytes);
-        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact_mut(RUN).zip(runs) {
-            self.get_run::<F>(run, codes);
-        }
+        self.get_codes::<F>(&quants[block * block_bytes::<F>()..], unpacked);
         if record_lane_bytes::<F>() > 0 {
             let bytes = record_lane_bytes::<F>() * TILE;
             self.get_record::<F>(&scales[block * bytes..][..bytes], unpacked);
@@ -226,16 +219,15 @@ impl Lane {
         }
     }
 
-    fn get_run<F: IntFormat>(self, run: &[u8], codes: &mut [u8]) {
-        for (quad, codes) in codes.chunks_exact_mut(QUAD).enumerate() {
-            if let Codes::Bytes = F::CODES {
-                codes.copy_from_slice(&run[self.quad(quad)]);
-                continue;
-            }
+    fn get_codes<F: IntFormat>(self, runs: &[u8], unpacked: &mut UnpackedBlock) {
+        let runs = runs.chunks_exact(code_bits::<F>() * VECTOR_BYTES);
+        for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact_mut(RUN).zip(runs) {
             codes.fill(0);
-            for field in fields(run_vectors::<F>()) {
-                for (code, byte) in codes.iter_mut().zip(&run[self.quad(field.vector(quad))]) {
-                    *code |= (byte >> field.shift(quad) & field.mask()) << field.at;
+            for (quad, codes) in codes.chunks_exact_mut(QUAD).enumerate() {
+                for field in fields(code_bits::<F>()) {
+                    for (code, byte) in codes.iter_mut().zip(&run[self.quad(field.vector(quad))]) {
+                        *code |= (byte >> field.shift(quad) & field.mask()) << field.at;
+                    }
                 }
             }
         }
@@ -276,18 +268,21 @@ impl Lane {
     }
 }
 
-/// Writes a block to a lane of a run of vectors in the form that kernels multiply: bytes or nibbles, and floats.
-///
-/// Used for [`Codes::Blocks`], whose planes hold the source. `runs` begins at the block's first run, and `scales` at
-/// its first group; the format has no minima.
-pub fn put_form<F: IntFormat>(source: &[u8], lane: usize, unpacked: &mut UnpackedBlock, runs: &mut [u8], scales: &mut [u8]) {
+/// Writes a block of [`Codes::Blocks`] to a lane in the form that kernels multiply: bytes, and floats. `runs` begins at
+/// the block's first run, and `scales` at its first group. The format has no minima.
+#[inline(always)]
+pub fn put_form<F: IntFormat>(
+    source: &[u8],
+    lane: usize,
+    unpacked: &mut UnpackedBlock,
+    runs: &mut [u8],
+    scales: &mut [u8],
+) {
     F::unpack(source, unpacked);
-    let lane = Lane { index: lane };
-    let run_bytes = RUN_QUADS * VECTOR_BYTES;
-    for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs.chunks_exact_mut(run_bytes)) {
-        for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
-            run[lane.quad(quad)].copy_from_slice(codes);
-        }
+    let (codes, _) = unpacked.codes[..F::BLOCK_ELEMENTS].as_chunks::<QUAD>();
+    let (quads, _) = runs.as_chunks_mut::<QUAD>();
+    for (codes, quad) in codes.iter().zip(quads[lane..].iter_mut().step_by(TILE)) {
+        *quad = *codes;
     }
-    lane.put_floats::<F>(&unpacked.scales, 0, scales);
+    Lane { index: lane }.put_floats::<F>(&unpacked.scales, 0, scales);
 }

@@ -16,9 +16,7 @@ pub(crate) const MAX_BLOCK_ELEMENTS: usize = 256;
 /// How packed weights hold the quants of a format.
 #[derive(Debug, Clone, Copy)]
 pub enum Codes {
-    /// Bytes, as kernels multiply them.
-    Bytes,
-    /// Numbers of 2 to 6 bits; see [`super::codes`].
+    /// Numbers of 2 to 6 or 8 bits; see [`super::codes`].
     Bits(usize),
     /// Numbers of 4 bits, which are indices of the quants.
     Levels(&'static [u8; 16]),
@@ -41,7 +39,7 @@ impl Codes {
                 // One bound for all quants of 8 bits, so that formats share kernels.
                 if largest > 127 { 255 } else { largest }
             }
-            Self::Bytes | Self::Blocks => 255,
+            Self::Blocks => 255,
         }
     }
 }
@@ -55,7 +53,7 @@ pub enum Scales {
     Single,
     /// An unsigned byte for each group, which a binary16 of the block multiplies. Minima are negated.
     Bytes,
-    /// Likewise, signed.
+    /// Likewise, after [`SIGN_OFFSET`] is subtracted.
     SignedBytes,
     /// Four unsigned bits for the scale of a group and four for its minimum, with factors as in `Bytes`.
     Nibbles,
@@ -64,6 +62,9 @@ pub enum Scales {
     /// A binary16 for each block.
     OfBlock,
 }
+
+/// What is added to signed scales, so that they are unsigned bytes.
+pub const SIGN_OFFSET: f32 = 128.0;
 
 /// An integer source format and its packed layout.
 pub trait IntFormat {
@@ -129,7 +130,7 @@ impl UnpackedBlock {
             Scales::Half => half(bits),
             Scales::Single => f32::from_bits(bits),
             Scales::Bytes | Scales::Nibbles => factor * (bits as u8 as f32),
-            Scales::SignedBytes => factor * (bits as u8 as i8 as f32),
+            Scales::SignedBytes => factor * (bits as u8 as f32 - SIGN_OFFSET),
             Scales::Exponents => exponent_value(bits as u8),
             Scales::OfBlock => factor,
         }
@@ -181,10 +182,12 @@ pub fn exponent_value(exponent: u8) -> f32 {
 }
 
 /// Returns the bits of the little-endian binary16 at `at`.
+#[inline(always)]
 pub(crate) fn half_bits(block: &[u8], at: usize) -> u32 {
     u32::from(u16::from_le_bytes([block[at], block[at + 1]]))
 }
 
+#[inline(always)]
 pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

@@ -53,7 +53,7 @@ impl IntFormat for Iq4Xs {
         for (group, codes) in out.codes.chunks_exact_mut(32).enumerate() {
             let low = block[4 + group / 2] >> (group % 2 * 4) & 15;
             let upper = (high >> (2 * group) & 3) as u8;
-            out.scales[group] = u32::from((low | (upper << 4)).wrapping_sub(32));
+            out.scales[group] = u32::from((low | (upper << 4)) + 128 - 32);
             unpack_nibbles(&block[8 + group * 16..][..16], codes);
         }
     }

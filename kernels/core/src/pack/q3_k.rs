@@ -24,7 +24,7 @@ impl IntFormat for Q3K {
         for group in 0..16 {
             let low = if group < 8 { packed[group] & 15 } else { packed[group - 8] >> 4 };
             let high = packed[8 + group % 4] >> (group / 4 * 2) & 3;
-            out.scales[group] = u32::from((low | (high << 4)).wrapping_sub(32));
+            out.scales[group] = u32::from((low | (high << 4)) + 128 - 32);
         }
         for (element, quant) in out.codes.iter_mut().enumerate() {
             let (part, run, byte) = (element / 128, element / 32, element % 32);

@@ -20,8 +20,9 @@ impl IntFormat for Q6K {
 
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
         out.factors[0] = half_bits(block, 208);
+        // Flipping the top bit of two's complement adds 128.
         for (scale, byte) in out.scales.iter_mut().zip(&block[192..208]) {
-            *scale = u32::from(*byte);
+            *scale = u32::from(byte ^ 0x80);
         }
         for part in 0..2 {
             let nibbles = &block[part * 64..][..64];

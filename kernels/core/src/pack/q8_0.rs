@@ -7,7 +7,7 @@ pub enum Q8_0 {}
 
 impl IntFormat for Q8_0 {
     const GROUP: usize = 32;
-    const CODES: Codes = Codes::Bytes;
+    const CODES: Codes = Codes::Bits(8);
     const SCALES: Scales = Scales::Half;
     const ZERO_POINT: u8 = 128;
     const HAS_MIN: bool = false;

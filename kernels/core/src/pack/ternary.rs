@@ -20,6 +20,7 @@ impl IntFormat for Tq1_0 {
     const BLOCK_ELEMENTS: usize = 256;
     const BLOCK_BYTES: usize = 54;
 
+    #[inline(always)]
     fn unpack(block: &[u8], out: &mut UnpackedBlock) {
         out.scales[..8].fill(half_bits(block, 52));
         // Each run of bytes holds its first numbers, then its second ones, and so on.

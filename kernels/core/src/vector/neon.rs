@@ -91,6 +91,18 @@ impl<const I8MM: bool> Lanes for NeonLanes<I8MM> {
         }
     }
     #[inline(always)]
+    unsafe fn load_unsigned(p: *const u8) -> Self {
+        unsafe {
+            let bytes = vld1q_u8(p);
+            let halves = [vmovl_u8(vget_low_u8(bytes)), vmovl_u8(vget_high_u8(bytes))];
+            Self(std::array::from_fn(|i| {
+                let half = halves[i / 2];
+                let half = if i % 2 == 0 { vget_low_u16(half) } else { vget_high_u16(half) };
+                vcvtq_f32_u32(vmovl_u16(half))
+            }))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
         unsafe {
             Self(std::array::from_fn(|i| vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.add(4 * i))))))

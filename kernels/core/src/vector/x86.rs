@@ -59,6 +59,13 @@ impl Lanes for Avx2Lanes {
         }
     }
     #[inline(always)]
+    unsafe fn load_unsigned(p: *const u8) -> Self {
+        unsafe {
+            let widen = |p: *const u8| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())));
+            Self(widen(p), widen(p.add(8)))
+        }
+    }
+    #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
         unsafe {
             let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
@@ -241,6 +248,10 @@ impl Lanes for Avx512Lanes {
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
         unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_unsigned(p: *const u8) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())))) }
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {

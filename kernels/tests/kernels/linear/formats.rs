@@ -1,7 +1,7 @@
 //! Tests of the values of every format, and of the accuracy of products.
 
 use trunkline_kernels::isa::Isa;
-use trunkline_kernels::pack::{Format, PackedWeight, dequantize_row};
+use trunkline_kernels::pack::{Format, PackedWeight, dequantize_row, packed_bytes};
 
 use super::reference;
 use super::whole_product;
@@ -95,5 +95,15 @@ fn products_are_within_rounding_of_the_exact_product() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn packed_weights_take_little_more_than_their_files() {
+    for format in Format::ALL {
+        let (out_features, in_features) = (4096, 4096);
+        let file = format.row_bytes(in_features).unwrap() * out_features;
+        let packed = packed_bytes(format, out_features, in_features).unwrap();
+        assert!(packed * 100 <= file * 104, "{format}: {packed} bytes for {file}");
     }
 }
