@@ -9,7 +9,7 @@ use super::kernels::run_vectors;
 use super::quantized::VECTOR_BYTES;
 use trunkline_kernels_core::isa::Isa;
 use trunkline_kernels_core::pack::codes::{
-    RUN, code_bits, factors_at, put_form, record_lane_bytes, scale_bytes,
+    RUN, code_bits, factors_at, has_ready_quants, put_form, record_lane_bytes, scale_bytes,
 };
 use trunkline_kernels_core::pack::int::{Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value};
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
@@ -26,11 +26,6 @@ const GROUPS: usize = SPAN / 16;
 const PREFETCH_BYTES: usize = 2 << 10;
 
 const _: () = assert!(LANES == TILE);
-
-/// True if the planes of the quants are those that kernels multiply.
-const fn has_ready_quants<F: IntFormat>() -> bool {
-    matches!(F::CODES, Codes::Bits(4 | 8))
-}
 
 /// True if the planes of the scales are those that kernels multiply.
 const fn has_ready_scales<F: IntFormat>() -> bool {

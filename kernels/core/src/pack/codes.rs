@@ -27,6 +27,11 @@ pub const fn code_bits<F: IntFormat>() -> usize {
     }
 }
 
+/// True if kernels read the codes where packed weights hold them, and not in memory to which they are expanded.
+pub const fn has_ready_quants<F: IntFormat>() -> bool {
+    matches!(F::CODES, Codes::Bits(4 | 8))
+}
+
 /// The powers of two whose sum is the bits of a code, and the bits below each.
 fn fields(bits: usize) -> impl Iterator<Item = Field> {
     let mut at = 0;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::codes::has_ready_quants;
 use super::float::FloatFormat;
 use super::int::IntFormat;
 
@@ -60,6 +61,7 @@ const fn has_form_of<A: IntFormat, B: IntFormat>() -> bool {
     A::GROUP == B::GROUP
         && A::NIBBLES == B::NIBBLES
         && A::MAX_QUANT <= B::MAX_QUANT
+        && has_ready_quants::<A>() == has_ready_quants::<B>()
         && A::ZERO_POINT == B::ZERO_POINT
         && A::HALF_SCALES == B::HALF_SCALES
         && A::HAS_MIN == B::HAS_MIN
@@ -118,7 +120,7 @@ formats! { $
     /// 256 3-bit numbers minus 4 in groups of 16 with 6-bit scales.
     Q3_K: int crate::pack::q3_k::Q3K;
     /// 32 nibbles, indices of levels, and a binary16 scale.
-    IQ4_NL: int crate::pack::iq4::Iq4Nl as crate::pack::q8_0::Q8_0;
+    IQ4_NL: int crate::pack::iq4::Iq4Nl;
     /// 256 nibbles, indices of levels, in groups of 32 with 6-bit scales.
     IQ4_XS: int crate::pack::iq4::Iq4Xs;
     /// 32 floats of 4 bits and a power of two.
@@ -126,7 +128,7 @@ formats! { $
     /// 256 numbers of 2 bits in groups of 16 with 4-bit scales and minima.
     Q2_K: int crate::pack::q2_k::Q2K;
     /// 256 numbers -1, 0 and 1, five in a byte, and a binary16 scale.
-    TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::q8_0::Q8_0;
+    TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::iq4::Iq4Nl;
     /// 256 numbers -1, 0 and 1, four in a byte, and a binary16 scale.
     TQ2_0: int crate::pack::ternary::Tq2_0;
     /// Indices of 256 vectors of 8 elements, with 4-bit scales of groups of 32.

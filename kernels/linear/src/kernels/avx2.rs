@@ -11,6 +11,7 @@ use super::TileOutput;
 use super::half_tile::{self, Floats, Part, Products, int_part, part_with};
 use super::x86::prefetch;
 use crate::quantized::{GROUP_QUADS, QuantGroup, QuantizedBlock, VECTOR_BYTES};
+use trunkline_kernels_core::pack::codes::has_ready_quants;
 use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::{QUAD, Tile};
 
@@ -180,7 +181,7 @@ unsafe fn joined<F: IntFormat>(low: __m256i, high: __m256i, factor: i16) -> __m2
 #[inline(always)]
 pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> __m256i {
     let vector = if F::NIBBLES { quad % (GROUP_QUADS / 2) } else { quad };
-    if vector == quad {
+    if has_ready_quants::<F>() && vector == quad {
         prefetch(quants, vector * VECTOR_BYTES);
     }
     // SAFETY: the caller guarantees the conditions.

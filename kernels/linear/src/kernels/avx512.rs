@@ -23,7 +23,7 @@ use super::x86::{prefetch, prefetch_far};
 use crate::PANEL;
 use crate::quantized::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
 use trunkline_kernels_core::pack::int::IntFormat;
-use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::codes::{has_ready_quants, scale_bytes};
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 const VECTOR: usize = 64;
@@ -285,7 +285,7 @@ unsafe fn load_quad<F: IntFormat, const R: usize>(quants: *const u8, quad: usize
     // second-level cache is faster. Tokens/s per core with prefetch to the first and the second level (Zen 4): Q8_0
     // with 4 rows 500 and 680, with 8 rows 810 and 1,050; Q4_1 with 2 rows 550 and 640, but with 8 rows 1,165 and
     // 1,115.
-    match (vector == quad, R == 1 || (F::NIBBLES && R == PANEL)) {
+    match (has_ready_quants::<F>() && vector == quad, R == 1 || (F::NIBBLES && R == PANEL)) {
         (true, true) => prefetch(quants, vector * VECTOR),
         (true, false) => prefetch_far(quants, vector * VECTOR),
         (false, _) => {}

@@ -15,6 +15,7 @@ use super::half_tile::{self, Floats, Part, Products, int_part, part_with};
 use crate::quantized::{
     GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock, VECTOR_BYTES,
 };
+use trunkline_kernels_core::pack::codes::has_ready_quants;
 use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::{QUAD, Tile};
 
@@ -245,7 +246,9 @@ pub(super) unsafe fn load_quad<F: IntFormat>(quants: *const u8, quad: usize) -> 
     // SAFETY: the caller guarantees the conditions.
     unsafe {
         let vector = quants.add(quad % num_vectors * VECTOR_BYTES);
-        prefetch(vector);
+        if has_ready_quants::<F>() {
+            prefetch(vector);
+        }
         std::array::from_fn(|at| {
             let bytes = vld1q_u8(vector.add(at * LANES * QUAD));
             vreinterpretq_s8_u8(match (F::NIBBLES, quad < num_vectors) {
