@@ -11,7 +11,9 @@ use trunkline_kernels_core::isa::Isa;
 use trunkline_kernels_core::pack::codes::{
     RUN, code_bits, factors_at, has_ready_quants, put_form, record_lane_bytes, scale_bytes,
 };
-use trunkline_kernels_core::pack::int::{Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value};
+use trunkline_kernels_core::pack::int::{
+    Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value,
+};
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 use trunkline_kernels_core::vector::{ByteLanes, LANES, simd_entry};
 
@@ -105,7 +107,11 @@ fn bytes_of(floats: &[[f32; TILE]; GROUPS]) -> &[u8] {
 }
 
 #[inline(always)]
-unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
+unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(
+    tile: &Tile<'_>,
+    span: Range<usize>,
+    into: &mut Expanded,
+) {
     let runs = span.start / RUN..span.end / RUN;
     match F::CODES {
         Codes::Bits(4 | 8) => {}
@@ -264,7 +270,8 @@ fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut E
     };
     let mut unpacked = UnpackedBlock::new();
     let blocks = tile.quants[blocks.start * tile_bytes..blocks.end * tile_bytes].chunks_exact(tile_bytes);
-    let into = into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));
+    let into =
+        into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));
     for (block, (quants, scales)) in blocks.zip(into) {
         for (lane, source) in block.chunks_exact(F::BLOCK_BYTES).enumerate() {
             put_form::<F>(source, lane, &mut unpacked, quants, scales);

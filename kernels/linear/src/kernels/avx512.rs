@@ -17,13 +17,13 @@ use std::ops::Range;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use self::scale_table::{Levels, TABLE, TABLE_GROUPS, TABLE_ROWS, fill_table, looked_up};
-use super::{TileOutput, run_vectors};
 pub(crate) use super::avx512_quantize::quantize_rows;
 use super::x86::{prefetch, prefetch_far};
+use super::{TileOutput, run_vectors};
 use crate::PANEL;
 use crate::quantized::{GROUP_QUADS, QUANT_GROUP, QuantGroup, QuantizedBlock};
-use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::codes::{has_ready_quants, scale_bytes};
+use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 const VECTOR: usize = 64;
@@ -64,7 +64,11 @@ pub(crate) unsafe fn linear_int<F: IntFormat>(
             unsafe {
                 let is_usable =
                     fill_table::<F>(tile.scales.as_ptr().add(first_scale), lane_mask(out.num_lanes), table);
-                let span = Span { groups, table: if is_usable { table } else { &[] }, continues: out.continues || first > 0 };
+                let span = Span {
+                    groups,
+                    table: if is_usable { table } else { &[] },
+                    continues: out.continues || first > 0,
+                };
                 int_panels::<F>(tile, &span, block, &out);
             }
         }

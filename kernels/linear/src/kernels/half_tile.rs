@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use super::{TileOutput, run_vectors};
 use crate::quantized::{QUANT_GROUP, QuantGroup, QuantizedBlock, VECTOR_BYTES};
-use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 /// Number of output features in half a tile.

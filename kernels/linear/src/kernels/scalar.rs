@@ -3,8 +3,8 @@
 use super::{TileOutput, run_vectors};
 use crate::PANEL;
 use crate::quantized::{GROUP_QUADS, GroupCode, QUANT_GROUP, QuantGroup, QuantizeJob, QuantizedBlock};
-use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::codes::scale_bytes;
+use trunkline_kernels_core::pack::int::IntFormat;
 use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
 
 /// Number of elements in the largest group of weights.
