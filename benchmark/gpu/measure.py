@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import os
 import platform
@@ -107,11 +106,11 @@ def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
     with serving(options.launcher, options.path, ["--backend", "cuda", *size]) as server:
         lines.figure(options.model, "server start", {"seconds": server.start_s})
         # The first request warms up and is not measured.
-        asyncio.run(complete(server.port, prompt(1, load[1], vocab_size), 2))
-        row = asyncio.run(measure_load(server.port, vocab_size, *load))
+        complete(server, [prompt(1, load[1], vocab_size)], 2, 1)
+        row = measure_load(server, vocab_size, *load)
         _figure_and_check(options.model, "requests", row, "same_alone", lines)
         for length in lengths:
-            row = asyncio.run(measure_history(server.port, vocab_size, length))
+            row = measure_history(server, vocab_size, length)
             _figure_and_check(options.model, "history", row, "same_warm", lines)
 
 
