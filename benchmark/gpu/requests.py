@@ -20,7 +20,8 @@ from peers.metrics import latencies
 
 from gpu.process import end_with
 
-START_TIMEOUT_S = 180.0
+# Less than any phase has that starts a server.
+START_TIMEOUT_S = 70.0
 REQUEST_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
