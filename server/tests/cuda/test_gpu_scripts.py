@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from gpu import __main__ as program
 from gpu import measure, phases, plan, report
+from gpu.dry import POOL_TOKENS
 from gpu.lines import Lines, of_kind, read_lines
 from gpu.phases import Conductor, Phase
 from gpu.process import end_with
-from gpu.shapes import NAMES, SHAPES, write_model
+from gpu.shapes import NAMES, SHAPES, shape_of, write_model
 from tests.cuda.compiled import run_without_interpreter
+from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -351,6 +353,13 @@ def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("one", "two", "all.tar.gz")]
     printed = run_without_interpreter(["-c", _COMPILES_TWICE, *folders], tmp_path / "cache", 120)
     assert printed == "[False, True]\n"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "small"])
+def test_kernels_compiled_in_advance_have_tables_as_divisible_as_those_of_servers(name: str) -> None:
+    """Triton compiles anew for an argument that is a multiple of 16. A server's pool holds the longest sequence."""
+    longest = shape_of(name).max_position_embeddings
+    assert longest // BLOCK_SIZE % 16 == min(POOL_TOKENS, longest) // BLOCK_SIZE % 16 == 0
 
 
 def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
