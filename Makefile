@@ -393,5 +393,5 @@ web/node_modules/.stamp: web/package-lock.json web/.npmrc
 .venv-open-webui/.stamp: .tools/.stamp requirements/open-webui.txt
 	@echo "setting up Open WebUI in .venv-open-webui (1.7 GB; needs Python 3.11 or 3.12)"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-open-webui
-	$(UV) pip install --quiet --python .venv-open-webui/bin/python --require-hashes --no-deps -r requirements/open-webui.txt
+	$(UV) pip install --quiet --compile-bytecode --python .venv-open-webui/bin/python --require-hashes --no-deps -r requirements/open-webui.txt
 	touch $@

@@ -64,9 +64,8 @@ def decode_rate(server: Trunkline, models: list[Model], rng: random.Random) -> f
 def spread(server: Trunkline, num_adapters: int, rng: random.Random) -> tuple[float, float]:
     """Returns the 95th percentile of the time to first token in seconds, and requests a second."""
     models = [name_of(rng.randrange(num_adapters)) for _ in range(SPREAD_REQUESTS)]
-    load = measure_all(
-        server.base_url, [ask(model, SPREAD_PROMPT, SPREAD_TOKENS, rng) for model in models], SPREAD_CLIENTS
-    )
+    prompts = [ask(model, SPREAD_PROMPT, SPREAD_TOKENS, rng) for model in models]
+    load = measure_all(server.base_url, prompts, num_clients=SPREAD_CLIENTS)
     firsts = [request["ttft_ms"] / 1e3 for request in load["requests"]]
     return percentile(firsts, 95), load["figures"]["requests_per_s"]
 
@@ -74,7 +73,8 @@ def spread(server: Trunkline, num_adapters: int, rng: random.Random) -> tuple[fl
 def load_s(server: Trunkline, num_known: int, rng: random.Random) -> float:
     """Returns how much later the first token comes if its adapter must be opened and loaded, in seconds: the median."""
     twice = [name_of(index) for index in range(num_known - 5, num_known) for _ in range(2)]
-    requests = measure_all(server.base_url, [ask(model, SPREAD_PROMPT, 1, rng) for model in twice], 1)["requests"]
+    prompts = [ask(model, SPREAD_PROMPT, 1, rng) for model in twice]
+    requests = measure_all(server.base_url, prompts, num_clients=1)["requests"]
     firsts = [request["ttft_ms"] / 1e3 for request in requests]
     return median(first - second for first, second in zip(firsts[::2], firsts[1::2], strict=True))
 

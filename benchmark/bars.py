@@ -72,7 +72,7 @@ def draw(panel: Panel, left: int, top: int, values: dict[str, float], names: dic
         f'<text x="{left}" y="{top + 42}" fill="#666">{panel.titles[1]}</text>',
     ]
     for row, (peer, value) in enumerate(values.items()):
-        y, width = top + TOP + row * (BAR_HEIGHT + 8), max(widest * value / max(values.values()), 2)
+        y, width = top + TOP + row * (BAR_HEIGHT + 8), max(widest * value / (max(values.values()) or 1.0), 2)
         x = left + LABEL_WIDTH
         colour = COLOURS.get(peer, OTHER_COLOUR)
         out.append(f'<text x="{x - 6}" y="{y + 16}" text-anchor="end">{names[peer]}</text>')

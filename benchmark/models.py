@@ -10,7 +10,6 @@ the first token for a prompt of one token. `--large` adds a model of so many GB 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import os
 import signal
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
@@ -26,8 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from load import measure  # isort: skip  (finds the harness)
-from client import Stream, fields_of, post
+from load import line, measure, measure_all  # isort: skip  (finds the harness)
 from fairness import ROOT
 from harness import Trunkline, embedded_gguf, http, serving, wait_for
 
@@ -36,7 +33,6 @@ from trunkline_server.export.gguf_writer import Entry, write
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.tensor import stored_bytes
 
-HOST = "127.0.0.1"
 # The embedded model needs 0.2 GB with this KV pool.
 POOL = ("--max-batch-total-tokens", "4096")
 ONE_FITS, BOTH_FIT = "300MB", "2GB"
@@ -52,19 +48,21 @@ BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", 16)])
 WEIGHTS_PER_BLOCK = 32
 
 
-def ask(server: Trunkline, model: str, max_tokens: int = 1, **fields: object) -> Stream:
-    more = {"prompt": [5], "model": model} | fields
-    return asyncio.run(post(HOST, server.port, "/v1/completions", fields_of(max_tokens, **more)))
+def ask(server: Trunkline, model: str) -> None:
+    """Waits until the model has answered."""
+    body = {"model": model, "prompt": [5], "max_tokens": 1}
+    http.post(f"{server.base_url}/v1/completions", json=body, timeout=WRITE_DEADLINE_S).raise_for_status()
 
 
 def ttfts(server: Trunkline, models: list[str], pause_s: float, num_rounds: int) -> list[float]:
     """Returns the seconds to the first token of requests to the models in turn, each some time after the last one."""
     for model in models:
         ask(server, model)
-    before, times = server.log().count("unloading a model"), []
-    for model in models * num_rounds:
-        time.sleep(pause_s)
-        times.append(ask(server, model).ttft_s)
+    before = server.log().count("unloading a model")
+    prompts = [line(1, prompt=[5], model=model) | {"pause_s": pause_s} for model in models * num_rounds]
+    # Its first requests, which are not measured, go to the model that is loaded.
+    load = measure_all(server.base_url, prompts, "--model", models[-1], num_clients=1)
+    times = [request["ttft_ms"] / 1e3 for request in load["requests"]]
     num_swaps = server.log().count("unloading a model") - before
     assert len(models) == 1 or num_swaps == len(times), f"{num_swaps} swaps for {len(times)} requests"
     return times

@@ -22,4 +22,10 @@ if [ -n "$PYTHON" ]; then
     done
     "$PYTHON" -m gpu.compiled_cache "$TRITON_CACHE_DIR" .gpu/triton-cache.tar.gz
 fi
-du -sh .gpu
+SIZE_MIB=$(du -sm .gpu | cut -f1)
+echo "$SIZE_MIB MiB in .gpu"
+# A machine may take 64 MiB, with the rest of the checkout.
+if [ "$SIZE_MIB" -gt 50 ]; then
+    echo "error: .gpu has $SIZE_MIB MiB, at most 50 can be carried; hint: leave out GPU_PYTHON, or compile fewer models" >&2
+    exit 1
+fi

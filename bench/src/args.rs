@@ -103,7 +103,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "FILE", help_heading = WORKLOAD, conflicts_with = "prompts")]
     pub sharegpt: Option<String>,
     /// Prompts (`-`: standard input), a line of JSON each: {"prompt": "..."} or {"messages": [...]}, with
-    /// "output_tokens" and "extra_body" if you like
+    /// "output_tokens", "pause_s" and "extra_body" if you like
     #[arg(long, value_name = "FILE", help_heading = WORKLOAD)]
     pub prompts: Option<String>,
     /// Seed of prompts, lengths and arrivals: the same seed gives the same requests
@@ -152,6 +152,9 @@ pub struct RunArgs {
     /// Write the result to a file
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub json: Option<String>,
+    /// Add the text of each answer and the times of its events to the file of `--json`
+    #[arg(long, help_heading = OUTPUT, requires = "json")]
+    pub detailed: bool,
     /// Write a report with plots to a file
     #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     pub html: Option<String>,

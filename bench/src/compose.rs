@@ -79,7 +79,7 @@ impl Composer {
         }
     }
 
-    /// Returns the body of a request. The fields in `extra` replace all others.
+    /// Returns the body of a request. The fields in `extra` replace all others; one that is null leaves its field out.
     pub fn body(&self, conversation: &Conversation, output_tokens: u32, extra: &Map<String, Value>) -> Bytes {
         let mut fields = Map::new();
         fields.insert("model".to_owned(), json!(self.model));
@@ -95,7 +95,10 @@ impl Composer {
             fields.insert("ignore_eos".to_owned(), json!(true));
         }
         for (name, value) in self.extra.iter().chain(extra) {
-            fields.insert(name.clone(), value.clone());
+            match value {
+                Value::Null => fields.remove(name),
+                value => fields.insert(name.clone(), value.clone()),
+            };
         }
         Bytes::from(Value::Object(fields).to_string())
     }

@@ -198,18 +198,12 @@ fn peak_concurrency(measured: &[(f64, &Measured)]) -> u64 {
 fn output_by_second(measured: &[(f64, &Measured)]) -> Vec<u64> {
     let mut counts = Vec::new();
     for (sent, m) in measured {
-        let mut at = sent + m.ttft_s;
-        let mut count = |at: f64| {
-            let second = at.max(0.0) as usize;
+        for at in m.events_s() {
+            let second = (sent + at).max(0.0) as usize;
             if counts.len() <= second {
                 counts.resize(second + 1, 0);
             }
             counts[second] += 1;
-        };
-        count(at);
-        for gap in &m.itl_s {
-            at += f64::from(*gap);
-            count(at);
         }
     }
     counts

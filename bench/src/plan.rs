@@ -56,6 +56,8 @@ pub struct Plan {
     pub endpoint: Endpoint,
     pub model: Option<String>,
     pub stop_early: bool,
+    /// True if the text of each answer and the times of its events are kept.
+    pub is_detailed: bool,
     pub extra: Map<String, Value>,
     trust: Trust,
     key: Option<String>,
@@ -86,6 +88,7 @@ impl Plan {
             endpoint,
             model: args.model.clone(),
             stop_early: args.stop_early,
+            is_detailed: args.detailed,
             extra: extra(args.extra_body.as_deref())?,
             trust: Trust::of(args.cacert.as_deref(), args.insecure),
             key: key(args.api_key_env.as_deref())?,

@@ -29,6 +29,19 @@ pub struct Measured {
     /// Tokens as the server counts them, or else events.
     pub output_tokens: u64,
     pub cached_tokens: Option<u64>,
+    /// The output, if it is kept.
+    pub text: Option<String>,
+}
+
+/// A request that was open when its run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Open {
+    pub session: u64,
+    pub turn: u32,
+    /// Time from the start of the run to the request.
+    pub sent_s: f64,
+    /// Times from the request to each event with output.
+    pub events_s: Vec<f64>,
 }
 
 impl Measured {
@@ -43,7 +56,17 @@ impl Measured {
             prompt_tokens: usage.prompt_tokens,
             output_tokens: if counted > 0 { counted } else { answer.arrivals.len() as u64 },
             cached_tokens: usage.cached_tokens(),
+            text: None,
         }
+    }
+
+    /// Returns the times from the request to each event with output.
+    pub fn events_s(&self) -> impl Iterator<Item = f64> {
+        let later = self.itl_s.iter().scan(self.ttft_s, |at, gap| {
+            *at += f64::from(*gap);
+            Some(*at)
+        });
+        std::iter::once(self.ttft_s).chain(later)
     }
 
     /// Returns the time per output token after the first; `None` for a single one.

@@ -1,8 +1,9 @@
 //! Sends the requests of one load and measures them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -12,7 +13,7 @@ use crate::arrivals::{self, Limit, Load};
 use crate::client::failure::{Failure, Kind};
 use crate::compose::Composer;
 use crate::live::Live;
-use crate::record::{Measured, Record};
+use crate::record::{Measured, Open, Record};
 use crate::server::Server;
 use crate::workload::Workload;
 
@@ -31,6 +32,8 @@ pub struct Run {
     /// Number of the first session.
     pub first_session: u64,
     pub seed: u64,
+    /// True if the text of each answer is kept, and the events of requests that are open at the end.
+    pub is_detailed: bool,
     pub live: Arc<Live>,
     /// Becomes true when the run is interrupted.
     pub stop: watch::Receiver<bool>,
@@ -40,9 +43,13 @@ pub struct Run {
 #[derive(Debug, Default)]
 pub struct Outcome {
     pub records: Vec<Record>,
+    /// When it began: seconds of Unix time.
+    pub began_unix_s: f64,
     pub duration: Duration,
     /// Requests that were open when the run was interrupted.
     pub unfinished: u64,
+    /// What is known of them, in the order of their sessions, if the run is detailed.
+    pub open: Vec<Open>,
     /// Sessions that were started.
     pub num_sessions: u64,
     /// The last failure, if the server is gone.
@@ -56,6 +63,8 @@ struct Shared {
     live: Arc<Live>,
     start: Instant,
     records: Mutex<Vec<Record>>,
+    /// Open requests by session and turn, if the run is detailed.
+    open: Option<Mutex<BTreeMap<(u64, u32), Open>>>,
     next_session: AtomicU64,
     first_session: u64,
     limit: Limit,
@@ -68,6 +77,7 @@ impl Run {
     /// Runs to the limit, until the server is gone, or until it is interrupted.
     pub async fn measure(self) -> Outcome {
         let mut stop = self.stop.clone();
+        let began_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let clients = if let Load::Closed { clients } = self.load { clients as u64 } else { 0 };
         let shared = Arc::new(Shared {
             server: self.server,
@@ -75,6 +85,7 @@ impl Run {
             live: self.live,
             start: Instant::now(),
             records: Mutex::default(),
+            open: self.is_detailed.then(Mutex::default),
             next_session: AtomicU64::new(0),
             first_session: self.first_session,
             limit: self.limit,
@@ -101,11 +112,18 @@ impl Run {
             _ = gone.wait_for(Option::is_some) => {}
         }
         let duration = shared.start.elapsed();
-        let records = std::mem::take(&mut *shared.records.lock().unwrap_or_else(PoisonError::into_inner));
+        let records = std::mem::take(&mut *lock(&shared.records));
         let started = shared.next_session.load(Relaxed);
         let gone = gone.borrow().clone();
-        Outcome { records, duration, unfinished: shared.live.open(), num_sessions: started, gone }
+        let open =
+            shared.open.iter().flat_map(|open| std::mem::take(&mut *lock(open)).into_values()).collect();
+        let unfinished = shared.live.open();
+        Outcome { records, began_unix_s, duration, unfinished, open, num_sessions: started, gone }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Each client sends its next request when the one before is answered.
@@ -181,15 +199,32 @@ impl Shared {
             }
             composer.ask(&mut conversation, &turn.content);
             let body = composer.body(&conversation, turn.output_tokens, &turn.extra);
-            let keep_text = turn_number as usize + 1 < session.turns.len();
-            let count = || {
-                self.live.outputs.fetch_add(1, Relaxed);
-            };
+            let keep_text = self.open.is_some() || turn_number as usize + 1 < session.turns.len();
             self.live.started.fetch_add(1, Relaxed);
             let sent = Instant::now();
-            let answer = client.stream(composer.endpoint.path(), body, keep_text, count).await;
-            let outcome = answer.as_ref().map(|answer| Measured::new(sent, answer)).map_err(Failure::clone);
             let sent_s = (sent - self.start).as_secs_f64();
+            let place = (number, turn_number);
+            if let Some(open) = &self.open {
+                let begun = Open { session: number, turn: turn_number, sent_s, events_s: Vec::new() };
+                lock(open).insert(place, begun);
+            }
+            let on_output = |at: Instant| {
+                self.live.outputs.fetch_add(1, Relaxed);
+                if let Some(begun) =
+                    self.open.as_ref().map(lock).as_mut().and_then(|open| open.get_mut(&place))
+                {
+                    begun.events_s.push((at - sent).as_secs_f64());
+                }
+            };
+            let answer = client.stream(composer.endpoint.path(), body, keep_text, on_output).await;
+            let mut outcome =
+                answer.as_ref().map(|answer| Measured::new(sent, answer)).map_err(Failure::clone);
+            if let Some(open) = &self.open {
+                lock(open).remove(&place);
+                if let (Ok(measured), Ok(answer)) = (&mut outcome, &answer) {
+                    measured.text = Some(answer.text.clone());
+                }
+            }
             self.note(Record { session: number, turn: turn_number, sent_s, outcome });
             Composer::answer(&mut conversation, &answer?.text);
         }
@@ -209,6 +244,6 @@ impl Shared {
             }
             _ => self.failed_connections.store(0, Relaxed),
         }
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+        lock(&self.records).push(record);
     }
 }

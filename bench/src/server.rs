@@ -72,7 +72,7 @@ async fn probe(
     let mut tries = 0;
     loop {
         tries += 1;
-        let answer = client.stream(composer.endpoint.path(), body.clone(), false, || ()).await;
+        let answer = client.stream(composer.endpoint.path(), body.clone(), false, |_| ()).await;
         match &answer {
             Err(Failure { retry_after: Some(pause), .. }) if tries < MAX_TRIES => {
                 tokio::time::sleep((*pause).min(Duration::from_secs(2))).await;

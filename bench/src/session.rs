@@ -185,6 +185,7 @@ impl Side {
             limit: Limit::Sessions(plan.warmup.div_ceil(workload.turns())),
             first_session: WARMUP_SESSIONS,
             seed: plan.seed,
+            is_detailed: false,
             live: Arc::default(),
             stop: stop.clone(),
         };
@@ -206,6 +207,7 @@ impl Side {
             limit,
             first_session: self.first_session,
             seed: plan.seed.wrapping_add(self.first_session),
+            is_detailed: plan.is_detailed,
             live: Arc::default(),
             stop: stop.clone(),
         };

@@ -28,12 +28,12 @@ from gpu import plan, report
 from gpu.compiled_cache import unpack
 from gpu.lines import Lines
 from gpu.phases import Conductor, ended_with_this_process
-from gpu.shapes import NAMES
+from gpu.shapes import NAMES, weight_bytes
 
 MINUTES, INTERPRETER_MINUTES = 8.7, 40.0
 LOOK_S = 90.0
-# The size of the weights of all models.
-SCRATCH_BYTES = 40 << 30
+# Room in memory beside the weights, for the phases themselves.
+SPARE_BYTES = 16 << 30
 MEMORY_FOLDER = Path("/dev/shm")
 # The name of a scratch folder that is kept.
 KEPT = "trunkline-gpu-check"
@@ -69,13 +69,14 @@ def main() -> int:
     if facts.get("missing", "nothing") != "nothing":
         print(f"warning: phases will fail, because modules are missing: {facts['missing']}", file=sys.stderr)
     minutes = options.minutes or (MINUTES if is_gpu else INTERPRETER_MINUTES)
-    with _scratch(options.scratch, keeps=options.keep_scratch) as folder:
+    needed = sum(map(weight_bytes, options.models)) if is_gpu else 0
+    with _scratch(options.scratch, needed, keeps=options.keep_scratch) as folder:
         if is_gpu:
             stages = plan.device_stages(folder, options.launcher, options.models, cores)
         else:
             stages = plan.interpreter_stages(folder, options.launcher, cores)
         try:
-            stages = plan.selected(stages, options.only)
+            stages = plan.selected(stages, options.only, minutes)
         except plan.UnknownPhaseError as error:
             print(f"error: {error}", file=sys.stderr)
             return CODE_IF_REFUSED
@@ -145,15 +146,17 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _scratch(asked: Path | None, *, keeps: bool) -> Iterator[Path]:
-    """Yields a folder for 28 GB of weights, in memory if there is enough, because they are read several times.
+def _scratch(asked: Path | None, num_bytes: int, *, keeps: bool) -> Iterator[Path]:
+    """Yields a folder for so many bytes of weights, in memory if it has room, because they are read several times.
 
     keeps: use a folder with a fixed name, and leave it for the next run.
     """
     place = asked or Path(tempfile.gettempdir())
     is_kept = (MEMORY_FOLDER / KEPT).exists()
     if asked is None and MEMORY_FOLDER.is_dir():
-        has_room = is_kept or shutil.disk_usage(MEMORY_FOLDER).free >= SCRATCH_BYTES
+        # The folder may be larger than the memory that is free, and smaller.
+        free = min(shutil.disk_usage(MEMORY_FOLDER).free, _available_bytes() - SPARE_BYTES)
+        has_room = is_kept or free >= num_bytes
         place = MEMORY_FOLDER if has_room else place
     if keeps:
         (place / KEPT).mkdir(parents=True, exist_ok=True)
@@ -161,6 +164,13 @@ def _scratch(asked: Path | None, *, keeps: bool) -> Iterator[Path]:
     else:
         with tempfile.TemporaryDirectory(dir=place) as folder:
             yield Path(folder)
+
+
+def _available_bytes() -> int:
+    """Returns the memory that programs can still get."""
+    with Path("/proc/meminfo").open() as file:
+        (line,) = (line for line in file if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) << 10
 
 
 def _options() -> argparse.Namespace:
@@ -175,7 +185,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--archive", type=Path, metavar="FILE", help="also write all results into one tar.gz")
     parser.add_argument("--output", type=Path, default=plan.ROOT / "benchmark/results/gpu", help="folder for results")
     parser.add_argument("--interpreter", action="store_true", help="run on the CPU even if there is a GPU")
-    parser.add_argument("--plan", action="store_true", help="only print the commands of a window of 45 minutes")
+    parser.add_argument("--plan", action="store_true", help="only print the commands of a window of 30 minutes")
     options = parser.parse_args()
     options.output = options.output.absolute()
     for flag, path in (("--launcher", options.launcher), ("--bundle", options.bundle)):

@@ -28,7 +28,9 @@ from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels.card import card_of
+from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
 from trunkline_server.backends.cuda.kernels.linear import linear
+from trunkline_server.backends.cuda.kernels.linear_grouped import MAX_REGISTER_ROWS
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -103,6 +105,7 @@ def check_products(place: Place, lines: Lines) -> None:
     counts = ROWS if place.is_gpu else (1, 17, 65)
     most = max(ROWS) if place.is_gpu else 70
     for num_outputs, num_inputs in shapes:
+        shape = f"[{num_outputs}, {num_inputs}]"
         for kind, weight in weights(place, num_outputs, num_inputs):
             x = place.numbers(most, num_inputs).to(weight.dtype)
             whole = linear(x, weight, out_dtype=torch.float32)
@@ -112,8 +115,19 @@ def check_products(place: Place, lines: Lines) -> None:
                     if not torch.equal(linear(x[part], weight, out_dtype=torch.float32), whole[part]):
                         differing.append(f"{rows} rows from {part.start}")
             finite = bool(whole.isfinite().all())
-            name = f"products: {kind} [{num_outputs}, {num_inputs}] is the same for every number of rows"
+            name = f"products: {kind} {shape} is the same for every number of rows"
             lines.check(name, holds=finite and not differing, detail=", ".join(differing))
+            if isinstance(weight, GroupedWeight):
+                _check_register_operand(x[: min(counts[-1], MAX_REGISTER_ROWS)], weight, f"{kind} {shape}", lines)
+
+
+def _check_register_operand(x: torch.Tensor, weight: GroupedWeight, name: str, lines: Lines) -> None:
+    """Compares a product whose weights are made in registers with that of the same weights in shared memory."""
+    made = linear(x, weight, out_dtype=torch.float32)
+    empty = torch.empty((weight.num_outputs, weight.num_inputs), dtype=weight.dtype, device=x.device)
+    dense = DenseWeight.of("w", dequantized_rows(weight, None, empty))
+    same = torch.equal(made, linear(x, dense, out_dtype=torch.float32))
+    lines.check(f"products: {name} from registers as from shared memory", holds=same)
 
 
 def check_attention(place: Place, lines: Lines) -> None:

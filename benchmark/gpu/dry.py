@@ -46,7 +46,8 @@ WARP_THREADS = 32
 CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS)
 # Spills per thread of up to this size are not reported, because a few scalars cost nothing.
 MAX_SPILLED_BYTES = 128
-NUM_LAYERS, POOL_TOKENS = 2, 20_000
+# A multiple of 16 blocks, as real pools have: Triton compiles for divisibility by 16.
+NUM_LAYERS, POOL_TOKENS = 2, 1 << 17
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 NO_LIMITS = {"bytes_per_s": 1.0, "operations_per_s": 1.0}
 # Memory of the substitute: more than two layers of each model take, because callers limit the pool.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
 import os
 import platform
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from gpu.lines import Lines
 from gpu.process import phase_lines
-from gpu.shapes import INDEX, is_fp8, shape_of, write_model
+from gpu.shapes import INDEX, is_fp8, shape_of, weight_bytes, write_model
 from gpu.traffic import SIZES, check
 
 # The most important sizes come first, in case time runs out.
@@ -27,6 +27,8 @@ HISTORY_TOKENS = (4096, 16_384, 60_000)
 NEEDED = ("trunkline_server.service", "safetensors", "tokenizers", "gguf", "pytest")
 LOAD = (64, 512, 128)
 CONTEXT = 1024
+# Room for weights beyond their own size.
+ROOM_FACTOR = 1.05
 SMALL: dict[str, Any] = {"max_batch_total_tokens": 256, "max_step_tokens": 16, "max_step_sequences": 2}
 
 
@@ -44,10 +46,26 @@ def main() -> int:
     return 0
 
 
+def _compiler(_options: argparse.Namespace, device: str, lines: Lines) -> None:
+    """Launches a kernel, for which Triton builds its driver and a launcher with the C compiler."""
+    from trunkline_server.backends.cuda.kernels.linear import linear
+    from trunkline_server.backends.cuda.weights import DenseWeight
+
+    began = time.perf_counter()
+    ones = torch.ones(16, 16, dtype=torch.bfloat16, device=device)
+    product = linear(ones, DenseWeight.of("w", ones), out_dtype=torch.float32)
+    lines.check("the first kernel is built and computes", holds=bool((product == 16).all()))
+    lines.figure("first launch", "start", {"kernels": "one", "seconds": time.perf_counter() - began})
+
+
 def _weights(options: argparse.Namespace, device: str, lines: Lines) -> None:
     began = time.perf_counter()
     # The index is written last, so a model of an earlier run is complete (`--keep-scratch`).
     if not (options.path / INDEX).exists():
+        options.path.mkdir(parents=True, exist_ok=True)
+        free, needed = shutil.disk_usage(options.path).free, weight_bytes(options.model)
+        if free < ROOM_FACTOR * needed:
+            sys.exit(f"error: `{options.path}` has {free >> 20} MiB free, {needed >> 20} needed; hint: `--scratch DIR`")
         write_model(shape_of(options.model), options.path, device, is_fp8=is_fp8(options.model))
     size = sum(file.stat().st_size for file in options.path.glob("*.safetensors"))
     lines.figure(options.model, "weights", {"gb": size / 1e9, "written_s": time.perf_counter() - began})
@@ -107,11 +125,11 @@ def _requests(options: argparse.Namespace, device: str, lines: Lines) -> None:
     with serving(options.launcher, options.path, ["--backend", "cuda", *size]) as server:
         lines.figure(options.model, "server start", {"seconds": server.start_s})
         # The first request warms up and is not measured.
-        asyncio.run(complete(server.port, prompt(1, load[1], vocab_size), 2))
-        row = asyncio.run(measure_load(server.port, vocab_size, *load))
+        complete(server, [prompt(1, load[1], vocab_size)], 2, 1)
+        row = measure_load(server, vocab_size, *load)
         _figure_and_check(options.model, "requests", row, "same_alone", lines)
         for length in lengths:
-            row = asyncio.run(measure_history(server.port, vocab_size, length))
+            row = measure_history(server, vocab_size, length)
             _figure_and_check(options.model, "history", row, "same_warm", lines)
 
 
@@ -167,6 +185,7 @@ def _missing(name: str) -> str:
 
 
 PROGRAMS = {
+    "compiler": _compiler,
     "weights": _weights,
     "start": _start,
     "steps": _steps,

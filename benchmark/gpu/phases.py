@@ -19,6 +19,8 @@ from gpu.process import end_with
 POLL_S = 0.1
 # Seconds that a phase has after its limit to report what it found, before it is killed.
 GRACE_S = 4.0
+# Servers that start beside each other share cores and the device's memory.
+GROUP_WIDTH = 2
 LAST_WORDS = 2000
 
 
@@ -27,7 +29,7 @@ class Phase:
     """One program, with its limits.
 
     It is terminated after `limit_s` and not started if less than `least_s` is left. The phases named in `after` must
-    have succeeded before.
+    have succeeded before. At most `GROUP_WIDTH` phases of a group run at once.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Phase:
     limit_s: float
     least_s: float = 10.0
     after: Sequence[str] = ()
+    group: str = ""
 
 
 @dataclass
@@ -106,7 +109,8 @@ class Conductor:
         return "no time was left" if deadline - time.monotonic() < phase.least_s else None
 
     def _is_free(self, phase: Phase) -> bool:
-        return all(self._status.get(name) == "ok" for name in phase.after)
+        beside = sum(running.phase.group == phase.group for running in self._running) if phase.group else 0
+        return beside < GROUP_WIDTH and all(self._status.get(name) == "ok" for name in phase.after)
 
     def _begin(self, phase: Phase, deadline: float) -> None:
         now = time.monotonic()

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu.phases import Phase
-from gpu.shapes import is_fp8
+from gpu.shapes import is_fp8, weight_bytes
+from gpu.traffic import CHUNKED_DTYPES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TESTS = ROOT / "server/tests/cuda"
@@ -18,11 +19,14 @@ MEASUREMENTS = ("steps", "requests", "tiers", "fast")
 # The model whose K and V are copied to the host and back, and that of the interpreter.
 TIERS_MODELS = ("llama-8b", "tiny")
 KV_DTYPES = ("auto", "int8", "fp8", "int4")
-# A window of 45 minutes on a GPU in commands of at most 10: the minutes of each command, and its phases.
+# A window of 30 minutes on a GPU in commands of at most 10, in which a machine also starts and files are carried: the
+# minutes of each command, and its phases. What is not here is for a second window.
 WINDOW = (
-    (6.0, ("assumptions",)), (9.0, ("weights", "start", "steps")), (9.0, ("requests", "tiers", "fast")),
-    (9.0, ("traffic", "tests")),
+    (8.0, ("assumptions", "tests-linear", "tests-attention", "tests-choose")),
+    (8.0, ("weights-llama-8b", "start-llama-8b", "steps-llama-8b", "requests-llama-8b")), (8.0, ("traffic",)),
 )  # fmt: skip
+# Seconds of `traffic` with one server, and with a server for each size of chunks.
+TRAFFIC_LIMIT_S, CHUNKED_TRAFFIC_LIMIT_S = 100.0, 300.0
 INTERPRETED = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
 INTERPRETER_LIMIT_S = 900.0
 
@@ -48,12 +52,16 @@ def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], c
     """Returns the stages on a GPU: checks, concurrently because compiling takes most of the time, then measurements."""
     tests = [path for path in sorted(TESTS.glob("test_*.py")) if DEVICE_FIXTURE in path.read_text()]
     checks = _checks("small", KV_DTYPES, tests, scratch, launcher)
-    checks += [_measure("weights", name, scratch, 100) for name in models]
+    # Room may be short, so small models are written first.
+    checks += [_measure("weights", name, scratch, 100) for name in sorted(models, key=weight_bytes)]
     checks += [_measure("start", name, scratch, 140) for name in models]
     # Llama-3-8B comes first, then its FP8 version, then the smaller model.
     speed = [phase for name in models for phase in _speed(name, scratch, launcher)]
     speed.sort(key=lambda phase: (phase.name.endswith("1b"), MEASUREMENTS.index(phase.name.split("-")[0])))
-    return [Stage("checks", checks, max(4, cores - 2), 0.38), Stage("speed", speed, 1, 1.0)]
+    # Triton builds its launchers with the C compiler at the first launch, which all other phases would do at once.
+    compiler = Phase("compiler", ["-m", "gpu.measure", "compiler"], 40)
+    stages = [Stage("checks", checks, max(4, cores - 2), 0.38), Stage("speed", speed, 1, 1.0)]
+    return [Stage("compiler", [compiler], 1, 0.1), *stages]
 
 
 def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list[Stage]:
@@ -67,7 +75,7 @@ def interpreter_stages(scratch: Path, launcher: Path | None, cores: int) -> list
 def _checks(
     model: str, kv_dtypes: Sequence[str], tests: Sequence[Path], scratch: Path, launcher: Path | None
 ) -> list[Phase]:
-    phases = [_measure("weights", model, scratch, 60)]
+    phases = [_measure("weights", model, scratch, 30)]
     # The longest phases come first.
     for dtype in kv_dtypes if launcher is not None else ():
         more = [
@@ -77,7 +85,9 @@ def _checks(
             dtype,
             *(["--size", "tiny"] if model == "tiny" else []),
         ]
-        phases.append(replace(_measure("traffic", model, scratch, 150, more), name=f"traffic-{dtype}"))
+        limit_s = CHUNKED_TRAFFIC_LIMIT_S if dtype in CHUNKED_DTYPES else TRAFFIC_LIMIT_S
+        traffic = _measure("traffic", model, scratch, limit_s, more)
+        phases.append(replace(traffic, name=f"traffic-{dtype}", group="traffic"))
     phases += [
         Phase(f"assumptions-{name}", ["-m", "gpu.assumptions", name], 150)
         for name in ("products", "attention", "steps")
@@ -109,34 +119,39 @@ def _pytest(path: Path, limit_s: float) -> Phase:
     return Phase(f"tests-{path.stem.removeprefix('test_')}", arguments, limit_s)
 
 
-def selected(stages: Sequence[Stage], only: Sequence[str]) -> list[Stage]:
-    """Returns the phases whose names begin with one of `only`, and those that they need.
+def selected(stages: Sequence[Stage], only: Sequence[str], minutes: float) -> list[Stage]:
+    """Returns the phases of a run of so many minutes that `only` names, those that they need, and the compiler's.
 
-    The last stage with such a phase gets the whole rest of the time.
+    One of `only` is a phase's name, or the beginning of the names of several. The last stage with such a phase gets the
+    whole rest of the time, and those before it what it does not need.
     Raises UnknownPhaseError if no phase begins with one of them, because a run without phases would report no problem.
     """
     if not only:
         return list(stages)
     phases = {phase.name: phase for stage in stages for phase in stage.phases}
-    unknown = [beginning for beginning in only if not any(name.startswith(beginning) for name in phases)]
+    named = {one: [one] if one in phases else [name for name in phases if name.startswith(one)] for one in only}
+    unknown = [one for one, names in named.items() if not names]
     if unknown:
         raise UnknownPhaseError(
             f"`--only` is {', '.join(f'`{name}`' for name in unknown)}, which no phase begins with; "
             f"the phases are {' '.join(sorted(phases))}; hint: `traffic` and `requests` need `--launcher`"
         )
-    wanted = {name for name in phases if name.startswith(tuple(only))}
+    wanted = {name for names in named.values() for name in names}
     # The phases that others need, need none.
-    wanted |= {needed for name in wanted for needed in phases[name].after}
+    wanted |= {needed for name in wanted for needed in phases[name].after} | {"compiler"}
     chosen = [replace(stage, phases=[one for one in stage.phases if one.name in wanted]) for stage in stages]
     chosen = [stage for stage in chosen if stage.phases]
-    return [*chosen[:-1], replace(chosen[-1], share=1.0)]
+    needed_s = sum(phase.limit_s for phase in chosen[-1].phases) / chosen[-1].width
+    share = 1 - needed_s / (60 * minutes)
+    earlier = [replace(stage, share=max(stage.share, share)) for stage in chosen[1:-1]]
+    return [*(stages[:1] if len(chosen) > 1 else []), *earlier, replace(chosen[-1], share=1.0)]
 
 
 def window(stages: Sequence[Stage]) -> list[str]:
     """Returns the commands of a window, each with a comment: its time, and the sum of its phases' limits."""
     lines = []
     for number, (minutes, names) in enumerate(WINDOW, start=1):
-        phases = [phase for stage in selected(stages, names) for phase in stage.phases]
+        phases = [phase for stage in selected(stages, names, minutes) for phase in stage.phases]
         limits = sum(phase.limit_s for phase in phases) / 60
         lines += [
             f"# {number}: at most {minutes:.0f} min; {len(phases)} phases, whose limits add up to {limits:.0f} min",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import http.client
 import os
@@ -16,12 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from client import HttpError, Stream, stream
+from load import Stream, line, measure_all, streams
 from peers.metrics import latencies
 
 from gpu.process import end_with
 
-START_TIMEOUT_S = 180.0
+# Less than any phase has that starts a server.
+START_TIMEOUT_S = 70.0
 REQUEST_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.1
@@ -29,11 +29,12 @@ POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `process` is the launcher and `start_s` the time until it was ready."""
+    """A running server. `process` is that of `launcher`, and `start_s` the time until it was ready."""
 
     port: int
     process: subprocess.Popen[bytes]
     start_s: float
+    launcher: Path
 
 
 @contextlib.contextmanager
@@ -50,7 +51,7 @@ def serving(launcher: Path, model: Path, arguments: Sequence[str]) -> Iterator[S
             if process.poll() is not None or time.monotonic() > began + START_TIMEOUT_S:
                 raise RuntimeError("the server did not start")
             time.sleep(POLL_S)
-        yield Server(port, process, time.monotonic() - began)
+        yield Server(port, process, time.monotonic() - began, launcher)
     finally:
         process.terminate()
         try:
@@ -76,38 +77,38 @@ def prompt(seed: int, num_tokens: int, vocab_size: int) -> list[int]:
     return random.Random(seed).choices(range(2, vocab_size), k=num_tokens)
 
 
-async def complete(port: int, token_ids: Sequence[int], num_tokens: int) -> Stream:
-    """Streams a greedy completion of exactly `num_tokens` tokens."""
-    async with asyncio.timeout(REQUEST_TIMEOUT_S):
-        done = await stream("127.0.0.1", port, list(token_ids), num_tokens)
-    if not done.events:
-        raise HttpError("the stream ended without a token")
-    return done
+def complete(
+    server: Server, prompts: Sequence[Sequence[int]], num_tokens: int, num_clients: int
+) -> tuple[list[Stream], dict[str, Any]]:
+    """Streams greedy completions of exactly `num_tokens` tokens each. Returns them in order, and the load's figures."""
+    lines = [line(num_tokens, prompt=list(token_ids)) for token_ids in prompts]
+    flags = ("--detailed", "--timeout", str(REQUEST_TIMEOUT_S))
+    url = f"http://127.0.0.1:{server.port}"
+    load = measure_all(url, lines, *flags, num_clients=num_clients, program=server.launcher)
+    return streams(load), load["figures"]
 
 
-async def measure_load(
-    port: int, vocab_size: int, num_requests: int, num_prompt: int, num_output: int
+def measure_load(
+    server: Server, vocab_size: int, num_requests: int, num_prompt: int, num_output: int
 ) -> dict[str, Any]:
     """Measures concurrent requests with different prompts and compares the first reply with a single request's."""
     prompts = [prompt(1000 + number, num_prompt, vocab_size) for number in range(num_requests)]
-    began = time.perf_counter()
-    done = await asyncio.gather(*(complete(port, token_ids, num_output) for token_ids in prompts))
-    seconds = time.perf_counter() - began
-    alone = await complete(port, prompts[0], num_output)
+    done, figures = complete(server, prompts, num_output, num_requests)
+    (alone,), _ = complete(server, prompts[:1], num_output, 1)
     return {
         "requests": num_requests,
         "prompt_tokens": num_prompt,
         "output_tokens": num_output,
-        "tokens_per_s": num_requests * num_output / seconds,
+        "tokens_per_s": figures["output_tokens_per_s"],
         **latencies(done),
         "same_alone": alone.text == done[0].text,
     }
 
 
-async def measure_history(port: int, vocab_size: int, length: int) -> dict[str, Any]:
+def measure_history(server: Server, vocab_size: int, length: int) -> dict[str, Any]:
     """Measures the time to the first token of a prompt, cold and cached."""
     tokens = prompt(length, length, vocab_size)
-    cold, warm = await complete(port, tokens, 8), await complete(port, tokens, 8)
+    (cold, warm), _ = complete(server, [tokens, tokens], 8, 1)
     return {
         "tokens": length,
         "cold_ttft_ms": cold.ttft_s * 1e3,

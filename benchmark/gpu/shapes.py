@@ -79,6 +79,13 @@ def is_fp8(name: str) -> bool:
     return name.endswith("-fp8")
 
 
+def weight_bytes(name: str) -> int:
+    """Returns the size of a model's weights, a little too large for FP8."""
+    shape = shape_of(name)
+    embeddings = shape.head_weights * (1 if shape.tie_word_embeddings else 2)
+    return 2 * embeddings + shape.product_weights * (1 if is_fp8(name) else 2)
+
+
 def shape_of(name: str) -> Shape:
     return SHAPES[name.removesuffix("-fp8")]
 

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
+import subprocess
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from client import HttpError, Stream
+from load import Load, LoadError, Stream, streams
 
 from .metrics import Slo, decode_rate, latencies, percentiles, served
-from .peer import HttpEndpoint
+from .peer import HttpEndpoint, raise_failures
 from .workload import (
     Arrivals,
     Chat,
-    Conversation,
     Decode,
     History,
     Interruption,
     Overhead,
     Prefill,
+    Prompt,
     Start,
     Vocabulary,
     Workload,
     arrivals,
-    conversations,
 )
 
+# A long prompt arrives among streams after this multiple of the time that they need for their first tokens.
+PAUSE_FACTOR = 1.25
 Metrics = dict[str, Any]
 
 
@@ -47,7 +47,7 @@ class Measurer:
     def measure(self, endpoint: HttpEndpoint, workload: Workload) -> Metrics:
         """Returns the metrics of one measurement. If it was cut off, they have `over_s` and what was done until then.
 
-        Raises HttpError or Died if the peer fails.
+        Raises LoadError or Died if the peer fails.
         """
         self.vocabulary = Vocabulary(self.words, f"{workload.name}/{self.seed}")
         try:
@@ -89,10 +89,9 @@ class Measurer:
     def overhead(self, endpoint: HttpEndpoint, workload: Overhead) -> Metrics:
         prompt = self.vocabulary.prompt(1)
         before = endpoint.device_time()
-        (done,) = endpoint.batch([prompt], workload.output_tokens, workload.limit_s)
+        wall_s = endpoint.timed(prompt, workload.output_tokens, workload.limit_s)
         after = endpoint.device_time()
         device_s, steps = after[0] - before[0], after[1] - before[1]
-        wall_s = done.e2e_s
         return {
             "device_step_ms": device_s / steps * 1e3,
             "added_step_ms": (wall_s - device_s) / steps * 1e3,
@@ -100,96 +99,65 @@ class Measurer:
         }
 
     def interruption(self, endpoint: HttpEndpoint, workload: Interruption) -> Metrics:
-        prompts = [self.vocabulary.prompt(32) for _ in range(workload.streams)]
-        long_prompt = self.vocabulary.prompt(workload.prompt_tokens)
+        def prompts() -> list[Prompt]:
+            return [self.vocabulary.prompt(32) for _ in range(workload.streams)]
 
-        async def both() -> Metrics:
-            under_way = asyncio.Barrier(workload.streams + 1)
-            arrivals_of: list[list[float]] = [[] for _ in prompts]
+        ends = time.monotonic() + workload.limit_s
 
-            async def running(idx: int) -> None:
-                started = asyncio.Event()
+        def load(lines: list[dict[str, Any]]) -> Load:
+            number, left_s = str(len(lines)), max(ends - time.monotonic(), 0.1)
+            flags = ("--concurrency", number, "--requests", number, "--timeout", str(left_s))
+            return endpoint.load(*flags, prompts=lines)
 
-                def watch(count: int) -> None:
-                    arrivals_of[idx].append(time.monotonic())
-                    if count == workload.after_tokens:
-                        started.set()
-
-                stream = asyncio.create_task(endpoint.complete(prompts[idx], workload.max_output_tokens, watch))
-                waiting = asyncio.create_task(started.wait())
-                try:
-                    await asyncio.wait([stream, waiting], return_when=asyncio.FIRST_COMPLETED)
-                    if stream.done():
-                        stream.result()
-                    await under_way.wait()
-                    await stream
-                    raise HttpError(f"a stream of {workload.max_output_tokens} tokens ended before the long prompt")
-                finally:
-                    stream.cancel()
-                    waiting.cancel()
-
-            tasks = [asyncio.create_task(running(i)) for i in range(workload.streams)]
-            meet = asyncio.create_task(under_way.wait())
-            try:
-                await first_of([meet], tasks)
-                arriving = asyncio.create_task(endpoint.complete(long_prompt, 1))
-                await first_of([arriving], tasks)
-                return interrupted(arriving.result(), arrivals_of)
-            finally:
-                for task in (*tasks, meet):
-                    task.cancel()
-                await asyncio.gather(*tasks, meet, return_exceptions=True)
-
-        return limited(both(), workload.limit_s)
+        # Tells when the streams are under way.
+        done = endpoint.batch(prompts(), workload.after_tokens, workload.limit_s)
+        pause = {"pause_s": PAUSE_FACTOR * max(stream.e2e_s for stream in done)}
+        running = load([endpoint.line(prompt, workload.max_output_tokens) for prompt in prompts()])
+        try:
+            long = load([endpoint.line(self.vocabulary.prompt(workload.prompt_tokens), 1) | pause])
+            (arriving,) = long.wait()
+        finally:
+            (beside,) = running.interrupt()
+        raise_failures(arriving)
+        raise_failures(beside)
+        (arrived,) = streams(arriving)
+        beside_it = streams(beside)
+        if any(stream.num_tokens and stream.events[-1] < arrived.events[0] for stream in beside_it):
+            raise LoadError(f"a stream of {workload.max_output_tokens} tokens ended before the long prompt")
+        return interrupted(arrived, [stream.events for stream in beside_it if stream.events])
 
     def arrivals(self, endpoint: HttpEndpoint, workload: Arrivals) -> Metrics:
-        requests = arrivals(workload, self.vocabulary, self.seed)
-        done: list[Stream] = []
-
-        async def load() -> None:
-            begin = time.monotonic()
-            clients = asyncio.Semaphore(workload.clients or len(requests))
-
-            async def one(request: Any) -> None:
-                await asyncio.sleep(max(begin + request.at_s - time.monotonic(), 0))
-                async with clients:
-                    done.append(await endpoint.complete(request.prompt, request.output_tokens))
-
-            await asyncio.gather(*(one(r) for r in requests))
-
-        over = cut_off(load(), workload.limit_s)
+        lines = [endpoint.line(*request) for request in arrivals(workload, self.vocabulary, self.seed)]
+        shape = (
+            ("--rate", str(workload.rate_per_s)) if workload.rate_per_s else ("--concurrency", str(workload.clients))
+        )
+        load, over = cut_off(endpoint.load(*shape, *self.size(len(lines)), prompts=lines), workload.limit_s)
+        done = [stream for stream in streams(load) if stream.num_tokens]
         return over | (served(done, self.slo) | latencies(done) if done else {})
 
     def chat(self, endpoint: HttpEndpoint, workload: Chat) -> Metrics:
-        turns: list[list[Stream]] = [[] for _ in range(workload.turns)]
-
-        async def talk(conversation: Conversation) -> None:
-            messages: list[dict[str, str]] = []
-            for number, turn in enumerate(conversation.turns):
-                await asyncio.sleep(turn.think_s)
-                messages.append({"role": "user", "content": turn.user})
-                answer = await endpoint.chat(messages, workload.output_tokens)
-                turns[number].append(answer)
-                messages.append({"role": "assistant", "content": answer.text})
-
-        async def all_of_them() -> None:
-            made = conversations(workload, self.vocabulary, self.seed)
-            await asyncio.gather(*(talk(c) for c in made))
-
-        over = cut_off(all_of_them(), workload.limit_s)
-        done = [stream for turn in turns for stream in turn]
+        lengths = ("--input-tokens", str(workload.user_tokens), "--output-tokens", str(workload.output_tokens))
+        turns = ("--turns", str(workload.turns), "--pause", str(workload.think_s), "--endpoint", "chat")
+        size = self.size(workload.conversations * workload.turns)
+        clients = ("--concurrency", str(workload.conversations))
+        begun = endpoint.load(*lengths, *turns, *size, *clients, max_tokens=workload.output_tokens)
+        load, over = cut_off(begun, workload.limit_s)
+        done = [endpoint.checked(stream, workload.output_tokens) for stream in streams(load) if stream.num_tokens]
         if not done:
             return over
-        by_turn = [latencies(turn) | {"answers": len(turn)} for turn in turns]
-        last_prompt = max(int(s.usage.get("prompt_tokens", 0)) for s in done)
+        of_turn = [[stream for stream in done if stream.turn == number] for number in range(workload.turns)]
+        by_turn = [latencies(turn) | {"answers": len(turn)} for turn in of_turn]
+        last_prompt = max(stream.prompt_tokens for stream in done)
         return over | served(done, self.slo) | latencies(done) | {"last_prompt_tokens": last_prompt, "turns": by_turn}
+
+    def size(self, num_requests: int) -> tuple[str, ...]:
+        return ("--requests", str(num_requests), "--seed", str(self.seed))
 
 
 def must_be_cold(done: Stream) -> None:
-    """Raises HttpError if the server reports that part of a new prompt came from its prefix cache."""
-    cached = int((done.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
-    if cached:
-        raise HttpError(f"{cached} tokens of a new prompt came from a cache")
+    """Raises LoadError if the server reports that part of a new prompt came from its prefix cache."""
+    if done.cached_tokens:
+        raise LoadError(f"{done.cached_tokens} tokens of a new prompt came from a cache")
 
 
 def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:
@@ -212,30 +180,13 @@ def interrupted(arrived: Stream, arrivals_of: list[list[float]]) -> Metrics:
     }
 
 
-async def first_of(wanted: list[asyncio.Task[Any]], failing: list[asyncio.Task[Any]]) -> None:
-    """Waits until one of the tasks is done, and raises its exception if it failed."""
-    done, _ = await asyncio.wait([*wanted, *failing], return_when=asyncio.FIRST_COMPLETED)
-    for task in done:
-        task.result()
-
-
-def limited(work: Coroutine[Any, Any, Metrics], limit_s: float) -> Metrics:
-    async def run() -> Metrics:
-        async with asyncio.timeout(limit_s):
-            return await work
-
-    return asyncio.run(run())
-
-
-def cut_off(work: Coroutine[Any, Any, None], limit_s: float) -> Metrics:
-    """Runs a load that keeps its own results. Returns `over_s` if it was cut off at the limit."""
-
-    async def run() -> Metrics:
-        try:
-            async with asyncio.timeout(limit_s):
-                await work
-        except TimeoutError:
-            return {"over_s": limit_s}
-        return {}
-
-    return asyncio.run(run())
+def cut_off(load: Load, limit_s: float) -> tuple[dict[str, Any], Metrics]:
+    """Returns what a load has measured, and `over_s` if it was cut off at the limit. Raises LoadError for a failure."""
+    over: Metrics = {}
+    try:
+        (measured,) = load.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        (measured,) = load.interrupt()
+        over = {"over_s": limit_s}
+    raise_failures(measured)
+    return measured, over

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from client import Stream
+from load import Stream
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import json
 import time
 import urllib.request
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from client import HttpError, Stream, fields_of, post
 from harness import free_port
+from load import Load, LoadError, Stream, streams
 
 from .child import Child, Died
 from .environment import PEERS, Environment, clean_environ
 from .workload import Prompt
 
-Watch = Callable[[int], None]
 POLL_S = 0.02
 
 
@@ -41,38 +40,63 @@ class HttpEndpoint:
 
     def __init__(self, child: Child, port: int, model: str | None = None, *, text_only: bool = False) -> None:
         self.child = child
-        self.port = port
+        self.base_url = f"http://127.0.0.1:{port}"
         self.start_s = 0.0
         self.model = model
         self._text_only = text_only
 
-    def fields(self, max_tokens: int, **more: Any) -> dict[str, Any]:
-        """Returns the body of a greedy streaming request for exactly `max_tokens` tokens."""
-        return fields_of(max_tokens, **more) | ({"model": self.model} if self.model else {})
+    def extra(self, max_tokens: int) -> dict[str, Any]:
+        """Returns fields of the body of a request for exactly `max_tokens` tokens; null leaves a field out."""
+        return {}
 
-    async def complete(self, prompt: Prompt, max_tokens: int, watch: Watch | None = None) -> Stream:
-        fields = self.fields(max_tokens, prompt=prompt.text if self._text_only else prompt.ids)
-        return checked(await post("127.0.0.1", self.port, "/v1/completions", fields, watch), max_tokens)
+    def line(self, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
+        """Returns a line of prompts: a greedy request for exactly `max_tokens` tokens."""
+        ids = {} if self._text_only else {"prompt": prompt.ids}
+        return {"prompt": prompt.text, "output_tokens": max_tokens, "extra_body": self.extra(max_tokens) | ids}
 
-    async def chat(self, messages: list[dict[str, str]], max_tokens: int) -> Stream:
-        fields = self.fields(max_tokens, messages=messages)
-        return checked(await post("127.0.0.1", self.port, "/v1/chat/completions", fields), max_tokens)
+    def load(self, *flags: str, prompts: list[dict[str, Any]] | None = None, max_tokens: int = 1) -> Load:
+        """Begins a load. `max_tokens` is the length of outputs that no line of the prompts gives."""
+        model = ("--model", self.model) if self.model else ()
+        # Words like `ignore_eos` that some servers refuse are null in `extra`.
+        fields = ("--extra-body", json.dumps(self.extra(max_tokens)))
+        return Load(self.base_url, "--detailed", *model, *fields, *flags, prompts=prompts)
 
     def batch(self, prompts: list[Prompt], max_tokens: int, limit_s: float) -> list[Stream]:
         """Streams all prompts at once, greedily, with exactly `max_tokens` output tokens each.
 
-        Raises TimeoutError after `limit_s`, having aborted the requests. Raises HttpError or Died if the peer fails.
+        Raises TimeoutError after `limit_s`, having aborted the requests. Raises LoadError if the peer fails.
         """
+        number = str(len(prompts))
+        flags = ("--concurrency", number, "--requests", number, "--timeout", str(limit_s))
+        (load,) = self.load(*flags, prompts=[self.line(prompt, max_tokens) for prompt in prompts]).wait()
+        raise_failures(load)
+        return [self.checked(stream, max_tokens) for stream in streams(load)]
 
-        async def all_streams() -> list[Stream]:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.gather(*(self.complete(p, max_tokens) for p in prompts))
+    def checked(self, stream: Stream, max_tokens: int) -> Stream:
+        """Raises LoadError if the number of tokens is wrong, because a peer that stops early would look fast."""
+        # A server that counts no tokens may send an event of its own for the end.
+        fitting = (max_tokens,) if stream.prompt_tokens else (max_tokens, max_tokens + 1)
+        if stream.num_tokens not in fitting:
+            raise LoadError(f"the answer has {stream.num_tokens} output tokens, expected {max_tokens}")
+        return stream
 
-        return asyncio.run(all_streams())
+    def timed(self, prompt: Prompt, max_tokens: int, limit_s: float) -> float:
+        """Returns the seconds of one request alone, without any other before it."""
+        fields = {"prompt": prompt.text, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        ids = {} if self._text_only else {"prompt": prompt.ids}
+        named = {"model": self.model} if self.model else {}
+        fields |= self.extra(max_tokens) | ids | named
+        body = json.dumps({name: value for name, value in fields.items() if value is not None}).encode()
+        url = f"{self.base_url}/v1/completions"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        began = time.monotonic()
+        with urllib.request.urlopen(request, timeout=limit_s) as answer:
+            answer.read()
+        return time.monotonic() - began
 
     def device_time(self) -> tuple[float, float]:
         """Returns the seconds in kernels and the number of steps so far, from Trunkline's metrics."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.base_url}/metrics", timeout=10) as answer:
             samples = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[:1] != "#")
         name = "trunkline_step_duration_seconds"
         return float(samples[f"{name}_sum"]), float(samples[f"{name}_count"])
@@ -81,8 +105,8 @@ class HttpEndpoint:
         """Sends requests until a token arrives, because readiness differs between peers."""
         while True:
             self.child.check()
-            with contextlib.suppress(OSError, HttpError):
-                self.batch([prompt], 1, limit_s)
+            with contextlib.suppress(OSError):
+                self.timed(prompt, 1, limit_s)
                 self.start_s = time.monotonic() - self.child.started
                 return
             if time.monotonic() - self.child.started > limit_s:
@@ -90,13 +114,11 @@ class HttpEndpoint:
             time.sleep(POLL_S)
 
 
-def checked(stream: Stream, max_tokens: int) -> Stream:
-    """Raises HttpError if the number of tokens is wrong, because a peer that stops early would look fast."""
-    if not stream.events:
-        raise HttpError("the answer has no token")
-    if stream.num_tokens != max_tokens:
-        raise HttpError(f"the answer has {stream.num_tokens} output tokens, expected {max_tokens}")
-    return stream
+def raise_failures(load: dict[str, Any]) -> None:
+    """Raises TimeoutError if a request of a load took too long, and LoadError if one failed otherwise."""
+    for failure in load["figures"]["failures"]:
+        error = TimeoutError if failure["kind"] == "timeout" else LoadError
+        raise error(f"{failure['count']} requests failed: {failure['title']}: {failure['example']}")
 
 
 @dataclass(frozen=True)

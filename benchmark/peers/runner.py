@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client import HttpError
+from load import LoadError
 
 from .child import Died
 from .environment import InstallError
@@ -17,7 +17,7 @@ from .peer import HttpEndpoint, Peer, Setting, started
 from .store import Store
 from .workload import Arrivals, Chat, Interruption, Overhead, Vocabulary, Workload
 
-FAILURES = (Died, HttpError, OSError)
+FAILURES = (Died, LoadError, OSError)
 WARM_UP_TOKENS = 16
 # A peer is skipped after this many failed starts, each of which takes minutes.
 MAX_FAILED_STARTS = 2

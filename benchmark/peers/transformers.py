@@ -27,10 +27,10 @@ def install(setting: Setting) -> None:
 class Endpoint(HttpEndpoint):
     """A server that refuses unknown fields, and ignores the end token only through its generation config."""
 
-    def fields(self, max_tokens: int, **more: Any) -> dict[str, Any]:
+    def extra(self, max_tokens: int) -> dict[str, Any]:
         settings = {"max_new_tokens": max_tokens, "do_sample": False, "eos_token_id": -1, "pad_token_id": 2}
-        known = {"model": self.model, "stream": True, "max_tokens": max_tokens}
-        return known | {"generation_config": json.dumps(settings)} | more
+        unknown = dict.fromkeys(("temperature", "stream_options", "ignore_eos"))
+        return {"generation_config": json.dumps(settings)} | unknown
 
 
 class Server(Peer):

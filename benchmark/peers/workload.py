@@ -7,7 +7,7 @@ tokenizer of the model. No two prompts share a prefix unless a workload says so.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 CONTEXT_TOKENS = 8192
@@ -106,7 +106,7 @@ class Arrivals(Workload):
 
 @dataclass(frozen=True)
 class Chat(Workload):
-    """Conversations that grow to 6,000 tokens, with a pause before each turn."""
+    """Conversations that grow to 6,000 tokens, with a pause before each turn but the first."""
 
     conversations: int = 8
     turns: int = 10
@@ -116,43 +116,13 @@ class Chat(Workload):
     """Mean of an exponential distribution, truncated at three times the mean."""
 
 
-@dataclass(frozen=True)
-class Request:
-    at_s: float
-    prompt: Prompt
-    output_tokens: int
-
-
-def arrivals(workload: Arrivals, vocabulary: Vocabulary, seed: int) -> list[Request]:
-    """Returns the requests of a workload. In a closed loop all arrive at once and wait for a client."""
+def arrivals(workload: Arrivals, vocabulary: Vocabulary, seed: int) -> list[tuple[Prompt, int]]:
+    """Returns the prompts of a workload, with the number of output tokens of each."""
     rng = random.Random(f"{workload.name}/{seed}")
-    at, made = 0.0, []
-    for _ in range(workload.num_requests):
-        if workload.rate_per_s:
-            at += rng.expovariate(workload.rate_per_s)
-        prompt = vocabulary.prompt(rng.randint(*workload.prompt_tokens))
-        made.append(Request(at, prompt, rng.randint(*workload.output_tokens)))
-    return made
-
-
-@dataclass(frozen=True)
-class Turn:
-    think_s: float
-    user: str
-
-
-@dataclass
-class Conversation:
-    turns: list[Turn] = field(default_factory=list)
-
-
-def conversations(workload: Chat, vocabulary: Vocabulary, seed: int) -> list[Conversation]:
-    rng = random.Random(f"{workload.name}/{seed}")
-    made = []
-    for _ in range(workload.conversations):
-        thinks = [min(rng.expovariate(1 / workload.think_s), 3 * workload.think_s) for _ in range(workload.turns)]
-        made.append(Conversation([Turn(t, vocabulary.prompt(workload.user_tokens).text.strip()) for t in thinks]))
-    return made
+    return [
+        (vocabulary.prompt(rng.randint(*workload.prompt_tokens)), rng.randint(*workload.output_tokens))
+        for _ in range(workload.num_requests)
+    ]
 
 
 # Groups are measured in turn, so that measurements to be compared are close in time.

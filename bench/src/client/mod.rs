@@ -107,13 +107,13 @@ impl Client {
         timeout(self.timeout, answer).await.unwrap_or_else(|_| Err(self.too_slow()))
     }
 
-    /// Posts a request and reads its stream; `on_output` is called at each event with output.
+    /// Posts a request and reads its stream; `on_output` is called with the time of each event with output.
     pub async fn stream(
         &self,
         path: &str,
         body: Bytes,
         keep_text: bool,
-        on_output: impl FnMut(),
+        on_output: impl FnMut(Instant),
     ) -> Result<Answer, Failure> {
         let request = self.request(Method::POST, path, body)?;
         let answer = async {
@@ -241,7 +241,7 @@ async fn whole(response: Response<Incoming>) -> Result<Vec<u8>, Failure> {
 async fn read(
     response: Response<Incoming>,
     keep_text: bool,
-    mut on_output: impl FnMut(),
+    mut on_output: impl FnMut(Instant),
 ) -> Result<Answer, Failure> {
     let server = response.headers().get(SERVER).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let mut answer = Answer { server, ..Answer::default() };
@@ -262,7 +262,7 @@ async fn read(
                         if keep_text {
                             answer.text += &text;
                         }
-                        on_output();
+                        on_output(now);
                     }
                     Event::Done => is_complete = true,
                     Event::Error(message) => failure = Some(Failure::new(Kind::Error, message)),

@@ -13,7 +13,7 @@ use crate::arrivals::Load;
 use crate::error::BenchError;
 use crate::metrics::{Bounds, Figures};
 use crate::plan::Plan;
-use crate::record::Record;
+use crate::record::{Open, Record};
 use crate::run::Outcome;
 use crate::server::Server;
 
@@ -60,11 +60,15 @@ pub struct LoadReport {
     pub rate_per_s: Option<f64>,
     /// Absent for a fixed rate.
     pub burstiness: Option<f64>,
+    /// When it began: seconds of Unix time.
+    #[serde(default)]
+    pub began_unix_s: f64,
     pub figures: Figures,
     pub requests: Vec<RequestRow>,
 }
 
-/// One request. One that failed has a `failure`, and no times.
+/// One request. One that failed has a `failure`, and no times. One that was open at the end has neither; it is there if
+/// the measurement is detailed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
     pub session: u64,
@@ -84,6 +88,12 @@ pub struct RequestRow {
     pub cached_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// Times from the request to each event with output, if the measurement is detailed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events_ms: Option<Vec<f64>>,
+    /// The answer, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
 }
 
 impl Report {
@@ -140,13 +150,19 @@ impl LoadReport {
             concurrency,
             rate_per_s,
             burstiness,
+            began_unix_s: outcome.began_unix_s,
             figures: Figures::new(
                 &outcome.records,
                 outcome.duration.as_secs_f64(),
                 outcome.unfinished,
                 bounds,
             ),
-            requests: outcome.records.iter().map(RequestRow::new).collect(),
+            requests: outcome
+                .records
+                .iter()
+                .map(RequestRow::new)
+                .chain(outcome.open.iter().map(RequestRow::open))
+                .collect(),
         }
     }
 }
@@ -173,9 +189,21 @@ impl RequestRow {
                 prompt_tokens: Some(measured.prompt_tokens),
                 output_tokens: Some(measured.output_tokens),
                 cached_tokens: measured.cached_tokens,
+                events_ms: measured.text.is_some().then(|| measured.events_s().map(|s| s * 1e3).collect()),
+                text: measured.text.clone(),
                 ..place
             },
             Err(failure) => Self { failure: Some(failure.kind.name().to_owned()), ..place },
+        }
+    }
+
+    fn open(open: &Open) -> Self {
+        Self {
+            session: open.session,
+            turn: open.turn,
+            sent_s: open.sent_s,
+            events_ms: Some(open.events_s.iter().map(|s| s * 1e3).collect()),
+            ..Self::default()
         }
     }
 }

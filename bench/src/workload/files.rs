@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Content, Length, Session, Turn, WorkloadError, read};
 use crate::random::Random;
 
-const PROMPTS_HINT: &str = "a line is {\"prompt\": \"...\"} or {\"messages\": [...]}, with \"output_tokens\" and \"extra_body\" if you like";
+const PROMPTS_HINT: &str = "a line is {\"prompt\": \"...\"} or {\"messages\": [...]}, with \"output_tokens\", \"pause_s\" and \"extra_body\" if you like";
 const SHAREGPT_HINT: &str =
     "it is a JSON array of {\"conversations\": [{\"from\": \"human\", \"value\": \"...\"}, ...]}";
 /// Bytes of English text that make a token on average; there is no tokenizer here.
@@ -57,6 +57,9 @@ enum Line {
 #[derive(Default, Deserialize)]
 struct Rest {
     output_tokens: Option<u32>,
+    /// Time before the request.
+    #[serde(default)]
+    pause_s: f64,
     #[serde(default)]
     extra_body: Map<String, Value>,
 }
@@ -65,12 +68,13 @@ struct Rest {
 pub fn prompts(file: &str, output: Length, seed: u64) -> Result<Listed, WorkloadError> {
     let mut turns = Vec::new();
     for (number, line) in read(file)?.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let line = serde_json::from_str(line).map_err(|_| WorkloadError::Line {
+        let wrong = |problem: &str| WorkloadError::Line {
             file: file.to_owned(),
             line: number + 1,
-            problem: "is no prompt".to_owned(),
+            problem: problem.to_owned(),
             hint: PROMPTS_HINT,
-        })?;
+        };
+        let line = serde_json::from_str(line).map_err(|_| wrong("is no prompt"))?;
         let (content, rest) = match line {
             Line::Prompt { prompt, rest } => (Content::Text(prompt), rest),
             Line::Messages { messages, rest } => (Content::Messages(messages), rest),
@@ -78,7 +82,9 @@ pub fn prompts(file: &str, output: Length, seed: u64) -> Result<Listed, Workload
         };
         let drawn = output.draw(&mut Random::of_item(seed, number as u64));
         let output_tokens = rest.output_tokens.unwrap_or(drawn).max(1);
-        turns.push(Turn { pause: Duration::ZERO, content, output_tokens, extra: rest.extra_body });
+        let pause = Duration::try_from_secs_f64(rest.pause_s)
+            .map_err(|_| wrong("has a `pause_s` that is no time in seconds"))?;
+        turns.push(Turn { pause, content, output_tokens, extra: rest.extra_body });
     }
     not_empty(file, turns, "has no prompt", PROMPTS_HINT)
 }

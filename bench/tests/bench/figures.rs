@@ -14,6 +14,7 @@ fn record(sent_s: f64, ttft_s: f64, itl_s: &[f32], output_tokens: u64) -> Record
         prompt_tokens: 100,
         output_tokens,
         cached_tokens: Some(25),
+        text: None,
     };
     Record { session: 0, turn: 0, sent_s, outcome: Ok(measured) }
 }

@@ -97,7 +97,7 @@ async fn times_are_those_at_which_the_server_wrote() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_as_the_flags_say_and_connections_are_kept() {
     let server = Fake::start(|_, body| as_asked(body)).await;
-    let extra = r#"{"temperature": 0.5, "min_p": 0.1}"#;
+    let extra = r#"{"temperature": 0.5, "min_p": 0.1, "stream_options": null}"#;
     let flags = ["--requests", "20", "--concurrency", "2", "--input-tokens", "10", "--output-tokens", "4"];
     // Any variable will do for a key.
     let others = ["--extra-body", extra, "--stop-early", "--api-key-env", "CARGO_PKG_NAME"];
@@ -111,7 +111,7 @@ async fn requests_are_as_the_flags_say_and_connections_are_kept() {
     let body = &asked[0].body;
     let fields = ["model", "max_tokens", "temperature", "min_p", "stream"].map(|field| body[field].clone());
     assert_eq!(Value::from(fields.to_vec()).to_string(), r#"["fake",4,0.5,0.1,true]"#);
-    assert!(body.get("ignore_eos").is_none() && body["stream_options"]["include_usage"] == true);
+    assert!(body.get("ignore_eos").is_none() && body.get("stream_options").is_none());
     // One for the model's name and the probes, and one for the second client.
     assert_eq!(asked.iter().map(|asked| asked.connection).collect::<BTreeSet<_>>(), BTreeSet::from([0, 1]));
     assert_eq!(report.server.software.as_deref(), Some("fake/1"));
@@ -158,6 +158,7 @@ async fn each_turn_repeats_the_conversation_and_waits_for_its_tool() {
         assert_eq!(report.loads[0].figures.completed, 3);
         let asked = server.asked();
         assert!(asked.iter().all(|asked| asked.body[text] != Value::Null));
+        assert!(asked.iter().all(|asked| asked.body["stream_options"]["include_usage"] == true));
         for (before, after) in asked.iter().zip(&asked[1..]) {
             assert!(after.at - *before.written.last().unwrap() >= Duration::from_micros(100));
             match text {
@@ -228,7 +229,8 @@ async fn an_interrupt_keeps_what_was_measured() {
         sender.send_replace(true);
     };
     let servers = [&server];
-    let flags = ["--requests", "50", "--concurrency", "2,4", "--input-tokens", "4"];
+    let flags =
+        ["--requests", "50", "--concurrency", "2,4", "--input-tokens", "4", "--json", "x", "--detailed"];
     let (measured, ()) = tokio::join!(measured(&servers, &flags, stop), interrupt);
     let (measured, printed) = measured.unwrap();
     assert!(measured.is_interrupted && measured.reports[0].is_partial);
@@ -236,6 +238,16 @@ async fn an_interrupt_keeps_what_was_measured() {
     assert_eq!(measured.reports[0].loads.len(), 1);
     let figures = &measured.reports[0].loads[0].figures;
     assert_eq!((figures.completed, figures.failed, figures.unfinished), (2, 0, 2));
+    // Those that were open come last, with their events and without text.
+    let rows = &measured.reports[0].loads[0].requests;
+    let texts: Vec<Option<&str>> = rows.iter().map(|row| row.text.as_deref()).collect();
+    assert_eq!(texts, [Some(" t0"), Some(" t0"), None, None]);
+    for row in rows {
+        let events = row.events_ms.as_ref().unwrap();
+        // An event that was written as the interrupt came may not have arrived.
+        assert!(events.len() == 1 || row.e2el_ms.is_none() && events.is_empty(), "{row:?}");
+        assert!(row.failure.is_none() && row.e2el_ms.is_none_or(|e2el| e2el == events[0]));
+    }
     assert!(printed.contains("2 done, 0 failed, 2 unfinished"), "{printed}");
 }
 

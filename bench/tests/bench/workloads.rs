@@ -171,7 +171,7 @@ fn prompts_of_a_file_are_texts_or_messages() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompts.jsonl").display().to_string();
     let lines = [
-        r#"{"prompt": "one", "output_tokens": 3, "extra_body": {"model": "x"}}"#,
+        r#"{"prompt": "one", "output_tokens": 3, "pause_s": 0.25, "extra_body": {"model": "x"}}"#,
         r#""two""#,
         r#"{"messages": [{"role": "user", "content": "three"}]}"#,
     ];
@@ -183,6 +183,11 @@ fn prompts_of_a_file_are_texts_or_messages() {
     assert!(matches!(&turns[2].0, Content::Messages(messages) if messages.len() == 1));
     let extra: Vec<_> = read.turns().map(|turn| serde_json::json!(turn.extra)).collect();
     assert_eq!(extra, [serde_json::json!({"model": "x"}), serde_json::json!({}), serde_json::json!({})]);
+    let pauses: Vec<_> = read.turns().map(|turn| turn.pause.as_millis()).collect();
+    assert_eq!(pauses, [250, 0, 0]);
+    fs::write(&file, r#"{"prompt": "one", "pause_s": -1}"#).unwrap();
+    let error = prompts(&file, Length::Uniform { tokens: 9, spread: 0.0 }, 0).unwrap_err().to_string();
+    assert!(error.contains("has a `pause_s` that is no time in seconds"), "{error}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ static LOGGED_KEYWORDS: LazyLock<Mutex<BTreeSet<String>>> = LazyLock::new(Mutex:
 #[derive(Debug, Default)]
 pub struct IgnoredFields {
     names: Vec<String>,
+    has_unnamed: bool,
 }
 
 impl IgnoredFields {
@@ -34,6 +35,12 @@ impl IgnoredFields {
         if is_name && self.names.len() < MAX_NAMED {
             self.names.push(name.to_owned());
         }
+        self.has_unnamed |= !is_name;
+    }
+
+    /// Returns true if a field was noted whose name is not shown.
+    pub fn has_unnamed(&self) -> bool {
+        self.has_unnamed
     }
 
     pub fn names(&self) -> &[String] {

@@ -129,10 +129,13 @@ async fn bad_changes_are_refused_by_name() {
         ("/v1/history/c", json!({"turns": {"t": 1}}), "invalid_type", "turns.t"),
         ("/v1/history/c", json!({"turns": {"": {}}}), "invalid_value", "turns"),
         ("/v1/history/c", json!({"turns": []}), "invalid_type", "turns"),
+        ("/v1/history/c", json!({"title": "x", "messages": []}), "unsupported_field", "messages"),
+        // A name that is not shown, because it may be part of a prompt.
+        ("/v1/history/c", json!({"my words": 1}), "invalid_type", ""),
     ] {
         let answer = alice(&router, "PUT", path, body).await;
         answer.fails(400, code);
-        assert_eq!(answer.json()["error"]["param"], field);
+        assert_eq!(answer.json()["error"]["param"].as_str().unwrap_or_default(), field);
     }
     for query in ["limit=0", "limit=1001", "limit=x", &format!("search={}", "x".repeat(201))] {
         alice(&router, "GET", &format!("/v1/history?{query}"), Value::Null).await.fails(400, "invalid_value");

@@ -17,8 +17,10 @@ from tests.running import Runner, all_sampled, error_of, token_of
 from tests.tiers import IS_FULL, first, full
 from trunkline_server._proto.shard_pb2 import SampledToken, SamplingParams, SequenceResult, Watermark
 from trunkline_server.backends.cuda.backend import CudaBackend
-from trunkline_server.backends.cuda.build import build
+from trunkline_server.backends.cuda.build import build, untested_parts
 from trunkline_server.backends.cuda.device import CudaDevice, Device, Event, Stream
+from trunkline_server.backends.cuda.kv_pool import KvFormat
+from trunkline_server.backends.cuda.tier_build import TierOptions
 from trunkline_server.backends.interface import INVALID_PLAN, NOT_FINITE, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.errors import InvalidArgument
@@ -439,3 +441,28 @@ def test_only_the_non_finite_sequence_fails(backend: CudaBackend) -> None:
     (first,), (second,) = backend.finish().sequences, backend.finish().sequences
     assert error_of(first).code == NOT_FINITE
     assert error_of(second).code == INVALID_PLAN
+
+
+@pytest.mark.parametrize(
+    ("case", "kv_format", "tiers", "parts"),
+    [
+        ("qwen2_shallow", KvFormat.INT8, TierOptions(), []),
+        ("qwen2_shallow", KvFormat.INT4, TierOptions(host_bytes=1), ["tiers below the device", "int4 keys and values"]),
+        ("lfm2_moe", KvFormat.BF16, TierOptions(), ["recurrent layers", "experts"]),
+        ("deepseek_v2", KvFormat.BF16, TierOptions(), ["latent attention", "experts"]),
+    ],
+)
+def test_parts_that_no_card_has_run_are_named(
+    tiny_model: TinyModels, case: str, kv_format: KvFormat, tiers: TierOptions, parts: list[str]
+) -> None:
+    config = open_checkpoint(tiny_model(case).folder).config
+    assert untested_parts(config, kv_format, tiers) == parts
+
+
+def test_the_start_warns_of_parts_that_no_card_has_run(
+    checkpoint: Checkpoint, device: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_cuda(checkpoint, device, kv_cache_dtype="int4")
+    (record,) = [record for record in caplog.records if record.message == "untested on a card"]
+    assert record.levelname == "WARNING"
+    assert record.fields == {"parts": "int4 keys and values"}  # type: ignore[attr-defined]

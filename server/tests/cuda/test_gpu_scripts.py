@@ -18,11 +18,13 @@ from typing import Any
 import pytest
 from gpu import __main__ as program
 from gpu import measure, phases, plan, report
+from gpu.dry import POOL_TOKENS
 from gpu.lines import Lines, of_kind, read_lines
 from gpu.phases import Conductor, Phase
 from gpu.process import end_with
-from gpu.shapes import NAMES, SHAPES, write_model
+from gpu.shapes import NAMES, SHAPES, shape_of, write_model
 from tests.cuda.compiled import run_without_interpreter
+from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -135,6 +137,16 @@ def test_a_phase_is_killed_after_its_limit_even_if_it_ignores_every_request(tmp_
         assert process.wait(30) == -signal.SIGALRM
 
 
+def test_weights_without_room_are_refused_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure.shutil, "disk_usage", lambda _path: SimpleNamespace(free=1 << 20))
+    monkeypatch.setattr(sys, "argv", ["measure", "weights", "--model", "llama-1b", "--path", str(tmp_path / "model")])
+    with pytest.raises(SystemExit, match="1 MiB free, 2357 needed"):
+        measure.main()
+    assert not list((tmp_path / "model").iterdir())
+
+
 def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> None:
     output = tmp_path / "results"
     output.mkdir()
@@ -142,11 +154,11 @@ def test_one_archive_has_all_results_and_weights_are_kept(tmp_path: Path) -> Non
     program._save(output, tmp_path / "new/all.tar.gz")
     with tarfile.open(tmp_path / "new/all.tar.gz") as tar:
         assert {"gpu/results.jsonl", "gpu/gpu.md"} <= set(tar.getnames())
-    with program._scratch(tmp_path, keeps=True) as kept:
+    with program._scratch(tmp_path, 0, keeps=True) as kept:
         (kept / "model").touch()
-    with program._scratch(tmp_path, keeps=True) as again:
+    with program._scratch(tmp_path, 0, keeps=True) as again:
         assert (again / "model").exists()
-    with program._scratch(tmp_path, keeps=False) as other:
+    with program._scratch(tmp_path, 0, keeps=False) as other:
         assert not list(other.iterdir())
     assert not other.exists()
 
@@ -211,15 +223,51 @@ def test_the_phases_of_a_run_fit_into_its_time() -> None:
         for phase in stage.phases:
             assert set(phase.after) <= set(names)
             assert all(needed not in known or known.index(needed) < known.index(phase.name) for needed in phase.after)
-    only = plan.selected(stages, ["traffic-int8"])
-    assert [phase.name for stage in only for phase in stage.phases] == ["weights-small", "traffic-int8"]
-    assert [stage.share for stage in only] == [1.0], "the last stage gets all the time"
-    both = plan.selected(stages, ["steps-llama-1b"])
-    assert [stage.share for stage in both] == [stage.share for stage in stages]
-    # The window has everything, in commands of at most ten minutes with one for imports and the archive.
-    chosen = {one.name for _, wanted in plan.WINDOW for stage in plan.selected(stages, wanted) for one in stage.phases}
-    assert chosen == set(names)
-    assert all(minutes <= 9 for minutes, _ in plan.WINDOW) and sum(minutes + 1 for minutes, _ in plan.WINDOW) <= 40
+    only = plan.selected(stages, ["traffic-int8"], 8.0)
+    assert [phase.name for stage in only for phase in stage.phases] == ["compiler", "weights-small", "traffic-int8"]
+    assert only[-1].share == 1.0, "the last stage gets all the time"
+    both = plan.selected(stages, ["steps-llama-1b"], 8.0)
+    assert [stage.share for stage in both] == [stages[0].share, 1 - 75 / 480, 1.0], "the rest of the time is used"
+    one = plan.selected(stages, ["steps-llama-8b"], 8.0)
+    assert [phase.name for phase in one[-1].phases] == ["steps-llama-8b"], "a whole name names one phase"
+
+
+def test_the_window_of_a_rare_machine_is_long_enough() -> None:
+    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), NAMES, 16)
+    assert all(minutes <= 8 for minutes, _ in plan.WINDOW) and sum(minutes for minutes, _ in plan.WINDOW) <= 26
+    for minutes, wanted in plan.WINDOW:
+        began_s = 0.0
+        for stage in plan.selected(stages, wanted, minutes):
+            # The longest chain of phases that wait for each other, and all phases by the number that run at once.
+            limits = {phase.name: phase.limit_s for phase in stage.phases}
+            chain = max(phase.limit_s + sum(limits.get(name, 0) for name in phase.after) for phase in stage.phases)
+            grouped = [phase for phase in stage.phases if phase.group]
+            needed = max((limits.get(name, 0) for phase in grouped for name in phase.after), default=0.0)
+            of_group = sum(phase.limit_s for phase in grouped) / phases.GROUP_WIDTH + needed
+            needs_s = max(chain, of_group, sum(limits.values()) / stage.width)
+            assert began_s + needs_s <= 60 * minutes * stage.share, (stage.name, wanted)
+            began_s += needs_s
+
+
+def test_servers_that_start_beside_each_other_are_few(tmp_path: Path) -> None:
+    program = f"""
+import pathlib, time
+place = pathlib.Path({str(tmp_path)!r})
+mine = place / f"running-{{lines._phase}}"
+mine.touch()
+most = len(list(place.glob("running-*")))
+time.sleep(0.3)
+mine.unlink()
+lines.check("few", holds=most <= {phases.GROUP_WIDTH}, detail=str(most))
+"""
+    four = [phase(f"s{number}", program, group="servers") for number in range(4)]
+    assert set(run(tmp_path / "out", four, width=4).values()) == {"ok"}
+    report.write(tmp_path / "out")
+    assert not report.problems(tmp_path / "out")
+
+
+def test_the_interpreted_run_has_every_program() -> None:
+    stages = plan.device_stages(Path("/scratch"), Path("/bin/trunkline"), NAMES, 16)
     interpreted = plan.interpreter_stages(Path("/scratch"), Path("/bin/trunkline"), 16)
     commands = [phase.command for stage in [*stages, *interpreted] for phase in stage.phases]
     assert set(measure.PROGRAMS) == {command[2] for command in commands if list(command[:2]) == ["-m", "gpu.measure"]}
@@ -305,6 +353,13 @@ def test_kernels_compiled_elsewhere_are_found(tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("one", "two", "all.tar.gz")]
     printed = run_without_interpreter(["-c", _COMPILES_TWICE, *folders], tmp_path / "cache", 120)
     assert printed == "[False, True]\n"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "small"])
+def test_kernels_compiled_in_advance_have_tables_as_divisible_as_those_of_servers(name: str) -> None:
+    """Triton compiles anew for an argument that is a multiple of 16. A server's pool holds the longest sequence."""
+    longest = shape_of(name).max_position_embeddings
+    assert longest // BLOCK_SIZE % 16 == min(POOL_TOKENS, longest) // BLOCK_SIZE % 16 == 0
 
 
 def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

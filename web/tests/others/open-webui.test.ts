@@ -52,14 +52,14 @@ describe.skipIf(!PROGRAM)("Open WebUI", () => {
       env: { PATH: process.env.PATH, ...given, ...SETTINGS },
       stdio: ["ignore", "pipe", "pipe"],
     });
-    // Its first start makes a database, which takes half a minute.
-    await untilAnswers(`${address}/health`, webui, 240_000);
+    // Its first start makes a database, which takes half a minute, and some minutes on a machine with other work.
+    await untilAnswers(`${address}/health`, webui, 600_000);
     browser = await launch();
     page = await browser.newPage({ viewport: { width: 1280, height: 800 } });
     page.setDefaultTimeout(60_000);
     await page.goto(address);
     await page.getByRole("button", { name: "Okay, Let's Go!" }).click();
-  }, 300_000);
+  }, 700_000);
   afterAll(async () => {
     await browser?.close();
     await terminate(webui);

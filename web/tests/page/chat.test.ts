@@ -190,6 +190,26 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     expect(await page.locator(".branches").count()).toBe(0);
   });
 
+  it("offers what makes a conversation shorter that is too long", async () => {
+    const { page } = tab;
+    const tooLong = () => ({ status: 400, error: { code: "context_length_exceeded", message: "`x` is 9" } });
+    const main = page.getByRole("alert").locator("button").first();
+    fake.script = tooLong;
+    await send(page, "A very long text");
+    await expect.poll(() => main.innerText()).toBe("Shorten the message");
+    await main.click();
+    fake.script = () => say("Good.");
+    await page.getByRole("textbox", { name: "Text of the turn" }).fill("A short text");
+    await page.keyboard.press("Enter");
+    expect(await answered(page)).toBe("Good.");
+    expect(fake.asked.at(-1)).toMatchObject({ messages: [{ content: "A short text" }] });
+    fake.script = tooLong;
+    await send(page, "More");
+    await expect.poll(() => main.innerText()).toBe("New chat");
+    await main.click();
+    await expect.poll(() => page.getByText("A short text").count()).toBe(0);
+  });
+
   it("shows how far a model is loaded", async () => {
     const { page } = tab;
     const loaded = gate();
@@ -273,6 +293,7 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
       top_p: { type: ["number", "null"], description: "The top share.", minimum: 0, maximum: 1 },
     };
     fake.openapi = { components: { schemas: { ChatCompletionRequest: { properties } } } };
+    await page.setViewportSize({ width: 1280, height: 720 });
     await page.keyboard.press("Control+.");
     await page.getByText("The sampling temperature. (0 to 100)").waitFor();
     await page.getByLabel("Top p", { exact: true }).fill("1.5");
@@ -280,8 +301,19 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await page.getByLabel("Top p", { exact: true }).fill("0.5");
     await page.getByText("Format", { exact: true }).click();
     await page.getByLabel("JSON schema").first().check();
-    await page.getByRole("textbox", { name: "JSON schema" }).fill('{"type": "objekt"}');
-    await page.getByText("has the type `objekt`").waitFor();
+    const schema = page.getByRole("textbox", { name: "JSON schema" });
+    await schema.fill('{"type": "objekt}');
+    // Only the first line of the field is in sight when what is typed there becomes wrong.
+    await schema.evaluate((field: HTMLTextAreaElement) => {
+      field.setSelectionRange(16, 16);
+      const panel = field.closest(".settings-body");
+      if (panel) panel.scrollTop -= panel.getBoundingClientRect().bottom - field.getBoundingClientRect().top - 40;
+    });
+    await page.keyboard.type('"');
+    const problem = page.getByText("has the type `objekt`");
+    await problem.waitFor();
+    const isSeen = () => problem.evaluate((line) => line.getBoundingClientRect().bottom <= innerHeight);
+    await expect.poll(isSeen, { message: "the problem is in sight" }).toBe(true);
     fake.script = () => ({
       status: 400,
       error: { code: "invalid_schema", message: "the server's objection", param: "response_format" },

@@ -18,7 +18,6 @@ use crate::page::has_tag;
 use crate::respond;
 use trunkline_base::error::ApiError;
 use trunkline_base::tenants::Caller;
-use trunkline_http::parse;
 
 use types::{
     ConversationCard, ConversationList, DeletedConversation, HistoryChange, HistoryQuery, WholeConversation,
@@ -165,7 +164,7 @@ async fn change(
     if !is_id(id) {
         return Err(ApiError::value("id", "must have 1 to 64 letters, digits, `-` or `_`"));
     }
-    let parse = |body: &[u8]| parse::<HistoryChange>(body, &[], "")?.change();
+    let parse = |body: &[u8]| HistoryChange::parse(body)?.change();
     let (caller, _place, parsed) = app.read_of_any_model(request, parse).await?;
     let card =
         work(app, &caller, id, move |history, owner, id| history.change(owner, id, mode, &parsed)).await?;

@@ -10,6 +10,7 @@ use super::{MAX_LISTED, MAX_SEARCH_CHARS, MAX_TITLE_CHARS};
 use crate::history::{Change, Conversation, Listed, Selection};
 use crate::kept_streams::is_id;
 use trunkline_base::error::ApiError;
+use trunkline_http::{IgnoredFields, OtherFields, parse_noting};
 
 /// The query of a list of conversations.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -56,6 +57,22 @@ pub struct HistoryChange {
 }
 
 impl HistoryChange {
+    /// Parses a body. A field that the history has no place for is refused, because its content would be lost.
+    pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
+        let mut unknown = IgnoredFields::default();
+        let others = OtherFields { refused: &[], harmless: &[] };
+        let parsed = parse_noting(body, others, "", &mut unknown)?;
+        if let Some(field) = unknown.names().first() {
+            let hint = "a conversation has `title`, `details` and `turns`; put it into `details`";
+            return Err(ApiError::UnsupportedField { field: field.clone(), hint });
+        }
+        if unknown.has_unnamed() {
+            let detail = "has a field that is none of `title`, `details` and `turns`".to_owned();
+            return Err(ApiError::InvalidBody { detail });
+        }
+        Ok(parsed)
+    }
+
     pub fn change(self) -> Result<Change, ApiError> {
         if self.title.as_ref().is_some_and(|title| title.chars().count() > MAX_TITLE_CHARS) {
             return Err(ApiError::value("title", format!("is longer than {MAX_TITLE_CHARS} characters")));

@@ -108,6 +108,8 @@ def build(
     # Refuses a layout that the card cannot run before any weights are read.
     if layout.latent_size is None:
         stages_of(card_of(device.torch_device), layout.format.value, layout.head_size)
+    if parts := untested_parts(checkpoint.config, layout.format, tiers):
+        logger.warning("untested on a card", extra={"fields": {"parts": ", ".join(parts)}})
     num_sequences = max_step_sequences or DEFAULT_STEP_SEQUENCES
     limits = StepShape(
         max_step_tokens or _step_tokens(checkpoint.config), num_sequences, num_sequences, num_adapters=max_loras
@@ -132,6 +134,20 @@ def build(
                 f"{weights.num_bytes >> 20} MiB of weights",
                 hint="lower `--max-batch-total-tokens` or `--max-batch-prefill-tokens`",
             ) from error
+
+
+def untested_parts(config: ModelConfig, kv_format: KvFormat, tiers: TierOptions) -> list[str]:
+    """Returns what a server uses beyond the path that `make gpu-check` measures first: dense layers, and K and V on the
+    device. No card has run it.
+    """
+    parts = {
+        "tiers below the device": not tiers.is_empty,
+        "int4 keys and values": kv_format is KvFormat.INT4,
+        "recurrent layers": config.state_size > 0,
+        "latent attention": config.latent_size is not None,
+        "experts": config.experts.num_experts > 0,
+    }
+    return [name for name, is_used in parts.items() if is_used]
 
 
 def find_device() -> Device:

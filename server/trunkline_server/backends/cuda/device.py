@@ -6,6 +6,7 @@ The classes of a GPU override them, and so do those of tests.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -178,8 +179,15 @@ class CudaDevice(Device):
 
     def capture(self, work: Callable[[], object]) -> Graph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            work()
+        collects = gc.isenabled()
+        # Freeing a tensor or a graph of before would break the capture.
+        gc.disable()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                work()
+        finally:
+            if collects:
+                gc.enable()
         if self._pool is None:
             self._pool = graph.pool()
         return graph

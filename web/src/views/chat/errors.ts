@@ -4,7 +4,7 @@ import type { Failure } from "../../history/tree";
 export type Explained = {
   what: string;
   todo: string;
-  action: "retry" | "continue" | "key" | "settings" | "none";
+  action: "retry" | "continue" | "key" | "settings" | "shorten" | "none";
   /** The server's own words, if they add something. */
   detail?: string;
 };
@@ -40,8 +40,8 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
     case "context_length_exceeded":
       return {
         what: "The conversation is too long for this model.",
-        todo: "Begin a new chat, shorten an earlier turn, or ask for fewer tokens in the settings.",
-        action: "settings",
+        todo: "Shorten your message, begin a new chat, or ask for fewer tokens in the settings.",
+        action: "shorten",
         detail,
       };
     case "too_many_requests":
@@ -53,8 +53,8 @@ export function explain({ code, message, status, param, retryAfter }: Failure): 
     case "body_too_large":
       return {
         what: "The conversation is larger than the server accepts.",
-        todo: "Send less text.",
-        action: "none",
+        todo: "Shorten your message, or begin a new chat.",
+        action: "shorten",
         detail,
       };
     case "model_loading":

@@ -2,12 +2,19 @@ import type { Failure } from "../../history/tree";
 import { Button } from "../../ui/button";
 import { Icon } from "../../ui/icon";
 import { explain } from "./errors";
-import { openDialog, settingsOpen } from "./panels";
+import { newChat, openDialog, settingsOpen } from "./panels";
 
-type Props = { failure: Failure; onRetry: () => void; onContinue: (() => void) | undefined };
+type Props = {
+  failure: Failure;
+  onRetry: () => void;
+  onContinue: (() => void) | undefined;
+  onShorten: (() => void) | undefined;
+  /** True if turns before the message make the conversation longer. */
+  long: boolean;
+};
 
 /** What went wrong with an answer, what to do, and the button that does it. */
-export function FailureCard({ failure, onRetry, onContinue }: Props) {
+export function FailureCard({ failure, onRetry, onContinue, onShorten, long }: Props) {
   const { what, todo, action, detail } = explain(failure);
   return (
     <div class="failure" role="alert">
@@ -26,6 +33,16 @@ export function FailureCard({ failure, onRetry, onContinue }: Props) {
           {action === "settings" && (
             <Button kind="main" onClick={() => (settingsOpen.value = true)}>
               Open the settings
+            </Button>
+          )}
+          {action === "shorten" && long && (
+            <Button kind="main" onClick={newChat}>
+              New chat
+            </Button>
+          )}
+          {action === "shorten" && onShorten && (
+            <Button kind={long ? "plain" : "main"} onClick={onShorten}>
+              Shorten the message
             </Button>
           )}
           {onContinue && action !== "none" && (

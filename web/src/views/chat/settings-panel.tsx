@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 
 import { Button, IconButton } from "../../ui/button";
 import { patternProblem, schemaProblem, serverProblem, toolsProblem } from "./checks";
@@ -293,8 +293,14 @@ function Verdict({
   check: { asking: boolean; problem: string | undefined };
 }) {
   const problem = local ?? check.problem;
+  const line = useRef<HTMLParagraphElement>(null);
+  // A problem with what is typed must be seen, though the field above may fill the panel.
+  useEffect(() => {
+    const place = line.current;
+    if (problem && place?.parentElement?.contains(document.activeElement)) place.scrollIntoView({ block: "nearest" });
+  }, [problem]);
   return (
-    <p class={problem ? "field-problem" : "field-ok"} role="status">
+    <p ref={line} class={problem ? "field-problem" : "field-ok"} role="status">
       {problem ?? (check.asking ? "The server checks it…" : "Valid.")}
     </p>
   );

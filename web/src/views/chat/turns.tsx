@@ -1,3 +1,4 @@
+import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Markdown } from "../../markdown/markdown";
@@ -74,9 +75,16 @@ function DeleteAction({ turn }: { turn: Turn }) {
   );
 }
 
+/** The turn that is edited because its answer says that it is too long. */
+const shortened = signal<string | undefined>(undefined);
+
 export function UserTurn({ turn, siblings }: { turn: Turn; siblings: Turn[] }) {
   const [editing, setEditing] = useState(false);
-  if (editing) return <EditTurn turn={turn} onEnd={() => setEditing(false)} />;
+  const end = () => {
+    setEditing(false);
+    if (shortened.peek() === turn.id) shortened.value = undefined;
+  };
+  if (editing || shortened.value === turn.id) return <EditTurn turn={turn} onEnd={end} />;
   return (
     <article class="turn user" aria-label="You">
       <Attachments list={turn.attachments} />
@@ -232,6 +240,7 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
   const siblingsInGroup = turn.group ? siblings.filter((each) => each.group === turn.group).length : 1;
   if (editing) return <EditTurn turn={turn} onEnd={() => setEditing(false)} />;
   const beside = chosen !== undefined;
+  const asked = conversation.value.turns[turn.parent ?? ""];
   return (
     <article class={`turn assistant ${chosen === false ? "other" : ""}`} aria-label="Model" aria-busy={streaming}>
       {beside && (
@@ -282,6 +291,8 @@ function Answer({ turn: settled, siblings, last, chosen }: AnswerProps) {
           failure={turn.failure}
           onRetry={() => retry(id, turn)}
           onContinue={turn.content ? () => goOn(id, turn) : undefined}
+          onShorten={asked?.role === "user" ? () => (shortened.value = asked.id) : undefined}
+          long={typeof asked?.parent === "string"}
         />
       )}
       <div class={`turn-actions ${streaming ? "quiet" : ""}`}>
