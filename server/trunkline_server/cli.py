@@ -92,30 +92,36 @@ def _resolve(options: argparse.Namespace) -> int:
                 paths=not options.no_paths,
                 progress=progress,
             )
-            pool_tokens = options.pool_tokens[index] if options.pool_tokens else None
-            print(json.dumps(_resolved(resolved, pool_tokens)), flush=True)  # noqa: T201
+            settings = options.estimate[index] if options.estimate else None
+            print(json.dumps(_resolved(resolved, settings)), flush=True)  # noqa: T201
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _resolved(resolved: ResolvedModel, pool_tokens: int | None) -> dict[str, str | int | None]:
-    """Returns what the launcher reads of a model. pool_tokens: as the flag; None: without the memory that it needs."""
+def _resolved(resolved: ResolvedModel, settings: str | None) -> dict[str, str | int | None]:
+    """Returns what the launcher reads of a model. settings: as the flag `--estimate`."""
     line: dict[str, str | int | None] = {
         "path": str(resolved.path),
         "model_id": resolved.model_id,
         "revision": resolved.revision,
     }
-    if pool_tokens is None:
+    if settings is None:
         return line
     from trunkline_server.backends.host_memory import available_memory
     from trunkline_server.library import expected_memory
+    from trunkline_server.serve import backend_options
+    from trunkline_server.settings import parse_settings
 
     line["available_bytes"] = available_memory()
-    try:
-        line["memory_bytes"] = expected_memory(resolved.path, pool_tokens or None)
-    except UserError as error:
-        line["problem"] = str(error)
+    read = parse_settings(settings.encode(), "--estimate")
+    # What other backends take is not main memory.
+    if read.compute.backend == "cpu":
+        lane = argparse.Namespace(lane=0, await_store=False, lifeline=False)
+        try:
+            line["memory_bytes"] = expected_memory(resolved.path, backend_options(read, lane))
+        except UserError as error:
+            line["problem"] = str(error)
     return line
 
 
@@ -207,12 +213,10 @@ def _add_resolve(commands: _Commands) -> None:
         "--progress", action="store_true", help="also print JSON lines that tell how much has been downloaded"
     )
     resolve.add_argument(
-        "--pool-tokens",
-        type=int,
+        "--estimate",
         action="append",
-        metavar="N",
-        help="also estimate the memory of the model with a KV cache of N tokens; 0 is the default size; once for each "
-        "MODEL",
+        metavar="JSON",
+        help="also estimate the memory of the model with these settings, as in a file of `serve`; once for each MODEL",
     )
 
 

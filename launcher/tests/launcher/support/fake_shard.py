@@ -52,7 +52,7 @@ def resolve():
         print("not json")
         sys.exit(0)
     print("Fetching: 100%", file=sys.stderr)
-    sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--pool-tokens" in sys.argv else {}
+    sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--estimate" in sys.argv else {}
     # The models come before the flags.
     flags = [at for at, word in enumerate(sys.argv) if word.startswith("--") and at > 3]
     for name in sys.argv[4 : min(flags, default=len(sys.argv))] or [""]:
