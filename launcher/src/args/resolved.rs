@@ -455,7 +455,7 @@ fn log_format(given: Option<LogFormat>, parsed: &ParsedSettings) -> Result<Optio
 }
 
 /// The positional MODEL has the form of `--model-id`, but its errors name it by its own name.
-fn check_model(text: &str) -> Result<(), LauncherError> {
+pub(super) fn check_model(text: &str) -> Result<(), LauncherError> {
     let group = Model::read(|setting| (setting.name == "model_id").then(|| text.to_owned()));
     group.map(drop).map_err(|error| LauncherError::usage(error.at("MODEL")))
 }

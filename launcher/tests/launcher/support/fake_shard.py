@@ -167,7 +167,7 @@ elif sys.argv[1:4] == ["-m", "trunkline_server", "spare"]:
         os._exit(1)
     sys.argv[3:] = ["serve", *json.loads(line)]
     serve()
-elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "rm"):
+elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "fit", "rm"):
     note("library", "start", variables=VARIABLES)
     print(*sys.argv[3:])
     sys.exit(int(os.environ.get("FAKE_LIBRARY", "7")))
