@@ -26,6 +26,7 @@ from trunkline_server.backends.cpu.memory_plan import (
     plan_memory,
     smaller_options,
     unlimited,
+    window_size,
 )
 from trunkline_server.backends.host_memory import PROCESS_BYTES, available_memory, process_memory
 from trunkline_server.backends.states import LEAST_STATES, STATE_ELEMENT_BYTES
@@ -247,14 +248,20 @@ def _with_pool(checkpoint: Checkpoint, options: MemoryOptions, context: int, str
     def with_blocks(number: int) -> MemoryOptions:
         return replace(options, max_batch_total_tokens=max(number * BLOCK_SIZE, MIN_POOL_TOKENS))
 
+    # The blocks that a window touches, and two more: one that is written, and one from which it is copied.
+    window_blocks = streams * (3 + -(-(window_size(checkpoint.config) - 1) // BLOCK_SIZE))
+
     def has_room(number: int) -> bool:
         sizes = unlimited(checkpoint, with_blocks(number)).sizes
-        return sizes.num_blocks >= num_blocks
+        parts = sizes.num_window_parts
+        return sizes.num_blocks >= num_blocks and (parts is None or parts >= window_blocks)
 
     if checkpoint.config.recurrent is not None or not any(checkpoint.config.attention.windows):
         return with_blocks(num_blocks)
     # Layers with a window keep less, so a smaller pool has room for the same tokens.
     least, most = 1, num_blocks
+    while not has_room(most):
+        least, most = most, 2 * most
     while least < most:
         middle = (least + most) // 2
         least, most = (least, middle) if has_room(middle) else (middle + 1, most)
