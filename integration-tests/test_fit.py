@@ -31,7 +31,7 @@ def flags_of(command: str) -> list[str]:
     return words[next(at for at, word in enumerate(words) if word.startswith("--")) :]
 
 
-@pytest.mark.parametrize(("streams", "context"), [(1, 512), (6, 1024)])
+@pytest.mark.parametrize(("streams", "context"), [(1, 512), (4, 512)])
 def test_a_server_in_full_use_takes_about_what_was_said(streams: int, context: int) -> None:
     code, said = fit(EMBEDDED, "--streams", str(streams), "--context", str(context))
     assert (code, said["fits"]) == (0, True)
