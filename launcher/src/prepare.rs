@@ -22,7 +22,7 @@ pub(crate) fn prepare(
     sender: &SyncSender<Event>,
 ) -> Result<Prepared, LauncherError> {
     let mut models = if config.is_on_demand() {
-        let asked: Vec<_> = config.models().map(|config| (&config.model, config.pool_tokens())).collect();
+        let asked: Vec<_> = config.models().map(|config| (&config.model, config.shard_settings())).collect();
         resolve::run_all(python, &asked, events, sender)?
     } else {
         vec![resolve::run(python, &config.first.model, events, sender)?]

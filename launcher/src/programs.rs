@@ -62,16 +62,16 @@ impl Program {
     }
 }
 
-/// Returns `python -m trunkline_server resolve MODEL... [--revision R] --pool-tokens N...`, which also estimates the
-/// memory of the models. All have the same revision. An empty name is the embedded model.
-pub(crate) fn estimator_command(python: &Path, models: &[(&ModelRef, u32)]) -> Command {
+/// Returns `python -m trunkline_server resolve MODEL... [--revision R] --estimate JSON...`, which also estimates the
+/// memory of the models with these settings. All have the same revision. An empty name is the embedded model.
+pub(crate) fn estimator_command(python: &Path, models: &[(&ModelRef, String)]) -> Command {
     let mut command = server_command(python, "resolve");
     command.args(models.iter().map(|(model, _)| model.name.as_deref().unwrap_or_default()));
     if let Some(revision) = models.first().and_then(|(model, _)| model.revision.as_ref()) {
         command.args(["--revision", revision]);
     }
-    for (_, tokens) in models {
-        command.args(["--pool-tokens", &tokens.to_string()]);
+    for (_, settings) in models {
+        command.args(["--estimate", settings]);
     }
     command
 }

@@ -66,17 +66,17 @@ pub(crate) struct Allowed {
     pub(crate) paths: bool,
 }
 
-/// Finds a model while the server runs, and estimates its memory with a KV cache of so many tokens. An error has the
-/// resolver's own message.
+/// Finds a model while the server runs, and estimates its memory with its settings in JSON. An error has the resolver's
+/// own message.
 pub(crate) fn find(
     python: &Path,
-    (model, pool_tokens): (&ModelRef, u32),
+    model: (&ModelRef, String),
     allowed: Allowed,
     progress: impl FnMut(Progress) + Send + 'static,
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<ResolvedModel, LauncherError> {
-    let mut command = programs::estimator_command(python, &[(model, pool_tokens)]);
+    let mut command = programs::estimator_command(python, &[model]);
     command.arg("--progress");
     command.args((!allowed.downloads).then_some("--local")).args((!allowed.paths).then_some("--no-paths"));
     command.stderr(Stdio::piped());
@@ -84,16 +84,15 @@ pub(crate) fn find(
     parse(&output_of(command, progress, events, sender)?)
 }
 
-/// Finds or downloads models, and estimates the memory of each with a KV cache of so many tokens, where 0 is the
-/// default.
+/// Finds or downloads models, and estimates the memory of each with its settings in JSON.
 pub(crate) fn run_all(
     python: &Path,
-    models: &[(&ModelRef, u32)],
+    models: &[(&ModelRef, String)],
     events: &Receiver<Event>,
     sender: &SyncSender<Event>,
 ) -> Result<Vec<ResolvedModel>, LauncherError> {
     // A command has one revision for all its models.
-    let same_revision = |a: &(&ModelRef, u32), b: &(&ModelRef, u32)| a.0.revision == b.0.revision;
+    let same_revision = |a: &(&ModelRef, String), b: &(&ModelRef, String)| a.0.revision == b.0.revision;
     let mut resolved = Vec::new();
     for group in models.chunk_by(same_revision) {
         let output = output_of(programs::estimator_command(python, group), |_| (), events, sender)?;

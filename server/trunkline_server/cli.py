@@ -20,6 +20,7 @@ from trunkline_server.errors import InvalidArgument, UserError
 if TYPE_CHECKING:
     from trunkline_server.hub import ResolvedModel
 
+EXIT_CODE_DOES_NOT_FIT = 1
 EXIT_CODE_USER_MISTAKE = 2
 
 MAX_LANE = 1023
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _resolve(options)
         if options.command in _LIBRARY:
             return _library(options)
+        if options.command == "fit":
+            return _fit(options)
         if options.command == "quantize":
             return _quantize(options)
         if options.command == "watermark":
@@ -92,31 +95,55 @@ def _resolve(options: argparse.Namespace) -> int:
                 paths=not options.no_paths,
                 progress=progress,
             )
-            pool_tokens = options.pool_tokens[index] if options.pool_tokens else None
-            print(json.dumps(_resolved(resolved, pool_tokens)), flush=True)  # noqa: T201
+            settings = options.estimate[index] if options.estimate else None
+            print(json.dumps(_resolved(resolved, settings)), flush=True)  # noqa: T201
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _resolved(resolved: ResolvedModel, pool_tokens: int | None) -> dict[str, str | int | None]:
-    """Returns what the launcher reads of a model. pool_tokens: as the flag; None: without the memory that it needs."""
+def _resolved(resolved: ResolvedModel, settings: str | None) -> dict[str, str | int | None]:
+    """Returns what the launcher reads of a model. settings: as the flag `--estimate`."""
     line: dict[str, str | int | None] = {
         "path": str(resolved.path),
         "model_id": resolved.model_id,
         "revision": resolved.revision,
     }
-    if pool_tokens is None:
+    if settings is None:
         return line
     from trunkline_server.backends.host_memory import available_memory
     from trunkline_server.library import expected_memory
+    from trunkline_server.serve import backend_options
+    from trunkline_server.settings import parse_settings
 
     line["available_bytes"] = available_memory()
-    try:
-        line["memory_bytes"] = expected_memory(resolved.path, pool_tokens or None)
-    except UserError as error:
-        line["problem"] = str(error)
+    read = parse_settings(settings.encode(), "--estimate")
+    # What other backends take is not main memory.
+    if read.compute.backend == "cpu":
+        lane = argparse.Namespace(lane=0, await_store=False, lifeline=False)
+        try:
+            line["memory_bytes"] = expected_memory(resolved.path, backend_options(read, lane))
+        except UserError as error:
+            line["problem"] = str(error)
     return line
+
+
+def _fit(options: argparse.Namespace) -> int:
+    from trunkline_server import fit
+
+    question = fit.Question(
+        context=options.context,
+        streams=options.streams,
+        quantize=options.quantize,
+        kv_cache_dtype=options.kv_cache_dtype,
+        available_bytes=options.available,
+    )
+    try:
+        text, fits = fit.answer(options.model, options.revision, question, as_json=options.json)
+    except KeyboardInterrupt:
+        return 130
+    print(text, flush=True)  # noqa: T201
+    return 0 if fits else EXIT_CODE_DOES_NOT_FIT
 
 
 def _quantize(options: argparse.Namespace) -> int:
@@ -166,6 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_resolve(commands)
     _add_library(commands)
+    _add_fit(commands)
     _add_quantize(commands)
     _add_watermark(commands)
     return parser
@@ -207,12 +235,10 @@ def _add_resolve(commands: _Commands) -> None:
         "--progress", action="store_true", help="also print JSON lines that tell how much has been downloaded"
     )
     resolve.add_argument(
-        "--pool-tokens",
-        type=int,
+        "--estimate",
         action="append",
-        metavar="N",
-        help="also estimate the memory of the model with a KV cache of N tokens; 0 is the default size; once for each "
-        "MODEL",
+        metavar="JSON",
+        help="also estimate the memory of the model with these settings, as in a file of `serve`; once for each MODEL",
     )
 
 
@@ -223,6 +249,22 @@ def _add_library(commands: _Commands) -> None:
     show.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
     remove = commands.add_parser("rm", help="delete a downloaded repository", allow_abbrev=False)
     remove.add_argument("model", metavar="MODEL", help="Hub id")
+
+
+def _add_fit(commands: _Commands) -> None:
+    fit = commands.add_parser(
+        "fit", help="print the memory that a model needs, and exit with 1 if there is less", allow_abbrev=False
+    )
+    fit.add_argument("model", nargs="?", metavar="MODEL", help="as for `resolve`, but nothing is downloaded")
+    fit.add_argument("--revision", metavar="R", help="branch, tag or commit of a Hub repository")
+    fit.add_argument("--context", type=int, metavar="TOKENS", help="prompt and output of a stream")
+    fit.add_argument(
+        "--streams", type=int, default=1, metavar="N", help="streams that run at the same time; default: 1"
+    )
+    fit.add_argument("--quantize", default="none", metavar="TYPE", help="as for the setting")
+    fit.add_argument("--kv-cache-dtype", default="auto", metavar="DTYPE", help="as for the setting")
+    fit.add_argument("--available", type=int, metavar="BYTES", help="default: what this machine has now")
+    fit.add_argument("--json", action="store_true", help="print one line of JSON")
 
 
 def _add_quantize(commands: _Commands) -> None:

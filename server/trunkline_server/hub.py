@@ -19,7 +19,8 @@ import glob
 import importlib.util
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -106,9 +107,7 @@ def resolve(
         return _local(path)
     match = _HUB_ID.fullmatch(model)
     if match is None or (match["file"] is None and model.endswith(".gguf")) or model.startswith("."):
-        raise ModelNotFound(
-            f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
-        )
+        raise _no_such(model)
     return _hub(match["repo"], match["file"], revision or DEFAULT_REVISION, downloads, progress)
 
 
@@ -130,6 +129,59 @@ def resolve_adapter(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=[CONFIG, WEIGHTS]))
     except Exception as error:
         raise _translate(error, source, DEFAULT_REVISION) from error
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a Hub id may mean.
+
+    models: the files of each model, weights first, by the MODEL of `serve` that names it. sizes: of files in bytes, as
+    far as they are known. is_choice: True if the id names several models.
+    """
+
+    repo: str
+    revision: str
+    models: dict[str, list[str]]
+    sizes: dict[str, int]
+    is_choice: bool
+
+
+def listing(model: str, revision: str | None = None) -> Listing:
+    """Lists the models that a Hub id may mean, without downloading anything. Raises UserError."""
+    match = _HUB_ID.fullmatch(model)
+    if match is None or (match["file"] is None and model.endswith(".gguf")) or model.startswith("."):
+        raise _no_such(model)
+    repo, revision = match["repo"], revision or DEFAULT_REVISION
+    files, _ = _list_files(repo, revision)
+    sizes = {name: size for name, size in files.items() if size is not None}
+    ggufs = _gguf_models(list(files))
+    if match["file"] is not None or len(ggufs) < 2 or any(map(_SAFETENSORS.fullmatch, files)):
+        return Listing(repo, revision, {model: _choose(list(files), repo, match["file"])}, sizes, is_choice=False)
+    models = {f"{repo}:{_short_name(files[0], ggufs)}": files for files in ggufs}
+    return Listing(repo, revision, models, sizes, is_choice=True)
+
+
+def _short_name(file: str, models: Sequence[list[str]]) -> str:
+    """Returns the quantisation in a file's name if no other model's name ends in it, or else the whole name."""
+    quantization = re.split(r"[-.]", _stem(file))[-1]
+    return quantization if len(_ending_in(quantization, models)) == 1 else file
+
+
+@contextmanager
+def translated(repo: str, revision: str) -> Iterator[None]:
+    """Raises UserError for errors of the Hub's library."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise _translate(error, repo, revision) from error
+
+
+def _no_such(model: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"`{model}` does not exist", hint="give a `.gguf` file, a folder with `config.json`, or a Hub id `org/name`"
+    )
 
 
 def _refuse_revision(revision: str | None, what: str) -> None:
@@ -331,11 +383,11 @@ def _gguf_models(files: Sequence[str]) -> list[list[str]]:
 
 def _ending_in(quantization: str, models: Sequence[list[str]]) -> list[list[str]]:
     """Returns the models whose names end in a quantisation, such as `Q4_K_M`."""
+    return [model for model in models if _stem(model[0]).lower().endswith(quantization.lower())]
 
-    def stem(model: list[str]) -> str:
-        return re.sub(r"-\d{5}-of-\d{5}$", "", PurePosixPath(model[0]).stem)
 
-    return [model for model in models if stem(model).lower().endswith(quantization.lower())]
+def _stem(file: str) -> str:
+    return re.sub(r"-\d{5}-of-\d{5}$", "", PurePosixPath(file).stem)
 
 
 def _listed(files: Sequence[str]) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server import hub
-from trunkline_server.backends.cpu.build import kv_dtype_of, step_limits
-from trunkline_server.backends.cpu.memory import BLOCK_SIZE, DEFAULT_POOL_TOKENS, memory_need, plan_pool
-from trunkline_server.backends.host_memory import PROCESS_BYTES, available_memory
+from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS
+from trunkline_server.backends.cpu.memory_plan import MemoryOptions, plan_memory, unlimited
+from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.states import LEAST_STATES, STATE_ELEMENT_BYTES
-from trunkline_server.errors import InvalidArgument, ModelNotFound
+from trunkline_server.errors import DoesNotFit, InvalidArgument, ModelNotFound
 from trunkline_server.models.shapes import weight_shapes
+from trunkline_server.tables import size, table
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.gguf import GgufFile
 from trunkline_server.weights.gguf_splits import split_names
@@ -29,17 +30,17 @@ from trunkline_server.weights.quantization import (
     PackedIntegers,
     Quantization,
 )
-from trunkline_server.weights.quantize import NONE, QUANTIZED, has_floats
+from trunkline_server.weights.quantize import QUANTIZED, has_floats
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo
 
+    from trunkline_server.backends.registry import BackendOptions
     from trunkline_server.hub import ResolvedModel
     from trunkline_server.models.pooling import Pooling
     from trunkline_server.weights.checkpoint import Checkpoint
 
 _WEIGHTS = (".safetensors", ".gguf")
-_MIB, _GIB = 2**20, 2**30
 _LICENCE = "general.license"
 
 
@@ -51,8 +52,8 @@ def listed() -> list[str]:
     rows = [("MODEL", "SIZE", "LAST USED")]
     for repo in repos:
         used = time.strftime("%Y-%m-%d", time.localtime(repo.last_accessed))
-        rows += [(name, _size(num_bytes), used) for name, num_bytes in sorted(_models(repo).items())]
-    return _table(rows)
+        rows += [(name, size(num_bytes), used) for name, num_bytes in sorted(_models(repo).items())]
+    return table(rows)
 
 
 def removed(model: str) -> str:
@@ -70,7 +71,7 @@ def removed(model: str) -> str:
             only = replace(scan_cache_dir(), repos=frozenset({repo}))
             plan = only.delete_revisions(*(revision.commit_hash for revision in repo.revisions))
             plan.execute()
-            return f"removed {repo_id}, {_size(plan.expected_freed_size)}"
+            return f"removed {repo_id}, {size(plan.expected_freed_size)}"
     raise ModelNotFound(f"`{model}` is not downloaded", hint="`trunkline list` shows the names")
 
 
@@ -95,7 +96,7 @@ def shown(model: str | None, revision: str | None) -> list[str]:
         rows.append(("vectors", _vectors(config.pooling, config.vector_size)))
     if licence := _licence(resolved):
         rows.append(("licence", licence))
-    return _table(rows + list(_memory(checkpoint)))
+    return table(rows + list(_memory(checkpoint)))
 
 
 def _licence(resolved: ResolvedModel) -> str | None:
@@ -178,41 +179,42 @@ def _method(scheme: Quantization) -> str:
             return "MXFP4"
 
 
-def expected_memory(path: Path, pool_tokens: int | None) -> int:
-    """Returns the bytes that a shard on the cpu backend is expected to take: process, weights, activations and KV pool.
+def expected_memory(path: Path, options: BackendOptions) -> int:
+    """Returns the bytes that the shards of a model on the cpu backend are expected to take once all is in use.
 
-    pool_tokens: `--max-batch-total-tokens`; None: the default for the memory that is available now. Raises UserError.
+    A pool of default size is that for the memory that is available now, or else the smallest one: other models may
+    leave the memory before this one is loaded. Raises UserError.
     """
     checkpoint = open_checkpoint(path)
-    need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype_of("auto", checkpoint.config), **step_limits(None, None))
-    num_blocks = plan_pool(need, available_bytes=available_memory(), block_size=BLOCK_SIZE, wanted_tokens=pool_tokens)
-    return PROCESS_BYTES + need.bytes_with(num_blocks * BLOCK_SIZE)
+    draft = None if options.speculative_model is None else open_checkpoint(options.speculative_model)
+    memory = memory_options(options)
+    try:
+        plan = plan_memory(checkpoint, memory, draft=draft)
+    except DoesNotFit:
+        plan = unlimited(checkpoint, memory, draft)
+    return plan.bytes_of_shards(options.num_shares, share_weights=options.weights_cache is not None)
+
+
+def memory_options(options: BackendOptions) -> MemoryOptions:
+    """Returns the options on which memory depends."""
+    names = {field.name for field in fields(MemoryOptions)}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    return MemoryOptions(window_parts="auto" if options.kv_windows == "auto" else None, **given)
 
 
 def _memory(checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
     """Yields the memory that the cpu backend needs with its default flags."""
-    kv_dtype = kv_dtype_of("auto", checkpoint.config)
-    need = memory_need(checkpoint, NONE, kv_dtype=kv_dtype, **step_limits(None, None))
-    yield "weights need", _size(need.weight_bytes)
+    need = unlimited(checkpoint, MemoryOptions()).need
+    yield "weights need", size(need.weight_bytes)
     if has_floats(checkpoint):
         for bits in QUANTIZED:
-            less = memory_need(checkpoint, bits, kv_dtype=kv_dtype, **step_limits(None, None)).weight_bytes
+            less = unlimited(checkpoint, MemoryOptions(quantize=bits)).need.weight_bytes
             if less < 0.9 * need.weight_bytes:
-                yield f"with --quantize {bits}", _size(less)
-    yield "activations need", _size(need.scratch_bytes)
+                yield f"with --quantize {bits}", size(less)
+    yield "activations need", size(need.scratch_bytes)
     tokens = min(DEFAULT_POOL_TOKENS, checkpoint.config.max_position_embeddings)
-    yield "KV cache needs", f"{_size(tokens * need.kv_bytes_per_token)} for {tokens:,} tokens"
+    yield "KV cache needs", f"{size(tokens * need.kv_bytes_per_token)} for {tokens:,} tokens"
     if checkpoint.config.recurrent is not None:
         states = LEAST_STATES * STATE_ELEMENT_BYTES * checkpoint.config.state_size
-        yield "states need", f"{_size(states)} for each running sequence"
-    yield "available", _size(available_memory())
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB else f"{-(-num_bytes // _MIB)} MiB"
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return [line.rstrip() for line in lines]
+        yield "states need", f"{size(states)} for each running sequence"
+    yield "available", size(available_memory())

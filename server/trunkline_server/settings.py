@@ -22,8 +22,17 @@ class Settings(SimpleNamespace):
 def read_settings(path: Path) -> Settings:
     """Reads a file, whose groups are attributes. Raises InvalidArgument, also for a value outside its range."""
     try:
-        text = _kernels.read_settings(path.read_bytes())
-    except (OSError, ValueError) as error:
+        text = path.read_bytes()
+    except OSError as error:
         raise InvalidArgument(f"cannot read the settings `{path}`: {error}") from error
-    settings: Settings = json.loads(text, object_hook=lambda values: Settings(**values))
+    return parse_settings(text, str(path))
+
+
+def parse_settings(text: bytes, name: str) -> Settings:
+    """Parses the text of such a file. name: of the text, for messages. Raises InvalidArgument."""
+    try:
+        checked = _kernels.read_settings(text)
+    except ValueError as error:
+        raise InvalidArgument(f"cannot read the settings `{name}`: {error}") from error
+    settings: Settings = json.loads(checked, object_hook=lambda values: Settings(**values))
     return settings

@@ -168,6 +168,9 @@ settings! {
         /// Memory of the model on the cpu backend. The KV cache gets what weights, activations and processes leave of
         /// it [default: what they need].
         model_memory: Option<u64> = None, Form::bytes(64 << 20, 1 << 50);
+        /// Start on the cpu backend even if weights, activations and KV cache need more memory than is available.
+        /// Without `--max-batch-total-tokens` the KV cache has then 512 tokens.
+        overcommit: bool = false, Form::Switch;
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }

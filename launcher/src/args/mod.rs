@@ -3,6 +3,7 @@
 
 mod check;
 pub mod file;
+mod fit;
 pub mod parsed;
 pub mod resolved;
 pub mod talk;
@@ -90,6 +91,10 @@ pub fn parse(argv: &[OsString]) -> Result<Request, ParseError> {
         ParsedCommand::List => Request::Library(vec!["list".to_owned()]),
         ParsedCommand::Show(show) => Request::Library(resolved::show(show)),
         ParsedCommand::Rm { model } => Request::Library(vec!["rm".to_owned(), model]),
+        ParsedCommand::Fit(fit) => {
+            fit.model.as_deref().map_or(Ok(()), resolved::check_model)?;
+            Request::Library(fit::arguments(fit)?)
+        }
         ParsedCommand::Quantize(quantize) => Request::Library(resolved::quantize(quantize)),
         ParsedCommand::Cache { command } => Request::Cache(command),
         ParsedCommand::Config { command: ConfigCommand::Check(check) } => {

@@ -13,6 +13,7 @@ use clap_complete::Shell;
 use trunkline_bench::BenchArgs;
 use trunkline_settings::{Form, Group, Named, Setting};
 
+use super::fit::ParsedFit;
 use super::talk::{ChatArgs, RunArgs, TopArgs};
 use crate::cache::{CacheCommand, ServerArgs};
 use crate::error::LauncherError;
@@ -76,6 +77,13 @@ pub(crate) enum ParsedCommand {
     List,
     /// Describe a model on this machine: architecture, parameters, weights, context and the memory that it needs
     Show(ParsedShow),
+    /// Say whether a model fits into the memory of this machine, with which flags, and which file to take
+    ///
+    /// Prints the memory that the model needs on the cpu backend for streams of a context, and the command line that
+    /// serves it so. Of a repository on the Hub only the headers of the files are read. If it has several GGUF models,
+    /// all are compared, and the one with the most bits a weight that fits is recommended, up to 9. Exit codes: 0 if a
+    /// model fits, 1 if none does, 2 for a mistake in the arguments or the model.
+    Fit(ParsedFit),
     /// Delete a model that was downloaded from the Hub, with all its revisions
     Rm {
         /// Hub id: `org/name`

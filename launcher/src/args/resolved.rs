@@ -265,9 +265,18 @@ impl ServeConfig {
         Self { model, served_model_name, ..self.clone() }
     }
 
-    /// Returns the tokens of the KV cache, or 0 for the default.
-    pub(crate) fn pool_tokens(&self) -> u32 {
-        self.step_limits.max_batch_total_tokens.unwrap_or(0)
+    /// Returns the settings on which the memory of the shards depends, as JSON that the server package reads.
+    pub(crate) fn shard_settings(&self) -> String {
+        let settings = serde_json::json!({
+            "shard_sockets": [],
+            "model_path": "",
+            "served_model_name": "",
+            "compute": self.compute,
+            "step_limits": self.step_limits,
+            "shard_cache": self.shard_cache,
+            "adapter_slots": self.adapter_slots,
+        });
+        settings.to_string()
     }
 
     /// Returns the shards that the launcher starts for the model with this number.
@@ -446,7 +455,7 @@ fn log_format(given: Option<LogFormat>, parsed: &ParsedSettings) -> Result<Optio
 }
 
 /// The positional MODEL has the form of `--model-id`, but its errors name it by its own name.
-fn check_model(text: &str) -> Result<(), LauncherError> {
+pub(super) fn check_model(text: &str) -> Result<(), LauncherError> {
     let group = Model::read(|setting| (setting.name == "model_id").then(|| text.to_owned()));
     group.map(drop).map_err(|error| LauncherError::usage(error.at("MODEL")))
 }

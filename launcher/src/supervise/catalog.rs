@@ -124,7 +124,7 @@ impl Supervisor<'_> {
         let Some(wanted) = self.catalog.wanted.pop_front() else { return };
         let (python, events) = (self.serving.plan.python.clone(), self.sender.clone());
         let generation = self.serving.plan.generation;
-        let (model, pool_tokens) = (wanted.config.model.clone(), wanted.config.pool_tokens());
+        let (model, settings) = (wanted.config.model.clone(), wanted.config.shard_settings());
         // A repository that a request names must not be taken for a folder below the launcher's working folder.
         let is_request = matches!(wanted.origin, Origin::Request(_));
         let is_absolute = model.name.as_deref().is_some_and(|name| Path::new(name).is_absolute());
@@ -133,7 +133,7 @@ impl Supervisor<'_> {
             let progress = events.clone();
             // If sending fails, the supervisor has ended.
             let tell = move |told| drop(progress.send(Event::Downloading(told)));
-            let found = resolve::find(&python, (&model, pool_tokens), allowed, tell, own_events, sender);
+            let found = resolve::find(&python, (&model, settings), allowed, tell, own_events, sender);
             let _ = events.send(Event::Found { generation, found });
         });
         self.catalog.search = Some(Search { wanted, _resolver: resolver });

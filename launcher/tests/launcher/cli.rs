@@ -30,7 +30,7 @@ fn help_of_download() {
 
 #[test]
 fn help_of_the_commands_for_models() {
-    let texts = ["list", "show", "rm", "quantize"].map(|command| help(&[command, "--help"]));
+    let texts = ["list", "show", "fit", "rm", "quantize"].map(|command| help(&[command, "--help"]));
     insta::assert_snapshot!(texts.join("\n"));
 }
 
@@ -246,9 +246,32 @@ fn commands_for_models_are_those_of_the_server_package() {
         (&["show"], &["show"]),
         (&["show", "a/b"], &["show", "--revision=v1", "a/b"]),
         (&["show", "a/b", "--revision", "v2"], &["show", "--revision=v2", "a/b"]),
+        (&["fit"], &["fit", "--streams=1"]),
+        (
+            &["fit", "a/b", "--context", "4096", "--streams", "8", "--available", "16GiB", "--json"],
+            &[
+                "fit",
+                "--revision=v1",
+                "--context=4096",
+                "--streams=8",
+                "--available=17179869184",
+                "--json",
+                "a/b",
+            ],
+        ),
+        (
+            &["fit", "--quantize", "int4", "--kv-cache-dtype", "f16"],
+            &["fit", "--streams=1", "--quantize=int4", "--kv-cache-dtype=f16"],
+        ),
     ] {
         assert_eq!(bench.run(given), (7, format!("{}\n", expected.join(" ")), String::new()));
     }
+    let (code, _, stderr) = bench.run(&["fit", "--available", "much"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("`--available` is `much`; expected a size"), "{stderr}");
+    let (code, _, stderr) = bench.run(&["fit", "--quantize", "int3"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("`--quantize` is `int3`"), "{stderr}");
     let started = bench.events("library", "start");
     assert!(!started[0]["variables"].to_string().contains("API_KEY"), "{started:?}");
 }

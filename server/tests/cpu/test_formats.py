@@ -14,8 +14,9 @@ from tests.weights.gguf_files import quantize, write_model
 from tests.weights.mxfp4_files import write_mxfp4
 from tests.weights.quantized_files import write_quantized
 from trunkline_server import _kernels
-from trunkline_server.backends.cpu.build import build, step_limits
+from trunkline_server.backends.cpu.build import build
 from trunkline_server.backends.cpu.memory import memory_need
+from trunkline_server.backends.cpu.memory_plan import step_limits
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
 from trunkline_server.weights.dequantize import UNPACKED_FORMATS

@@ -129,20 +129,21 @@ class _Handler(BaseHTTPRequestHandler):
         if content is None:
             self._error(404, code="EntryNotFound")
             return
-        begin, whole = 0, len(content)
+        begin, end = 0, (whole := len(content))
         if (wanted := self.headers.get("Range")) is not None:
-            begin = int(wanted.removeprefix("bytes=").rstrip("-"))
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            begin, end = int(first), min(int(last) + 1 if last else whole, whole)
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {begin}-{whole - 1}/{whole}")
+            self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{whole}")
         else:
             self.send_response(200)
         self.send_header("ETag", f'"{_etag(content)}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(whole - begin))
+        self.send_header("Content-Length", str(end - begin))
         self.end_headers()
         if with_body:
-            self._body(content[begin:])
+            self._body(content[begin:end])
 
     def _body(self, content: bytes) -> None:
         if self.hub.break_after is not None and len(content) > self.hub.break_after:

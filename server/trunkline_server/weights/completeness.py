@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from trunkline_server.errors import DamagedFile
 from trunkline_server.models.config import ModelConfig
@@ -13,10 +14,21 @@ from trunkline_server.models.shapes import weight_shapes
 EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+
 
 def resolve(config: ModelConfig, name: str) -> str:
     """Returns the name under which a weight is stored: the embedding's for a tied head."""
     return EMBEDDING if name == HEAD and config.tie_word_embeddings else name
+
+
+def stored_shapes(config: ModelConfig, names: Iterable[str]) -> tuple[Shapes, Shapes]:
+    """Returns the shapes of the weights with these names, each once: those of matrices, and the others."""
+    expected = weight_shapes(config)
+    stored = {name: expected[name] for name in (resolve(config, name) for name in names) if name in expected}
+    matrices = {name for name, shape in stored.items() if len(shape) == 2}
+    others = {name: shape for name, shape in stored.items() if name not in matrices}
+    return {name: stored[name] for name in stored if name in matrices}, others
 
 
 def check_layers(path: Path, config: ModelConfig, num_tensors: int) -> None:

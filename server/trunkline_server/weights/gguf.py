@@ -47,7 +47,7 @@ TENSOR_TYPES = {
     29: "IQ1_M", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4",
 }  # fmt: skip
 
-_SCALARS = {
+SCALARS = {
     0: struct.Struct("<B"), 1: struct.Struct("<b"), 2: struct.Struct("<H"), 3: struct.Struct("<h"),
     4: struct.Struct("<I"), 5: struct.Struct("<i"), 6: struct.Struct("<f"), 10: struct.Struct("<Q"),
     11: struct.Struct("<q"), 12: struct.Struct("<d"),
@@ -233,7 +233,7 @@ class _Cursor:
     def value(self, value_type: int, key: str) -> Scalar | GgufArray:
         """Reads a metadata value of the given type. Arrays are checked and skipped."""
         what = f"the value of {quoted(key)}"
-        if (scalar := _SCALARS.get(value_type)) is not None:
+        if (scalar := SCALARS.get(value_type)) is not None:
             self.need(scalar.size, what)
             number: int | float = scalar.unpack_from(self._buffer, self.offset)[0]
             self.offset += scalar.size
@@ -256,7 +256,7 @@ class _Cursor:
         if length > MAX_ARRAY_LENGTH:
             raise self.damaged(f"{what} claims {length} elements, but the limit is {MAX_ARRAY_LENGTH}")
         array = GgufArray(element_type, length, self.offset)
-        if (scalar := _SCALARS.get(element_type)) is not None:
+        if (scalar := SCALARS.get(element_type)) is not None:
             self.skip(length * scalar.size, what)
         elif element_type == BOOL:
             self.skip(length, what)

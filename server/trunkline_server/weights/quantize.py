@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import DamagedFile, InvalidArgument, quoted
+from trunkline_server.weights.completeness import stored_shapes
 from trunkline_server.weights.places import is_head
 from trunkline_server.weights.quantization import Awq, EightBits, FourBitFloats, Gptq, Quantization
-from trunkline_server.weights.tensor import EncodedTensor, Tensor, stored_bytes
+from trunkline_server.weights.tensor import EncodedTensor, Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,8 @@ def has_floats(checkpoint: Checkpoint, *, keeps_fp8: bool = False) -> bool:
     is_decoded = isinstance(scheme, FourBitFloats) or (isinstance(scheme, EightBits) and scheme.is_float)
     if scheme is not None and (keeps_fp8 or not is_decoded):
         return False
-    return any(is_quantizable(checkpoint.encoded(name)) for name in checkpoint.names())
+    matrices, _ = stored_shapes(checkpoint.config, checkpoint.names())
+    return any(is_quantizable(checkpoint.encoded(name)) for name in matrices)
 
 
 def is_quantizable(tensor: Weight) -> bool:
@@ -87,14 +89,6 @@ def quantized_format(tensor: Weight, bits: str) -> str | None:
     if bits == NONE or not is_quantizable(tensor):
         return None
     return _FORMATS[bits][tensor.name in WHOLE_MODEL]
-
-
-def quantized_bytes(checkpoint: Checkpoint, bits: str) -> int:
-    """Returns the bytes of all weights of an unquantised checkpoint once they are quantised, before packing."""
-    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
-    return sum(
-        stored_bytes(quantized_format(tensor, bits) or tensor.format, tensor.shape) for tensor in tensors.values()
-    )
 
 
 class QuantizedCheckpoint:

@@ -52,7 +52,7 @@ def resolve():
         print("not json")
         sys.exit(0)
     print("Fetching: 100%", file=sys.stderr)
-    sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--pool-tokens" in sys.argv else {}
+    sizes = {"memory_bytes": 1000, "available_bytes": 5000} if "--estimate" in sys.argv else {}
     # The models come before the flags.
     flags = [at for at, word in enumerate(sys.argv) if word.startswith("--") and at > 3]
     for name in sys.argv[4 : min(flags, default=len(sys.argv))] or [""]:
@@ -167,7 +167,7 @@ elif sys.argv[1:4] == ["-m", "trunkline_server", "spare"]:
         os._exit(1)
     sys.argv[3:] = ["serve", *json.loads(line)]
     serve()
-elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "rm"):
+elif sys.argv[1:3] == ["-m", "trunkline_server"] and sys.argv[3] in ("list", "show", "fit", "rm"):
     note("library", "start", variables=VARIABLES)
     print(*sys.argv[3:])
     sys.exit(int(os.environ.get("FAKE_LIBRARY", "7")))

@@ -11,30 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
-from trunkline_server.backends.cpu.memory import (
-    BLOCK_SIZE,
-    KV_ELEMENT_BITS,
-    MemoryNeed,
-    layer_bytes_of,
-    memory_need,
-    plan_pool,
-    slots_bytes,
-)
+from trunkline_server.backends.cpu.memory import MemoryNeed
+from trunkline_server.backends.cpu.memory_plan import MemoryOptions, plan_memory, window_size
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import open_store
 from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
-from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
-from trunkline_server.backends.host_memory import available_memory
+from trunkline_server.backends.cpu.window_sizes import PoolSizes
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, PROGRESS_INTERVAL_S, BackendInfo
-from trunkline_server.backends.states import STATE_ELEMENT_BYTES, num_states, refuse_beside_states
+from trunkline_server.backends.states import refuse_beside_states
 from trunkline_server.backends.store_files import StoreOptions
-from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
+from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit
 from trunkline_server.models import registry
-from trunkline_server.weights.quantize import NONE, bits_of
+from trunkline_server.weights.quantize import NONE
 
 if TYPE_CHECKING:
     from trunkline_server._kernels import Executor, ProgramBuilder
@@ -45,77 +37,47 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Long enough for the matrix kernels, and short enough for the sequences that decode in the same step.
-DEFAULT_STEP_TOKENS = 256
-DEFAULT_STEP_SEQUENCES = 64
-MAX_ENCODER_TOKENS = 8192
 # A report comes each half second, so a line each five seconds.
 REPORTS_PER_LOG_LINE = 10
-# The meaning of `auto`; docs/decisions/0010-int8-kv-rotated.md has the reasons.
-KV_DTYPE = "int8"
-ENCODER_DTYPE = "f16"
-# The same for latents, which are stored as floats; docs/decisions/0040-latent-attention.md has the reasons.
-LATENT_DTYPE = "f16"
-LATENT_DTYPES = ("f16", "bf16")
 
 
 def build(
     checkpoint: Checkpoint,
     *,
-    kv_cache_dtype: str = "auto",
     threads: int | None = None,
     pinning: str = "off",
-    num_shares: int = 1,
-    max_batch_total_tokens: int | None = None,
-    model_memory: int | None = None,
-    max_step_tokens: int | None = None,
-    max_step_sequences: int | None = None,
-    block_size: int = BLOCK_SIZE,
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
     store: StoreOptions | None = None,
-    window_parts: int | Literal["auto"] | None = None,
     draft: Checkpoint | None = None,
-    quantize: str = NONE,
-    max_loras: int = 0,
-    max_lora_rank: int = 0,
     on_progress: Callable[[float], None] | None = None,
+    **memory_options: Any,
 ) -> CpuBackend:
     """Loads all weights into the kernels and traces the model.
 
-    kv_cache_dtype: auto, int8, int4, f16 or bf16; pinning: auto, on or off; available_bytes: for tests.
-    threads: None uses the default of `--threads`. num_shares: see `BackendOptions`.
+    pinning: auto, on or off; available_bytes: for tests. threads: None uses the default of `--threads`.
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
-    window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
-        every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
-    draft: a smaller model with the same vocabulary, which drafts tokens. quantize: a value of `--quantize`.
-    max_loras: slots for adapters, with matrices of at most max_lora_rank. on_progress: see `BackendOptions`.
+    draft: a smaller model with the same vocabulary, which drafts tokens. on_progress: see `BackendOptions`.
+    memory_options: see `MemoryOptions`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     _require_kernels()
     config = checkpoint.config
     refuse_beside_states(config, store, draft)
-    kv_dtype, draft_dtype = (kv_dtype_of(kv_cache_dtype, model.config) for model in (checkpoint, draft or checkpoint))
-    step = step_limits(max_step_tokens, max_step_sequences)
-    if config.is_encoder:
-        step, max_batch_total_tokens = _encoder_limits(config, step, max_step_tokens, max_batch_total_tokens)
-    window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
-    bits = bits_of(quantize, checkpoint)
-    need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
-    draft_step, max_rank = _draft_step_limits(step), max_lora_rank if max_loras else 0
-    need += MemoryNeed(weight_bytes=(adapter_bytes := slots_bytes(config, max_loras, max_rank)))
-    if draft is not None:
-        _check_vocabulary(draft.config, config)
-        need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
-    wanted = max_batch_total_tokens, model_memory
-    sizes = _pool_sizes(config, need, available_bytes, num_shares, wanted, window_parts, kv_dtype, block_size, step)
+    memory = MemoryOptions(**memory_options)
+    plan = plan_memory(checkpoint, memory, draft=draft, available_bytes=available_bytes)
+    need, sizes, step, kv_dtype, bits = plan.need, plan.sizes, plan.step, plan.kv_dtype, plan.bits
+    block_size, num_shares, max_loras = memory.block_size, memory.num_shares, memory.max_loras
+    max_rank = memory.max_lora_rank if max_loras else 0
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
         executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
-        draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options, draft_dtype)
+        draft_model = (
+            None if draft is None else _load_draft(draft, plan.draft_step, sizes.num_blocks, options, plan.draft_dtype)
+        )
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
     info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
-    info = replace(info, num_adapter_slots=max_loras, adapter_bytes=adapter_bytes)
+    info = replace(info, num_adapter_slots=max_loras, adapter_bytes=plan.adapter_bytes)
     if draft_model is not None:
         info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
     info = replace(info, memory_bytes=_buffer_bytes(info, executor, need, draft_model, num_shares))
@@ -200,126 +162,11 @@ def _named_errors(num_blocks: int, checkpoint: Checkpoint) -> Iterator[None]:
         raise BackendUnavailable(f"the cpu backend cannot run this model: {error}") from error
 
 
-def _check_vocabulary(draft: ModelConfig, config: ModelConfig) -> None:
-    """Raises InvalidArgument unless the draft model has the main model's vocabulary."""
-    if draft.vocab_size != config.vocab_size:
-        raise InvalidArgument(
-            f"`--speculative-model` has a vocabulary of {draft.vocab_size} tokens, but the model's has "
-            f"{config.vocab_size}",
-            hint="choose a smaller model of the same family",
-        )
-
-
-def _draft_step_limits(step: dict[str, int]) -> dict[str, int]:
-    """Returns the limits of the draft model's steps, which also catch up on drafts that were right."""
-    num_sequences = step["max_step_sequences"]
-    return step | {"max_step_tokens": step["max_step_tokens"] + (MAX_DRAFT_TOKENS + 1) * num_sequences}
-
-
 def _require_kernels() -> None:
     try:
         import trunkline_server._kernels  # noqa: F401
     except ImportError as error:
         raise BackendUnavailable(f"cannot load the kernels: {error}", hint="run `make build`") from error
-
-
-def _encoder_limits(
-    config: ModelConfig, step: dict[str, int], asked_step_tokens: int | None, asked_total_tokens: int | None
-) -> tuple[dict[str, int], int]:
-    """Returns the limits of steps, which take whole prompts, and the tokens of the pool, which keeps nothing."""
-    if asked_step_tokens is None:
-        longest = min(config.max_position_embeddings, MAX_ENCODER_TOKENS)
-        step = step | {"max_step_tokens": max(DEFAULT_STEP_TOKENS, longest)}
-    # Two steps, and what waits for them.
-    needed = 4 * step["max_step_tokens"] + 2 * BLOCK_SIZE * step["max_step_sequences"]
-    return step, asked_total_tokens or needed
-
-
-def kv_dtype_of(kv_cache_dtype: str, config: ModelConfig) -> str:
-    """Returns the dtype that the flag stands for. Raises InvalidArgument."""
-    if config.latent_size is not None:
-        if kv_cache_dtype not in ("auto", *LATENT_DTYPES):
-            raise InvalidArgument(
-                f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend keeps the latents of "
-                f"{config.architecture} as {' or '.join(LATENT_DTYPES)}",
-                hint="use auto",
-            )
-        return LATENT_DTYPE if kv_cache_dtype == "auto" else kv_cache_dtype
-    if kv_cache_dtype != "auto" and kv_cache_dtype not in KV_ELEMENT_BITS:
-        raise InvalidArgument(
-            f"`--kv-cache-dtype` is {kv_cache_dtype}, but the cpu backend supports {', '.join(KV_ELEMENT_BITS)}",
-            hint="use auto",
-        )
-    if kv_cache_dtype != "auto":
-        return kv_cache_dtype
-    return ENCODER_DTYPE if config.is_encoder else KV_DTYPE
-
-
-def _pool_sizes(
-    config: ModelConfig,
-    need: MemoryNeed,
-    available_bytes: int | None,
-    num_shares: int,
-    wanted: tuple[int | None, int | None],
-    window_parts: int | Literal["auto"] | None,
-    kv_dtype: str,
-    block_size: int,
-    step: dict[str, int],
-) -> PoolSizes:
-    """Plans the pool. wanted: its tokens and the memory of the model, as in `plan_pool`."""
-    wanted_tokens, model_memory = wanted
-    available_bytes = available_memory() if available_bytes is None else available_bytes
-    num_blocks = plan_pool(
-        need,
-        available_bytes=available_bytes,
-        block_size=block_size,
-        wanted_tokens=wanted_tokens,
-        num_shares=num_shares,
-        model_memory=model_memory,
-    )
-    if config.recurrent is None:
-        return _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
-    if not isinstance(window_parts, int):
-        left_bytes = (available_bytes - need.bytes_with(num_blocks * block_size)) // num_shares
-        window_parts = num_states(left_bytes, STATE_ELEMENT_BYTES * config.state_size, step["max_step_sequences"])
-    return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
-
-
-def _divide(
-    num_blocks: int,
-    window_parts: int | Literal["auto"] | None,
-    config: ModelConfig,
-    kv_dtype: str,
-    block_size: int,
-    step: dict[str, int],
-) -> PoolSizes:
-    if window_parts != "auto":
-        return PoolSizes(num_blocks=num_blocks, num_window_parts=window_parts)
-    # Encoders keep nothing for longer than a step.
-    if not any(config.attention.windows) or config.is_encoder:
-        return PoolSizes(num_blocks=num_blocks)
-    num_windowed = sum(window is not None for window in config.attention.windows)
-    layer_bytes = block_size * layer_bytes_of(config, kv_dtype, block_size)
-    need = WindowNeed(
-        base_bytes=(config.num_layers - num_windowed) * layer_bytes,
-        window_bytes=num_windowed * layer_bytes,
-        window_size=_window_size(config),
-        block_size=block_size,
-        max_positions=config.max_position_embeddings,
-        **step,
-    )
-    sizes = need.divide(num_blocks)
-    if sizes.num_window_parts is not None:
-        fields = {"window": need.window_size, "blocks": sizes.num_blocks, "window_parts": sizes.num_window_parts}
-        logger.info("window parts enabled", extra={"fields": fields})
-    return sizes
-
-
-def _window_size(config: ModelConfig) -> int:
-    """Returns the largest window; 0 if there is none. A position needs the state behind the one before it."""
-    if config.recurrent is not None:
-        return 2
-    return max((window for window in config.attention.windows if window is not None), default=0)
 
 
 def _info(
@@ -345,7 +192,7 @@ def _info(
         numeric_fingerprint=_fingerprint_of_results(executor, fingerprint, kv_dtype, block_size),
         num_window_parts=(sizes.num_window_parts or 0) if bytes_per_part else 0,
         bytes_per_window_part=bytes_per_part,
-        window_size=_window_size(config) if bytes_per_part else 0,
+        window_size=window_size(config) if bytes_per_part else 0,
         recurrent=config.recurrent is not None,
     )
 
@@ -380,13 +227,6 @@ def _adapter_slots(executor: Executor, weight_ids: Mapping[str, int], max_loras:
     from trunkline_server.backends.cpu.adapters import CpuAdapters  # it needs numpy, which serving may not
 
     return CpuAdapters(executor, weight_ids, max_loras)
-
-
-def step_limits(max_step_tokens: int | None, max_step_sequences: int | None) -> dict[str, int]:
-    return {
-        "max_step_tokens": max_step_tokens or DEFAULT_STEP_TOKENS,
-        "max_step_sequences": max_step_sequences or DEFAULT_STEP_SEQUENCES,
-    }
 
 
 def _build_executor(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from trunkline_server.adapters.memory import planned_bytes
 from trunkline_server.backends.host_memory import PROCESS_BYTES
 from trunkline_server.errors import DoesNotFit
-from trunkline_server.weights.quantize import NONE, quantized_bytes
+from trunkline_server.weights.completeness import stored_shapes
+from trunkline_server.weights.quantize import NONE, quantized_format
 from trunkline_server.weights.tensor import stored_bytes
 
 if TYPE_CHECKING:
@@ -111,15 +112,15 @@ def _mib(num_bytes: int) -> str:
     return f"{-(-num_bytes // _MIB)} MiB"
 
 
-def packed_bytes(checkpoint: Checkpoint) -> int:
-    """Returns the bytes of all weights once they are packed, in the formats to which the kernels decode them."""
+def packed_bytes(checkpoint: Checkpoint, bits: str = NONE) -> int:
+    """Returns the bytes of all weights once they are quantised to `bits` and packed, as the kernels state them."""
     from trunkline_server import _kernels
 
-    tensors = {tensor.name: tensor for tensor in map(checkpoint.encoded, checkpoint.names())}
-    return sum(
-        _kernels.packed_bytes(each.format, *each.shape) if len(each.shape) == 2 else stored_bytes("F32", each.shape)
-        for each in tensors.values()
-    )
+    matrices, others = stored_shapes(checkpoint.config, checkpoint.names())
+    # Only headers are read, which may be all that there is.
+    weights = map(checkpoint.encoded, matrices)
+    packed = (_kernels.packed_bytes(quantized_format(each, bits) or each.format, *each.shape) for each in weights)
+    return sum(packed) + sum(stored_bytes("F32", shape) for shape in others.values())
 
 
 def memory_need(
@@ -142,7 +143,7 @@ def memory_need(
     num_apart = sum(window is not None for window in config.attention.windows) if window_tokens else 0
     activations = max_step_tokens * _features_per_token(config) + max_step_sequences * config.vocab_size
     return MemoryNeed(
-        weight_bytes=packed_bytes(checkpoint) if bits == NONE else quantized_bytes(checkpoint, bits),
+        weight_bytes=packed_bytes(checkpoint, bits),
         scratch_bytes=ACTIVATION_BYTES * activations + window_tokens * num_apart * layer_bytes,
         kv_bytes_per_token=(config.num_kv_layers - num_apart) * layer_bytes,
     )
