@@ -200,6 +200,7 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         pin_threads=compute.pin_threads,
         max_batch_total_tokens=_part(limits.max_batch_total_tokens, num_shares),
         model_memory=limits.model_memory,
+        weights_memory=_part(limits.weights_memory, num_shares),
         max_step_tokens=limits.max_batch_prefill_tokens,
         max_step_sequences=limits.max_step_sequences,
         quantize=compute.quantize,

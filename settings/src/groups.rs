@@ -168,6 +168,9 @@ settings! {
         /// Memory of the model on the cpu backend. The KV cache gets what weights, activations and processes leave of
         /// it [default: what they need].
         model_memory: Option<u64> = None, Form::bytes(64 << 20, 1 << 50);
+        /// Memory of the weights on the cpu backend, of which each of `--replicas` gets an equal part. What exceeds it
+        /// is read from `--weights-cache` in every step [default: all weights].
+        weights_memory: Option<u64> = None, Form::bytes(1 << 20, 1 << 50);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }

@@ -80,6 +80,7 @@ const CASES: &[Case] = &[
     shard(&["--max-batch-total-tokens 204"]),
     shard(&["--max-step-sequences 14"]),
     shard(&["--model-memory 1073741824"]),
+    shard(&["--weights-memory 536870912"]),
     router(&["--max-best-of 15"]),
     router(&["--max-messages 16"]),
     router(&["--max-message-parts 17"]),

@@ -37,6 +37,8 @@ class BackendOptions:
     max_batch_total_tokens: int | None = None
     # The memory of all shards of the model; only for the cpu backend.
     model_memory: int | None = None
+    # The memory of this shard's weights, of which the rest streams from the cache; only for the cpu backend.
+    weights_memory: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
@@ -55,7 +57,7 @@ class BackendOptions:
 
     def given(self) -> dict[str, int]:
         """Returns the numeric options that are not None, except those that only some backends take."""
-        others = ("kv_host_bytes", "model_memory", *self.adapters())
+        others = ("kv_host_bytes", "model_memory", "weights_memory", *self.adapters())
         return {name: value for name, value in vars(self).items() if isinstance(value, int) and name not in others}
 
     def adapters(self) -> dict[str, int]:
@@ -68,6 +70,10 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
         raise InvalidArgument(
             f"`--model-memory` is set, but the {name} backend does not support it",
             hint="use the cpu backend, or set `--max-batch-total-tokens`",
+        )
+    if options.weights_memory is not None and name != "cpu":
+        raise InvalidArgument(
+            f"`--weights-memory` is set, but the {name} backend does not support it", hint="use the cpu backend"
         )
     return _BUILDERS[name](checkpoint, options)
 
@@ -89,6 +95,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         weights_cache=options.weights_cache,
         on_progress=options.on_progress,
         model_memory=options.model_memory,
+        weights_memory=options.weights_memory,
         **options.adapters(),
         **options.given(),
     )

@@ -26,7 +26,7 @@ from trunkline_server.backends.cpu.memory import (
 )
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import open_store
-from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
+from trunkline_server.backends.cpu.weight_cache import PackedWeights, WeightsPlace, fingerprint_of, weights_place
 from trunkline_server.backends.cpu.window_sizes import PoolSizes, WindowNeed
 from trunkline_server.backends.host_memory import available_memory
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, PROGRESS_INTERVAL_S, BackendInfo
@@ -73,6 +73,7 @@ def build(
     block_size: int = BLOCK_SIZE,
     available_bytes: int | None = None,
     weights_cache: Path | None = None,
+    weights_memory: int | None = None,
     store: StoreOptions | None = None,
     window_parts: int | Literal["auto"] | None = None,
     draft: Checkpoint | None = None,
@@ -84,12 +85,10 @@ def build(
     """Loads all weights into the kernels and traces the model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16; pinning: auto, on or off; available_bytes: for tests.
-    threads: None uses the default of `--threads`. num_shares: see `BackendOptions`.
+    threads: None uses the default of `--threads`. See `BackendOptions` about those that are not listed.
     weights_cache: folder of packed weights, None packs at every start; store: None keeps blocks only in the pool.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
-    draft: a smaller model with the same vocabulary, which drafts tokens. quantize: a value of `--quantize`.
-    max_loras: slots for adapters, with matrices of at most max_lora_rank. on_progress: see `BackendOptions`.
     Raises BackendUnavailable, InvalidArgument or DoesNotFit, the last before anything is loaded.
     """
     _require_kernels()
@@ -103,7 +102,8 @@ def build(
     bits = bits_of(quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     draft_step, max_rank = _draft_step_limits(step), max_lora_rank if max_loras else 0
-    need += MemoryNeed(weight_bytes=(adapter_bytes := slots_bytes(config, max_loras, max_rank)))
+    adapter_bytes = slots_bytes(config, max_loras, max_rank)
+    need = need.with_weights_in(weights_memory) + MemoryNeed(weight_bytes=adapter_bytes)
     if draft is not None:
         _check_vocabulary(draft.config, config)
         need += memory_need(draft, NONE, kv_dtype=draft_dtype, block_size=block_size, **draft_step)
@@ -111,11 +111,11 @@ def build(
     sizes = _pool_sizes(config, need, available_bytes, num_shares, wanted, window_parts, kv_dtype, block_size, step)
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
-        executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
+        place = weights_place(weights_cache, weights_memory)
+        executor, packed, weight_ids = _load(checkpoint, step, sizes, place, options, bits, max_rank)
         draft_model = None if draft is None else _load_draft(draft, draft_step, sizes.num_blocks, options, draft_dtype)
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
-    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
-    info = replace(info, num_adapter_slots=max_loras, adapter_bytes=adapter_bytes)
+    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config, (max_loras, adapter_bytes))
     if draft_model is not None:
         info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
     info = replace(info, memory_bytes=_buffer_bytes(info, executor, need, draft_model, num_shares))
@@ -146,7 +146,7 @@ def _load(
     checkpoint: Checkpoint,
     step: dict[str, int],
     sizes: PoolSizes,
-    weights_cache: Path | None,
+    weights: WeightsPlace | None,
     options: _LoadOptions,
     bits: str = NONE,
     max_adapter_rank: int = 0,
@@ -172,7 +172,7 @@ def _load(
         builder.take_adapters(max_adapter_rank)
     ops = _trace(builder, checkpoint, sizes.num_window_parts, bits)
     _log_formats(checkpoint, ops.tensors)
-    packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache, bits)
+    packed = None if weights is None else PackedWeights(checkpoint, ops.tensors, weights, bits)
     return _build_executor(builder, packed, **vars(options)), packed, ops.linear_ids
 
 
@@ -193,6 +193,9 @@ def _named_errors(num_blocks: int, checkpoint: Checkpoint) -> Iterator[None]:
         raise DoesNotFit(
             f"cannot allocate {num_blocks} KV blocks and the weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
+    except OSError as error:
+        message, _, hint = str(error).partition("; hint: ")
+        raise BackendUnavailable(message, hint=hint or None) from error
     except FloatingPointError as error:
         raise DamagedFile(checkpoint.path, str(error)) from error
     except ValueError as error:
@@ -330,7 +333,9 @@ def _info(
     sizes: PoolSizes,
     step: dict[str, int],
     config: ModelConfig,
+    adapters: tuple[int, int],
 ) -> BackendInfo:
+    """Describes the backend. adapters: the number of slots, and their bytes."""
     bytes_per_part = executor.bytes_per_window_part
     return BackendInfo(
         device=executor.device,
@@ -347,6 +352,8 @@ def _info(
         bytes_per_window_part=bytes_per_part,
         window_size=_window_size(config) if bytes_per_part else 0,
         recurrent=config.recurrent is not None,
+        num_adapter_slots=adapters[0],
+        adapter_bytes=adapters[1],
     )
 
 
@@ -357,7 +364,7 @@ def _buffer_bytes(
     num_bytes = info.weight_bytes + info.adapter_bytes + need.scratch_bytes + info.pool_bytes
     if draft_model is not None:
         num_bytes += info.num_device_blocks * draft_model.bytes_per_block
-    if executor.cache_note is not None:
+    if executor.cache_note is not None and executor.stream is None:
         # Lanes that map the same packed weights share their pages.
         num_bytes -= executor.weight_bytes - executor.weight_bytes // num_shares
     return num_bytes
