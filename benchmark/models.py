@@ -73,18 +73,18 @@ def row(what: str, times: list[float]) -> None:
     print(f"| {what} | {len(times)} | {low:.0f} | {middle:.0f} | {high:.0f} | {1e3 * max(times):.0f} |", flush=True)
 
 
-def write_large(path: Path, num_gb: float) -> None:
+def write_large(path: Path, num_gb: float, hidden: int = HIDDEN, inner: int = INNER) -> None:
     """Writes a Llama model with random 4-bit weights and the embedded model's tokenizer."""
     source = GgufFile(embedded_gguf())
     metadata = {key: source.stored_value(key) for key in source.metadata if not key.startswith("llama.")}
     (vocab_size, _) = source.tensors["token_embd.weight"].shape
-    head = HIDDEN // HEADS
-    matrices = {"attn_q": (HIDDEN, HIDDEN), "attn_k": (KV_HEADS * head, HIDDEN), "attn_v": (KV_HEADS * head, HIDDEN)}
-    matrices |= {"attn_output": (HIDDEN, HIDDEN), "ffn_gate": (INNER, HIDDEN), "ffn_up": (INNER, HIDDEN)}
-    matrices |= {"ffn_down": (HIDDEN, INNER)}
+    head = hidden // HEADS
+    matrices = {"attn_q": (hidden, hidden), "attn_k": (KV_HEADS * head, hidden), "attn_v": (KV_HEADS * head, hidden)}
+    matrices |= {"attn_output": (hidden, hidden), "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden)}
+    matrices |= {"ffn_down": (hidden, inner)}
     layer_bytes = sum(stored_bytes("Q4_0", shape) for shape in matrices.values())
-    num_layers = round((num_gb * 1e9 - stored_bytes("Q4_0", (vocab_size, HIDDEN))) / layer_bytes)
-    numbers = {"block_count": num_layers, "embedding_length": HIDDEN, "feed_forward_length": INNER}
+    num_layers = round((num_gb * 1e9 - stored_bytes("Q4_0", (vocab_size, hidden))) / layer_bytes)
+    numbers = {"block_count": num_layers, "embedding_length": hidden, "feed_forward_length": inner}
     numbers |= {"attention.head_count": HEADS, "attention.head_count_kv": KV_HEADS, "context_length": 8192}
     numbers |= {"rope.dimension_count": head, "vocab_size": vocab_size}
     floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10_000.0}
@@ -98,16 +98,16 @@ def write_large(path: Path, num_gb: float) -> None:
         return blocks.view(np.uint8)
 
     def ones() -> bytes:
-        return np.ones(HIDDEN, "<f4").tobytes()
+        return np.ones(hidden, "<f4").tobytes()
 
-    entries = [Entry("token_embd.weight", "Q4_0", (vocab_size, HIDDEN), partial(weights, (vocab_size, HIDDEN)))]
-    entries.append(Entry("output_norm.weight", "F32", (HIDDEN,), ones))
+    entries = [Entry("token_embd.weight", "Q4_0", (vocab_size, hidden), partial(weights, (vocab_size, hidden)))]
+    entries.append(Entry("output_norm.weight", "F32", (hidden,), ones))
     for layer in range(num_layers):
         entries += [
             Entry(f"blk.{layer}.{name}.weight", "Q4_0", shape, partial(weights, shape))
             for name, shape in matrices.items()
         ]
-        entries += [Entry(f"blk.{layer}.{name}.weight", "F32", (HIDDEN,), ones) for name in ("attn_norm", "ffn_norm")]
+        entries += [Entry(f"blk.{layer}.{name}.weight", "F32", (hidden,), ones) for name in ("attn_norm", "ffn_norm")]
     write(path, metadata, entries)
 
 

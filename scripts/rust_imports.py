@@ -39,6 +39,7 @@ RESIDENCY_LAYERS = (
 KERNELS_LAYERS = (
     ("executor",),
     ("adapter", "weight_cache"),
+    ("weight_stream",),
     ("program",),
     ("attention", "page_sums", "sampling"),
     ("threads",),

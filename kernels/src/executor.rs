@@ -42,7 +42,7 @@ use crate::adapter::Adapter;
 use crate::attention::{Scratch, Window};
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
-use crate::program::{Program, ProgramError};
+use crate::program::{Program, ProgramError, StreamSizes, WeightGate};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenScore};
 use crate::threads::ThreadPool;
 use attention_plan::{PlanLimits, Plans};
@@ -250,8 +250,15 @@ impl Executor {
         self.kv.bytes_per_block()
     }
 
+    /// Bytes of weights in memory.
     pub fn weight_bytes(&self) -> usize {
-        self.program.weight_bytes()
+        self.stream_sizes()
+            .map_or(self.program.weight_bytes(), |sizes| sizes.resident_bytes + sizes.ahead_bytes)
+    }
+
+    /// What is streamed; `None` if all weights are in memory.
+    pub fn stream_sizes(&self) -> Option<StreamSizes> {
+        self.program.image.gate.as_deref().map(WeightGate::sizes)
     }
 
     /// Returns a description for logs, such as `cpu avx512, 2 threads`.

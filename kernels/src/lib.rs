@@ -33,6 +33,7 @@ pub mod program;
 pub mod sampling;
 pub mod threads;
 pub mod weight_cache;
+pub mod weight_stream;
 
 pub use trunkline_kernels_core::{aligned, isa, kv_pool, ops, pack, shared_mut};
 pub use trunkline_kernels_linear as linear;

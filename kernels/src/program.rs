@@ -8,21 +8,25 @@
 //! - works in place at the last use of a value;
 //! - packs the weights and lays out all memory ([`lower`], [`memory`]).
 
+mod gate;
 mod graph;
 mod instruction;
 mod lower;
 pub mod memory;
 mod raw_weight;
 mod rows;
+mod uses;
 mod weights;
 
+pub use gate::StreamSizes;
+pub(crate) use gate::WeightGate;
 pub use graph::{Experts, ProgramBuilder, RecurOperands, ValueId, WeightId};
 pub use instruction::{
     AdaptedProduct, AdaptedWeight, AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel,
     Instruction, Kernel, LinearSource, PooledOutput, Program, RecurKernel, RowSet, ShortConvKernel, View,
 };
 pub use rows::{PooledRows, RowIndex};
-pub(crate) use weights::{Entry, EntryKind, ImageTable, WeightImage};
+pub(crate) use weights::{Entry, EntryKind, ImageTable, MatrixUse, Packing, WeightImage};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};
 use crate::pack::PackError;
@@ -80,6 +84,12 @@ pub enum ProgramError {
     Map { bytes: usize, source: std::io::Error },
     #[error("cannot start {threads} threads: {source}")]
     Threads { threads: usize, source: std::io::Error },
+    /// The cache of packed weights cannot hold, or the memory not stream, what the program needs.
+    #[error(transparent)]
+    Image(Box<dyn std::error::Error + Send + Sync>),
+    /// Weights that are streamed cannot be read.
+    #[error("the model's weights cannot be read: {what}")]
+    Stream { what: String },
     #[error(transparent)]
     Isa(#[from] crate::isa::IsaError),
 }

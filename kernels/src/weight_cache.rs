@@ -7,25 +7,30 @@
 //! ```text
 //! file     the format of a file and its checks
 //! folder   concurrent writers, leftover files and the size limit
+//! stream   files whose weights exceed their memory
 //! ```
 //!
 //! # Checks
 //! The header and all bytes are checked when a file is opened, while the weights can still be packed from their source.
 //! The first token reads all weights anyway, and with all threads the check costs about as much as reading them once. A
 //! file with its final name is never modified, only replaced or removed, so the checked bytes do not change unless
-//! another program writes to the file or the disk fails.
+//! another program writes to the file or the disk fails. Files that are streamed are checked while they are read
+//! (`crate::weight_stream`).
 
 mod file;
 pub mod folder;
+mod stream;
 
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::pack::{LAYOUT_VERSION, Region};
-use crate::program::{ImageTable, WeightImage};
+use crate::program::{ImageTable, Packing, ProgramError, WeightImage};
 use crate::threads::ThreadPool;
 use file::Header;
+use folder::PartFile;
 
 pub const KEY_BYTES: usize = 32;
 /// The largest size of the caller's note in bytes.
@@ -43,6 +48,8 @@ pub struct WeightCache {
     pub key: [u8; KEY_BYTES],
     /// The size limit of all cache files in the folder, in bytes.
     pub max_bytes: u64,
+    /// The most bytes of weights in memory. The rest is streamed from the file; `None` maps the whole file.
+    pub memory: Option<u64>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -99,8 +106,13 @@ impl WeightCache {
     /// Maps and checks the weights of `table`; returns them with the note. An unusable file is removed, so that later
     /// starts do not read it again.
     pub(crate) fn open(&self, table: &ImageTable, pool: &mut ThreadPool) -> Result<(Region, String), Miss> {
+        self.look_up(file::open(&self.path(), &self.key, table, pool))
+    }
+
+    /// Returns what was opened, or why it is a miss. Removes an unusable file.
+    fn look_up<T>(&self, opened: Result<T, file::OpenError>) -> Result<T, Miss> {
         let path = self.path();
-        match file::open(&path, &self.key, table, pool) {
+        match opened {
             Ok(opened) => Ok(opened),
             Err(file::OpenError::Io(source)) if source.kind() == io::ErrorKind::NotFound => Err(Miss::Absent),
             Err(file::OpenError::Io(source)) => Err(Miss::Unreadable { path, source }),
@@ -111,16 +123,45 @@ impl WeightCache {
         }
     }
 
-    /// Returns a writer that stores `image`, possibly on another thread.
-    pub(crate) fn writer(self, image: &WeightImage) -> CacheWriter {
-        CacheWriter { cache: self, image: image.clone() }
+    /// Finds the packed weights or packs them.
+    pub(crate) fn image(
+        &self,
+        packing: &mut Packing<'_>,
+        pool: &mut ThreadPool,
+    ) -> Result<(WeightImage, CacheState), ProgramError> {
+        if let Some(schedule) = self.schedule(packing)? {
+            return self.streamed_image(packing, pool, schedule);
+        }
+        match self.open(&packing.table, pool) {
+            Ok((region, note)) => {
+                let (table, region) = (Arc::clone(&packing.table), Arc::new(region));
+                Ok((WeightImage { table, region, gate: None }, CacheState::Mapped(note)))
+            }
+            Err(miss) => {
+                let image = packing.pack(pool)?;
+                let writer = CacheWriter { cache: self.clone(), packed: Packed::Image(image.clone()) };
+                Ok((image, CacheState::Missed(miss, writer)))
+            }
+        }
     }
 }
 
 #[derive(Debug)]
 pub struct CacheWriter {
     cache: WeightCache,
-    image: WeightImage,
+    packed: Packed,
+}
+
+/// Packed weights that the cache does not have yet.
+#[derive(Debug)]
+enum Packed {
+    Image(WeightImage),
+    /// They are in a file that has neither header nor name.
+    Part {
+        table: Arc<ImageTable>,
+        checksums: Vec<u64>,
+        file: Mutex<PartFile>,
+    },
 }
 
 impl CacheWriter {
@@ -134,6 +175,10 @@ impl CacheWriter {
     /// Panics if `note` is longer than [`MAX_NOTE_BYTES`].
     pub fn keep(&self, note: &str) -> Result<Kept, KeepError> {
         assert!(note.len() <= MAX_NOTE_BYTES, "a note of {} bytes", note.len());
+        // Only the header is left to write.
+        if matches!(self.packed, Packed::Part { .. }) {
+            return self.keep_now(note);
+        }
         std::thread::scope(|scope| {
             let kept = scope.spawn(|| {
                 yield_to_others();
@@ -145,15 +190,26 @@ impl CacheWriter {
 
     /// Like [`CacheWriter::keep`], on the calling thread and with its priority.
     pub fn keep_now(&self, note: &str) -> Result<Kept, KeepError> {
-        let path = self.cache.path();
-        let table = Arc::clone(&self.image.table);
-        if file::is_of(&path, &self.cache.key, &table) {
+        let (path, key) = (self.cache.path(), &self.cache.key);
+        let (Packed::Image(WeightImage { table, .. }) | Packed::Part { table, .. }) = &self.packed;
+        if file::is_of(&path, key, table) {
             return Ok(Kept::AlreadyThere);
         }
-        let header = Header::of(&self.image, &self.cache.key, note);
-        folder::put(&self.cache.folder, &path, self.cache.max_bytes, header.file_bytes(), |out| {
-            header.write(self.image.region.as_slice(), out)
-        })
+        match &self.packed {
+            Packed::Image(image) => {
+                let header = Header::of(image, key, note);
+                folder::put(&self.cache.folder, &path, self.cache.max_bytes, header.file_bytes(), |out| {
+                    header.write(image.region.as_slice(), out)
+                })
+            }
+            Packed::Part { checksums, file, .. } => {
+                let header = Header::with_checksums(table, key, note, checksums);
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                file.write(|out| out.write_all_at(header.bytes(), 0))?;
+                file.finish()?;
+                Ok(Kept::Written(header.file_bytes()))
+            }
+        }
     }
 }
 

@@ -36,7 +36,7 @@ def read_settings(text: bytes) -> str: ...
 
 class WeightCache:
     path: Path
-    def __init__(self, folder: PathLike[str], *, key: bytes, max_bytes: int) -> None: ...
+    def __init__(self, folder: PathLike[str], *, key: bytes, max_bytes: int, memory: int | None = None) -> None: ...
 
 class CacheWriter:
     def keep(self, note: str) -> int | None: ...
@@ -211,7 +211,10 @@ class LateMasks:
 class Executor:
     bytes_per_block: int
     bytes_per_window_part: int
+    # Bytes of weights in memory.
     weight_bytes: int
+    # Bytes that stay in memory, that are read in every step and that are read ahead, and the disk's bytes per second.
+    stream: tuple[int, int, int, int] | None
     device: str
     threads: tuple[int, bool, list[int]]
     cache_note: str | None

@@ -201,6 +201,7 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         max_batch_total_tokens=_part(limits.max_batch_total_tokens, num_shares),
         model_memory=limits.model_memory,
         overcommit=limits.overcommit,
+        weights_memory=_part(limits.weights_memory, num_shares),
         max_step_tokens=limits.max_batch_prefill_tokens,
         max_step_sequences=limits.max_step_sequences,
         quantize=compute.quantize,

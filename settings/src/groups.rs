@@ -171,6 +171,9 @@ settings! {
         /// Start on the cpu backend even if weights, activations and KV cache need more memory than is available.
         /// Without `--max-batch-total-tokens` the KV cache has then 512 tokens.
         overcommit: bool = false, Form::Switch;
+        /// Memory of the weights on the cpu backend, of which each of `--replicas` gets an equal part. What exceeds it
+        /// is read from `--weights-cache` in every step [default: all weights].
+        weights_memory: Option<u64> = None, Form::bytes(1 << 20, 1 << 50);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }

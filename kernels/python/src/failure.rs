@@ -1,6 +1,6 @@
 //! Converts errors of the kernels to Python exceptions.
 
-use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyFloatingPointError, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use trunkline_kernels::adapter::AdapterError;
 use trunkline_kernels::executor::ExecutorError;
@@ -48,6 +48,7 @@ impl From<ProgramError> for Failure {
             ProgramError::Map { .. } | ProgramError::KvPool(KvPoolError::Map { .. }) => {
                 PyMemoryError::new_err(error.to_string())
             }
+            ProgramError::Image(_) | ProgramError::Stream { .. } => PyOSError::new_err(error.to_string()),
             ProgramError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
         })

@@ -243,6 +243,14 @@ impl PyExecutor {
         self.executor.weight_bytes()
     }
 
+    /// Bytes of weights that stay in memory, that are read in every step, and that are read ahead at most, and the
+    /// disk's bytes per second. None if all weights are in memory.
+    #[getter]
+    fn stream(&self) -> Option<(usize, usize, usize, u64)> {
+        let sizes = self.executor.stream_sizes()?;
+        Some((sizes.resident_bytes, sizes.streamed_bytes, sizes.ahead_bytes, sizes.bytes_per_second))
+    }
+
     /// The number of threads, whether they are pinned, and the NUMA nodes that they may use.
     #[getter]
     fn threads(&self) -> (usize, bool, Vec<usize>) {

@@ -99,6 +99,7 @@ fn error(failure: &SequenceFailure) -> proto::SequenceError {
     let code = match failure {
         SequenceFailure::NotFinite(_) => proto::SequenceErrorCode::NotFinite,
         SequenceFailure::InvalidPlan(_) => proto::SequenceErrorCode::InvalidPlan,
+        SequenceFailure::Unread(_) => proto::SequenceErrorCode::UnreadWeights,
     };
     proto::SequenceError { code: code.into(), message: cut(failure.message()).to_owned() }
 }

@@ -16,9 +16,9 @@ pub(super) struct PyWeightCache {
 #[pymethods]
 impl PyWeightCache {
     #[new]
-    #[pyo3(signature = (folder, *, key, max_bytes))]
-    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64) -> Self {
-        Self { cache: WeightCache { folder, key, max_bytes } }
+    #[pyo3(signature = (folder, *, key, max_bytes, memory=None))]
+    fn new(folder: PathBuf, key: [u8; KEY_BYTES], max_bytes: u64, memory: Option<u64>) -> Self {
+        Self { cache: WeightCache { folder, key, max_bytes, memory } }
     }
 
     #[getter]

@@ -5,7 +5,7 @@ use crate::isa::Isa;
 use crate::kv_pool::KeyScaling;
 use crate::program::{ProgramBuilder, ProgramError};
 use crate::threads::{Pinning, ThreadPool};
-use crate::weight_cache::{CacheState, Miss, WeightCache};
+use crate::weight_cache::{CacheState, WeightCache};
 
 fn start_threads(threads: usize, pinning: Pinning) -> Result<ThreadPool, ProgramError> {
     const MAX_THREADS: usize = 1024;
@@ -20,13 +20,23 @@ impl ProgramBuilder {
     pub fn build(self, threads: usize, pinning: Pinning) -> Result<Executor, ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
-        Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
+        Executor::with_key_scaling(
+            self.lower_on(&mut pool, &mut |packing, pool| packing.pack(pool))?,
+            pool,
+            isa,
+            None,
+        )
     }
 
     /// Like [`ProgramBuilder::build`], with the given instruction set and without pinning.
     pub fn build_for(self, threads: usize, isa: Isa) -> Result<Executor, ProgramError> {
         let mut pool = start_threads(threads, Pinning::Off)?;
-        Executor::with_key_scaling(self.lower_on(&mut pool, &mut |_, _| None)?, pool, isa, None)
+        Executor::with_key_scaling(
+            self.lower_on(&mut pool, &mut |packing, pool| packing.pack(pool))?,
+            pool,
+            isa,
+            None,
+        )
     }
 
     /// Like [`ProgramBuilder::build`], with the packed weights of `cache` if it has them. If not, the weights are
@@ -42,21 +52,13 @@ impl ProgramBuilder {
     ) -> Result<(Executor, CacheState), ProgramError> {
         let isa = Isa::detect()?;
         let mut pool = start_threads(threads, pinning)?;
-        let mut found = Err(Miss::Absent);
-        let program = self.lower_on(&mut pool, &mut |table, pool| match cache.open(table, pool) {
-            Ok((region, note)) => {
-                found = Ok(note);
-                Some(region)
-            }
-            Err(miss) => {
-                found = Err(miss);
-                None
-            }
+        let mut state = None;
+        let program = self.lower_on(&mut pool, &mut |packing, pool| {
+            let (image, found) = cache.image(packing, pool)?;
+            state = Some(found);
+            Ok(image)
         })?;
-        let state = match found {
-            Ok(note) => CacheState::Mapped(note),
-            Err(miss) => CacheState::Missed(miss, cache.writer(&program.image)),
-        };
+        let state = state.expect("lowering asks for the image once");
         Ok((Executor::with_key_scaling(program, pool, isa, key_scaling)?, state))
     }
 }

@@ -82,7 +82,7 @@ pub(super) fn measure(
     let states = (program.state_size > 0).then_some(MAX_STATE_RUNS + 1);
     let num_window_parts = std::mem::replace(&mut program.num_window_parts, states);
     let mut executor = Executor::new(program, pool, isa)?;
-    let sums = executor.key_sums();
+    let sums = executor.key_sums()?;
     let Executor { mut program, pool, .. } = executor;
     program.config = config;
     program.num_window_parts = num_window_parts;
@@ -90,7 +90,7 @@ pub(super) fn measure(
 }
 
 impl Executor {
-    fn key_sums(&mut self) -> KeySums {
+    fn key_sums(&mut self) -> Result<KeySums, ProgramError> {
         let config = self.program.config;
         let g = config.geometry;
         let (key_width, heads) = (g.num_kv_heads * g.head_size, self.program.heads_per_kv_head);
@@ -114,9 +114,9 @@ impl Executor {
             let is_sampled = |row: usize| (first + row) % SAMPLE_EVERY == SAMPLE_EVERY - 1;
             let dropped = self.drop_scored(first);
             assert!(dropped.is_ok(), "the blocks are in the pool: {dropped:?}");
-            let computed =
-                self.compute_text((first, num_tokens), config.num_blocks, is_sampled, Some(&probe));
-            assert!(computed.is_ok(), "the step is within its limits: {computed:?}");
+            // The step is within its limits, so only the weights can fail.
+            self.compute_text((first, num_tokens), config.num_blocks, is_sampled, Some(&probe))
+                .map_err(|what| ProgramError::Stream { what })?;
             for layer in 0..g.num_layers {
                 let rows = |width| layer * slice * width..(layer * slice + num_tokens) * width;
                 for (row, key) in keys[rows(key_width)].chunks_exact(key_width).enumerate() {
@@ -128,6 +128,6 @@ impl Executor {
             }
         }
         self.reset();
-        sums
+        Ok(sums)
     }
 }

@@ -29,21 +29,24 @@ pub enum SequenceFailure {
     NotFinite(String),
     /// The chunk does not fit its sequence, the limits of a step or the pool.
     InvalidPlan(String),
+    /// Weights cannot be read from the file that they are streamed from.
+    Unread(String),
 }
 
 impl SequenceFailure {
-    /// The stable error code: `not_finite` or `invalid_plan`.
+    /// The stable error code: `not_finite`, `invalid_plan` or `unread_weights`.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotFinite(_) => "not_finite",
             Self::InvalidPlan(_) => "invalid_plan",
+            Self::Unread(_) => "unread_weights",
         }
     }
 
     /// A message for the log. It contains no token ids or text.
     pub fn message(&self) -> &str {
         match self {
-            Self::NotFinite(message) | Self::InvalidPlan(message) => message,
+            Self::NotFinite(message) | Self::InvalidPlan(message) | Self::Unread(message) => message,
         }
     }
 }

@@ -35,6 +35,7 @@ use crate::ops::tanh::soft_cap_in_place;
 use crate::pack::TILE;
 use crate::program::{
     AttentionKernel, BufferKind, Instruction, Kernel, LinearSource, Program, RowIndex, RowSet, View,
+    WeightGate,
 };
 use crate::shared_mut::SharedMut;
 use crate::threads::{Barrier, split};
@@ -65,6 +66,8 @@ pub(super) struct Step<'a> {
     pub(super) cursors: &'a Cursors,
     pub(super) probe: Option<&'a Probe<'a>>,
     pub(super) num_threads: usize,
+    /// Fills the memory of weights that exceed it.
+    pub(super) gate: Option<&'a dyn WeightGate>,
 }
 
 // Two rules make the unsafe blocks of this file sound. First, between two barriers a row-wise instruction touches only
@@ -73,14 +76,15 @@ pub(super) struct Step<'a> {
 // that live in the same phase do not overlap (`program::memory`).
 #[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules above")]
 impl Step<'_> {
-    /// Executes all instructions. There is no barrier after the last one.
+    /// Executes all instructions. There is no barrier after the last one. Returns false, on all threads alike, if
+    /// weights cannot be read.
     pub(super) fn run(
         &self,
         thread_idx: usize,
         barrier: &Barrier,
         (scratch, routing): (&mut Scratch, &mut Routing),
         profile: Option<&mut ThreadProfile>,
-    ) {
+    ) -> bool {
         let mut stopwatch = Stopwatch::start(profile);
         let mut num_products = 0;
         let instructions = &self.program.instructions;
@@ -96,55 +100,40 @@ impl Step<'_> {
                 barrier.wait();
                 stopwatch.waited(index);
             }
+            if self.gate.is_some_and(|gate| !gate.enter(index, thread_idx == 0)) {
+                return false;
+            }
             match instruction.kernel {
                 Kernel::Linear { .. } => {
                     self.run_linear(instruction, num_products, thread_idx);
                     num_products += 1;
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::Attention(kernel) => {
                     self.run_attention(&kernel, instruction.rows, scratch);
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::HeadLinear(kernel) => {
                     self.multiply_heads(&kernel, instruction.rows, (num_products, thread_idx));
                     num_products += 1;
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::LoraDown { x, product, out } => {
                     self.lora_down((x, product, out), instruction.rows, thread_idx);
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::LoraUp { x, product, out } => {
                     self.lora_up((x, product, out), instruction.rows, (num_products, thread_idx));
                     num_products += 1;
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::Experts(kernel) => {
                     self.multiply_experts(&kernel, instruction.rows, (num_products, thread_idx), routing);
                     num_products += 1;
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::ShortConv(kernel) => {
                     self.convolve(&kernel, thread_idx);
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::Recur(kernel) => {
                     self.recur(&kernel, thread_idx);
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 Kernel::Dispatch { .. } | Kernel::Combine { .. } => {
                     self.run_experts(instruction, thread_idx, routing);
-                    stopwatch.worked(index);
-                    index += 1;
                 }
                 _ => {
                     // Row-wise instructions without a barrier between them have the same rows.
@@ -153,9 +142,13 @@ impl Step<'_> {
                     let joined = index..index + 1 + num_joined;
                     self.run_row_wise(joined.clone(), thread_idx, &mut stopwatch);
                     index = joined.end;
+                    continue;
                 }
             }
+            stopwatch.worked(index);
+            index += 1;
         }
+        true
     }
 
     /// Executes the instructions `joined`, which have no barrier between them, on a few rows at a time, so that the

@@ -9,6 +9,7 @@ use super::rows::AcceptedChunk;
 use super::run::Step;
 use super::sequence::{Allowed, Chunk, ChunkLimits};
 use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
+use crate::program::WeightGate;
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
 
@@ -82,13 +83,16 @@ impl Executor {
             };
             self.fates.push(fate);
         }
-        self.forward(None);
+        let unread = self.forward(None).err();
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
             let sequence_id = chunk.sequence_id;
             let late = self.settle_late(sequence_id);
             let outcome = match fate {
                 Fate::Failed(failure) => Err(failure),
+                Fate::Runs { .. } if unread.is_some() => {
+                    Err(SequenceFailure::Unread(unread.clone().unwrap_or_default()))
+                }
                 Fate::Runs { first_row, pooled: Some((slot, first_token)), .. } => {
                     match self.pool_chunk(slot, chunk, (first_token, first_row)) {
                         Ok(()) => continue,
@@ -143,8 +147,7 @@ impl Executor {
             draft_masks: Vec::new(),
         })?;
         (0..num_tokens).filter(|row| is_sampled(*row)).for_each(|row| self.rows.push_sample(row));
-        self.forward(probe);
-        Ok(())
+        self.forward(probe)
     }
 
     /// Checks a chunk and adds its rows to the step. Returns its slot in the sequence table.
@@ -195,11 +198,11 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows, then samples or scores a token for each row of logits.
-    fn forward(&mut self, probe: Option<&Probe<'_>>) {
+    /// Runs the step's rows, then samples or scores a token for each row of logits. Fails if weights cannot be read.
+    fn forward(&mut self, probe: Option<&Probe<'_>>) -> Result<(), String> {
         self.waited = Duration::ZERO;
         if self.rows.token_ids.is_empty() {
-            return;
+            return Ok(());
         }
         self.plans.rebuild(&self.rows, &self.limits);
         self.cursors.reset();
@@ -231,16 +234,19 @@ impl Executor {
             cursors: &self.cursors,
             probe,
             num_threads: self.pool.num_threads(),
+            gate: self.program.image.gate.as_deref(),
         };
         let scratch = SharedMut::new(&mut self.scratch);
         let outcomes = SharedMut::new(&mut self.outcomes);
         let next_sample = AtomicUsize::new(0);
+        if let Some(gate) = step.gate {
+            gate.begin_pass();
+        }
         self.pool.run(|thread_idx, barrier| {
             // SAFETY: each thread has its own index.
             let scratch = unsafe { &mut scratch.slice_mut(thread_idx..thread_idx + 1)[0] };
             let memory = (&mut scratch.attention, &mut scratch.routing);
-            step.run(thread_idx, barrier, memory, scratch.profile.as_mut());
-            if logits_rows.is_empty() {
+            if !step.run(thread_idx, barrier, memory, scratch.profile.as_mut()) || logits_rows.is_empty() {
                 return;
             }
             barrier.wait();
@@ -289,9 +295,11 @@ impl Executor {
             }
             scratch.sampling = SamplingTime { whole: began.elapsed(), waited };
         });
+        self.program.image.gate.as_deref().map_or(Ok(()), WeightGate::end_pass)?;
         if !self.logits_rows.is_empty() {
             self.waited = SamplingTime::waited_by_all(self.scratch.iter().map(|scratch| scratch.sampling));
         }
+        Ok(())
     }
 
     /// Takes the samples of a chunk, of which the first is in row `first_row`, up to the first one that differs from

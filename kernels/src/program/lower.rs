@@ -18,27 +18,26 @@ use super::instruction::{
 };
 use super::raw_weight::RawWeight;
 use super::rows::PooledRows;
-use super::weights::{ImageTable, WeightImage, WeightPlan};
+use super::uses::matrix_uses;
+use super::weights::{Packing, WeightImage, WeightPlan};
 use super::{ProgramBuilder, ProgramConfig, ProgramError};
 use crate::attention::Window;
 use crate::linear::QuantizedShape;
 use crate::ops::rope::RopeFrequencies;
-use crate::pack::Region;
 use crate::threads::ThreadPool;
 
 impl ProgramBuilder {
     /// Checks the program, packs the weights on one thread and lays out the memory.
     pub fn lower(self) -> Result<Program, ProgramError> {
         let mut pool = ThreadPool::new(1).map_err(|source| ProgramError::Threads { threads: 1, source })?;
-        self.lower_on(&mut pool, &mut |_, _| None)
+        self.lower_on(&mut pool, &mut |packing, pool| packing.pack(pool))
     }
 
-    /// Like [`ProgramBuilder::lower`], with the pool's threads. `find_packed` may return an image that is already
-    /// packed; if it returns `None`, the weights are packed.
+    /// Like [`ProgramBuilder::lower`], with the pool's threads. `image` packs the weights or finds packed ones.
     pub(crate) fn lower_on(
         mut self,
         pool: &mut ThreadPool,
-        find_packed: &mut dyn FnMut(&ImageTable, &mut ThreadPool) -> Option<Region>,
+        image: &mut dyn FnMut(&mut Packing<'_>, &mut ThreadPool) -> Result<WeightImage, ProgramError>,
     ) -> Result<Program, ProgramError> {
         let (num_embeddings, heads_per_kv_head) = self.check_structure()?;
         let find = |is_it: fn(&Op) -> bool| self.nodes.iter().position(|node| is_it(&node.op));
@@ -73,14 +72,14 @@ impl ProgramBuilder {
         let (num_floats, num_quantized_bytes) = lowering.place_buffers(&results.collect::<Vec<_>>());
         let Lowering { instructions, buffers, plan, windows, num_counters, adapted, .. } = lowering;
         let (layer_windows, layer_means) = (self.layer_windows(), self.layer_means());
-        let table = plan.lay_out(&self.weights)?;
-        let image = match find_packed(&table, pool) {
-            Some(region) => WeightImage { table: Arc::new(table), region: Arc::new(region) },
-            None => {
-                self.weights.iter_mut().enumerate().try_for_each(|(weight, raw)| raw.read(weight))?;
-                WeightImage::pack(table, &self.weights, pool, self.progress.as_ref())?
-            }
+        let mut packing = Packing {
+            table: Arc::new(plan.lay_out(&self.weights)?),
+            uses: matrix_uses(&instructions),
+            num_layers: self.config.geometry.num_layers,
+            raw: &mut self.weights,
+            progress: self.progress.as_ref(),
         };
+        let image = image(&mut packing, pool)?;
         Ok(Program {
             config: self.config,
             instructions,

@@ -18,11 +18,17 @@ pub(super) struct RawWeight {
 impl RawWeight {
     /// Gets the bytes if they come later. `weight` is this weight's id.
     pub(super) fn read(&mut self, weight: usize) -> Result<(), ProgramError> {
-        if let SourceBytes::Later(read) = &self.bytes {
-            self.bytes = SourceBytes::Owned(read().ok_or(ProgramError::Unread { weight })?);
-            self.check().map_err(|source| ProgramError::Weight { weight, source })?;
-        }
-        Ok(())
+        self.read_for_now(weight).map(|_| ())
+    }
+
+    /// Like [`RawWeight::read`]. Returns the source of bytes that came later, which gets them again after they are
+    /// dropped.
+    pub(super) fn read_for_now(&mut self, weight: usize) -> Result<Option<SourceBytes>, ProgramError> {
+        let SourceBytes::Later(read) = &self.bytes else { return Ok(None) };
+        let bytes = SourceBytes::Owned(read().ok_or(ProgramError::Unread { weight })?);
+        let source = std::mem::replace(&mut self.bytes, bytes);
+        self.check().map_err(|source| ProgramError::Weight { weight, source })?;
+        Ok(Some(source))
     }
 
     /// Checks the number of bytes.

@@ -1,10 +1,13 @@
-//! The weight image: all weights of a program in one run of bytes, packed from their sources or mapped from a cache.
+//! The weight image: all weights of a program in one run of bytes, packed from their sources, mapped from a cache, or
+//! streamed from it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::ProgramError;
+use super::gate::WeightGate;
 use super::graph::{Progress, WeightId, index_of};
 use super::raw_weight::RawWeight;
 use crate::aligned::{ALIGNMENT_BYTES, AlignedBytes};
@@ -16,6 +19,9 @@ use crate::threads::ThreadPool;
 
 /// Bytes of a file that a thread packs at a time: small enough that all threads finish at about the same time.
 const PIECE_BYTES: usize = 256 << 10;
+
+/// Entries are packed in runs of this many bytes, or of one larger entry, if the image does not fit in memory.
+const RUN_BYTES: usize = 64 << 20;
 
 /// The matrices and vectors that the lowered instructions use.
 #[derive(Default)]
@@ -108,28 +114,74 @@ impl ImageTable {
 pub(crate) struct WeightImage {
     pub(crate) table: Arc<ImageTable>,
     pub(crate) region: Arc<Region>,
+    /// Fills the region while the program runs; `None` if all of it is in memory.
+    pub(crate) gate: Option<Arc<dyn WeightGate>>,
 }
 
-impl WeightImage {
+/// The matrices that one instruction reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MatrixUse {
+    pub(crate) instruction: usize,
+    pub(crate) matrices: Range<usize>,
+    pub(crate) is_by_row: bool,
+}
+
+/// The sources of an image that is not packed yet.
+pub(crate) struct Packing<'a> {
+    pub(crate) table: Arc<ImageTable>,
+    pub(crate) uses: Vec<MatrixUse>,
+    pub(crate) num_layers: usize,
+    pub(super) raw: &'a mut [RawWeight],
+    pub(super) progress: Option<&'a Progress>,
+}
+
+impl Packing<'_> {
     /// Packs all weights from their sources with all threads of the pool. The pages of a mapped source are dropped as
     /// soon as its matrix is packed, so few source pages are in memory at a time.
-    pub(super) fn pack(
-        table: ImageTable,
-        raw: &[RawWeight],
+    pub(crate) fn pack(&mut self, pool: &mut ThreadPool) -> Result<WeightImage, ProgramError> {
+        self.raw.iter_mut().enumerate().try_for_each(|(weight, raw)| raw.read(weight))?;
+        let bytes = self.pack_entries(0..self.table.entries.len(), pool)?;
+        Ok(WeightImage { table: Arc::clone(&self.table), region: Arc::new(Region::from(bytes)), gate: None })
+    }
+
+    /// Like [`Packing::pack`], a run of entries at a time, each of which `take` receives with its range of the table's
+    /// entries.
+    pub(crate) fn pack_in_runs(
+        &mut self,
         pool: &mut ThreadPool,
-        progress: Option<&Progress>,
-    ) -> Result<Self, ProgramError> {
-        let mut bytes = AlignedBytes::zeroed(table.num_bytes);
+        take: &mut dyn FnMut(Range<usize>, &[u8]) -> Result<(), ProgramError>,
+    ) -> Result<(), ProgramError> {
+        let table = Arc::clone(&self.table);
+        let mut first = 0;
+        while let Some(begin) = table.entries.get(first) {
+            let fits = |entry: &&Entry| entry.offset + entry.num_bytes - begin.offset <= RUN_BYTES;
+            let run = first..first + table.entries[first..].iter().take_while(fits).count().max(1);
+            let mut later = Vec::new();
+            for part in table.entries[run.clone()].iter().flat_map(|entry| &entry.parts) {
+                let weight = *part as usize;
+                later.extend(self.raw[weight].read_for_now(weight)?.map(|source| (weight, source)));
+            }
+            let bytes = self.pack_entries(run.clone(), pool)?;
+            later.into_iter().for_each(|(weight, source)| self.raw[weight].bytes = source);
+            take(run.clone(), bytes.as_slice())?;
+            first = run.end;
+        }
+        Ok(())
+    }
+
+    /// Packs some of the entries, whose sources have been read. The first begins at offset 0 of the result.
+    fn pack_entries(&self, run: Range<usize>, pool: &mut ThreadPool) -> Result<AlignedBytes, ProgramError> {
+        let (raw, table) = (&*self.raw, &*self.table);
+        let begin = table.entries.get(run.start).map_or(0, |entry| entry.offset);
+        let end = table.entries.get(run.end).map_or(table.num_bytes, |entry| entry.offset);
+        let mut bytes = AlignedBytes::zeroed(end - begin);
         let mut matrices = Vec::new();
-        for entry in &table.entries {
+        for entry in &table.entries[run] {
+            let offset = entry.offset - begin;
             match entry.kind {
-                EntryKind::Matrix(layout) => matrices.push(Matrix::new(entry, layout, raw)?),
+                EntryKind::Matrix(layout) => matrices.push(Matrix::new(entry, offset, layout, raw)?),
                 EntryKind::Vector { .. } => {
-                    pack_vector(
-                        &entry.parts,
-                        raw,
-                        &mut bytes.as_mut_slice()[entry.offset..][..entry.num_bytes],
-                    )?;
+                    pack_vector(&entry.parts, raw, &mut bytes.as_mut_slice()[offset..][..entry.num_bytes])?;
                 }
             }
         }
@@ -139,9 +191,13 @@ impl WeightImage {
             .collect();
         let next = AtomicUsize::new(0);
         let shared = SharedMut::new(bytes.as_mut_slice());
+        let share = |num_taken: usize| {
+            let packed = num_taken.min(pieces.len()) as f64 / pieces.len() as f64;
+            (begin as f64 + packed * (end - begin) as f64) / table.num_bytes as f64
+        };
         pool.run(|thread_idx, _| {
             let mut quantized = Quantized::default();
-            let progress = progress.filter(|_| thread_idx == 0);
+            let progress = self.progress.filter(|_| thread_idx == 0);
             let mut reported = Instant::now();
             while let Some((matrix, piece)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 // SAFETY: the counter gives each piece to one thread, and pieces do not overlap.
@@ -150,8 +206,7 @@ impl WeightImage {
                     matrix.drop_pages();
                 }
                 if let Some(progress) = progress.filter(|progress| reported.elapsed() >= progress.interval) {
-                    let num_taken = next.load(Ordering::Relaxed).min(pieces.len());
-                    (progress.report)(num_taken as f64 / pieces.len() as f64);
+                    (progress.report)(share(next.load(Ordering::Relaxed)));
                     reported = Instant::now();
                 }
             }
@@ -163,9 +218,11 @@ impl WeightImage {
                 source: PackError::NotFinite { to: raw[weight].format },
             });
         }
-        Ok(Self { table: Arc::new(table), region: Arc::new(Region::from(bytes)) })
+        Ok(bytes)
     }
+}
 
+impl WeightImage {
     /// The matrices, as views into the image.
     pub(super) fn weights(&self) -> Vec<PackedWeight> {
         let matrix = |entry: &Entry| match entry.kind {
@@ -179,7 +236,7 @@ impl WeightImage {
         let vector = |entry: &Entry| match entry.kind {
             EntryKind::Matrix(_) => None,
             EntryKind::Vector { .. } => {
-                let bytes = &self.region.as_slice()[entry.offset..][..entry.num_bytes];
+                let bytes = self.region.slice(entry.offset..entry.offset + entry.num_bytes);
                 let value = |bytes: &[u8]| f32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 Some(bytes.chunks_exact(size_of::<f32>()).map(value).collect())
             }
@@ -209,7 +266,12 @@ struct Quantized {
 }
 
 impl<'a> Matrix<'a> {
-    fn new(entry: &Entry, layout: WeightLayout, raw: &'a [RawWeight]) -> Result<Self, ProgramError> {
+    fn new(
+        entry: &Entry,
+        offset: usize,
+        layout: WeightLayout,
+        raw: &'a [RawWeight],
+    ) -> Result<Self, ProgramError> {
         let sources: Vec<&RawWeight> = entry.parts.iter().map(|part| &raw[*part as usize]).collect();
         let rows = |(source, part): (&&'a RawWeight, &u32)| {
             source.rows().map_err(|source| ProgramError::Weight { weight: *part as usize, source })
@@ -219,7 +281,7 @@ impl<'a> Matrix<'a> {
         let tiles_per_piece = (PIECE_BYTES / (num_bytes / layout.num_tiles()).max(1)).max(1);
         let num_left = AtomicUsize::new(layout.num_tiles().div_ceil(tiles_per_piece));
         let ids = entry.parts.iter().map(|part| *part as usize).collect();
-        let (offset, bad) = (entry.offset, AtomicUsize::new(usize::MAX));
+        let bad = AtomicUsize::new(usize::MAX);
         Ok(Self { layout, offset, ids, sources, parts, tiles_per_piece, num_left, bad })
     }
 

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memmap2::Mmap;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::folder::{Identity, identity};
 use super::{KEY_BYTES, MAX_NOTE_BYTES};
 use crate::pack::{Format, LAYOUT_VERSION, Region};
 use crate::program::{Entry, EntryKind, ImageTable, WeightImage};
@@ -48,9 +49,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes passed to one write call.
 const WRITE_BYTES: usize = 4 << 20;
 
-/// Device and inode, which identify a file regardless of its name.
-pub(super) type Identity = (u64, u64);
-
 #[derive(Debug)]
 pub(super) enum OpenError {
     Io(io::Error),
@@ -69,6 +67,17 @@ impl Header {
     pub(super) fn of(image: &WeightImage, key: &[u8; KEY_BYTES], note: &str) -> Self {
         let region = image.region.as_slice();
         Self::build(&image.table, key, note, &|entry| xxh3_64(&region[entry.offset..][..entry.num_bytes]))
+    }
+
+    /// Builds the header of an image whose entries have these checksums.
+    pub(super) fn with_checksums(
+        table: &ImageTable,
+        key: &[u8; KEY_BYTES],
+        note: &str,
+        checksums: &[u64],
+    ) -> Self {
+        let next = AtomicUsize::new(0);
+        Self::build(table, key, note, &|_| checksums[next.fetch_add(1, Ordering::Relaxed)])
     }
 
     fn build(
@@ -120,6 +129,14 @@ impl Header {
         (self.image_offset + self.image_bytes) as u64
     }
 
+    pub(super) fn image_offset(&self) -> usize {
+        self.image_offset
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     pub(super) fn write(&self, image: &[u8], out: &mut impl Write) -> io::Result<()> {
         out.write_all(&self.bytes)?;
         out.write_all(&vec![0; self.image_offset - self.bytes.len()])?;
@@ -128,10 +145,10 @@ impl Header {
 }
 
 /// The header fields that do not follow from the program.
-struct Stored {
-    note: String,
-    checksums: Vec<u64>,
-    image_offset: usize,
+pub(super) struct Stored {
+    pub(super) note: String,
+    pub(super) checksums: Vec<u64>,
+    pub(super) image_offset: usize,
 }
 
 /// Compares `bytes`, the beginning of a file of `file_bytes` bytes, with the header that the program expects.
@@ -165,8 +182,7 @@ fn read_header(
         checksums.push(u64::from_le_bytes(stored.try_into().expect("8 bytes")));
         at += ENTRY_BYTES + 4 * entry.parts.len();
     }
-    let next = AtomicUsize::new(0);
-    let expected = Header::build(table, key, &note, &|_| checksums[next.fetch_add(1, Ordering::Relaxed)]);
+    let expected = Header::with_checksums(table, key, &note, &checksums);
     if expected.bytes != bytes[..len] {
         return Err("was made from other weights, by another version or for another program".to_owned());
     }
@@ -178,14 +194,29 @@ fn read_header(
 
 /// Returns true if the file exists and has the header that the program expects. Does not check the image.
 pub(super) fn is_of(path: &Path, key: &[u8; KEY_BYTES], table: &ImageTable) -> bool {
-    let read = || -> io::Result<bool> {
-        let file = File::open(path)?;
-        let file_bytes = file.metadata()?.len();
-        let mut bytes = Vec::new();
-        file.take(MAX_HEADER_BYTES.min(header_room(table)) as u64).read_to_end(&mut bytes)?;
-        Ok(read_header(&bytes, file_bytes, key, table).is_ok())
-    };
-    read().unwrap_or(false)
+    open_header(path, key, table).is_ok()
+}
+
+/// Reads and checks the header of a file, and sets its modification time for the order of eviction.
+pub(super) fn open_header(
+    path: &Path,
+    key: &[u8; KEY_BYTES],
+    table: &ImageTable,
+) -> Result<Stored, OpenError> {
+    let file = File::open(path).map_err(OpenError::Io)?;
+    let file_bytes = file.metadata().map_err(OpenError::Io)?.len();
+    let identity = identity(&file).map_err(OpenError::Io)?;
+    let mut bytes = Vec::new();
+    let room = MAX_HEADER_BYTES.min(header_room(table)) as u64;
+    (&file).take(room).read_to_end(&mut bytes).map_err(OpenError::Io)?;
+    let stored = read_header(&bytes, file_bytes, key, table);
+    touch(&file);
+    stored.map_err(|what| OpenError::Bad { what, identity })
+}
+
+fn touch(file: &File) {
+    // Fails in a read-only folder, where nothing can be evicted either.
+    let _ = file.set_modified(std::time::SystemTime::now());
 }
 
 fn header_room(table: &ImageTable) -> usize {
@@ -214,8 +245,7 @@ pub(super) fn open(
     if let Some(index) = first_damaged(&region, table, &stored.checksums, pool) {
         return Err(bad(format!("has damaged bytes in entry {index} of {}", table.entries.len())));
     }
-    // Fails in a read-only folder, where nothing can be evicted either.
-    let _ = file.set_modified(std::time::SystemTime::now());
+    touch(&file);
     Ok((region, stored.note))
 }
 

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use super::file::Identity;
 use super::{KeepError, Kept};
 
 pub(super) const EXTENSION: &str = "weights";
@@ -19,6 +18,9 @@ const MAX_FILES: usize = 4096;
 /// Cache files may use the disk's free space, including their own, divided by this.
 const FREE_SPACE_DIVISOR: u64 = 2;
 
+/// Device and inode, which identify a file regardless of its name.
+pub(crate) type Identity = (u64, u64);
+
 /// Writes a file of `file_bytes` bytes to `path` in `folder`, after evicting older files to make room for it.
 pub fn put(
     folder: &Path,
@@ -27,30 +29,69 @@ pub fn put(
     file_bytes: u64,
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> Result<Kept, KeepError> {
-    let fail = |what, path: &Path| {
-        let path = path.to_owned();
-        move |source| KeepError::System { what, path, source }
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(fail("create the folder", folder))?;
-    remove_left_over(folder);
-    make_room(folder, path, max_bytes, file_bytes)?;
-    let mut temporary = Temporary::create(folder, path).map_err(fail("create a file in", folder))?;
-    reserve(&temporary.file, file_bytes).map_err(fail("reserve space for", &temporary.path))?;
-    write(&mut temporary.file).map_err(fail("write", &temporary.path))?;
-    temporary.file.sync_all().map_err(fail("sync", &temporary.path))?;
-    fs::rename(&temporary.path, path).map_err(fail("rename to", path))?;
-    temporary.is_kept = true;
-    // The new name is durable once the folder is synced. If it cannot be, a crash may lose the file, but never leaves a
-    // damaged one.
-    let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    let mut part = PartFile::create(folder, path, max_bytes, file_bytes)?;
+    part.write(write)?;
+    part.finish()?;
     Ok(Kept::Written(file_bytes))
 }
 
+fn fail(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeepError {
+    let path = path.to_owned();
+    move |source| KeepError::System { what, path, source }
+}
+
+/// A file that is written before it gets its final name. Dropping it removes the file unless it was finished.
+#[derive(Debug)]
+pub(crate) struct PartFile {
+    temporary: Temporary,
+    folder: PathBuf,
+    path: PathBuf,
+}
+
+impl PartFile {
+    /// Creates a file of `file_bytes` bytes, after evicting older files to make room for it.
+    pub(crate) fn create(
+        folder: &Path,
+        path: &Path,
+        max_bytes: u64,
+        file_bytes: u64,
+    ) -> Result<Self, KeepError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(fail("create the folder", folder))?;
+        remove_left_over(folder);
+        make_room(folder, path, max_bytes, file_bytes)?;
+        let temporary = Temporary::create(folder, path).map_err(fail("create a file in", folder))?;
+        reserve(&temporary.file, file_bytes).map_err(fail("reserve space for", &temporary.path))?;
+        Ok(Self { temporary, folder: folder.to_owned(), path: path.to_owned() })
+    }
+
+    /// The name that the file has until it is finished.
+    pub(crate) fn temporary_path(&self) -> &Path {
+        &self.temporary.path
+    }
+
+    pub(crate) fn write(&mut self, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), KeepError> {
+        write(&mut self.temporary.file).map_err(fail("write", &self.temporary.path))
+    }
+
+    /// Syncs the file and gives it its final name.
+    pub(crate) fn finish(&mut self) -> Result<(), KeepError> {
+        let temporary = &mut self.temporary;
+        temporary.file.sync_all().map_err(fail("sync", &temporary.path))?;
+        fs::rename(&temporary.path, &self.path).map_err(fail("rename to", &self.path))?;
+        temporary.is_kept = true;
+        // The new name is durable once the folder is synced. If it cannot be, a crash may lose the file, but never
+        // leaves a damaged one.
+        let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+}
+
 /// A file that is being written. Dropping it removes the file unless it was renamed to its final name.
+#[derive(Debug)]
 struct Temporary {
     file: File,
     path: PathBuf,
@@ -177,7 +218,7 @@ fn free_bytes(_folder: &Path) -> Option<u64> {
 }
 
 /// Removes `path` if it is still the file that was opened.
-pub(super) fn remove_if_same(path: &Path, identity: Identity) {
+pub(crate) fn remove_if_same(path: &Path, identity: Identity) {
     if is_same(path, identity) {
         // Fails in a read-only folder, where each start finds the file and misses again.
         let _ = fs::remove_file(path);
@@ -188,6 +229,6 @@ fn is_same(path: &Path, identity: Identity) -> bool {
     fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == identity)
 }
 
-fn identity(file: &File) -> io::Result<Identity> {
+pub(crate) fn identity(file: &File) -> io::Result<Identity> {
     file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }

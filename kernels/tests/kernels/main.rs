@@ -23,6 +23,7 @@ mod sampling;
 mod shared_mut;
 mod threads;
 mod weight_cache;
+mod weight_stream;
 
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};

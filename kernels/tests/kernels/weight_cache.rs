@@ -61,7 +61,7 @@ fn builder_of(swaps_k_and_v: bool) -> ProgramBuilder {
 }
 
 fn cache(folder: &Path) -> WeightCache {
-    WeightCache { folder: folder.to_owned(), key: [7; KEY_BYTES], max_bytes: 1 << 30 }
+    WeightCache { folder: folder.to_owned(), key: [7; KEY_BYTES], max_bytes: 1 << 30, memory: None }
 }
 
 fn build(cache: WeightCache) -> (Executor, CacheState) {

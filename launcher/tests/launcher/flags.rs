@@ -81,6 +81,7 @@ const CASES: &[Case] = &[
     shard(&["--max-step-sequences 14"]),
     shard(&["--model-memory 1073741824"]),
     shard(&["--overcommit"]),
+    shard(&["--weights-memory 536870912"]),
     router(&["--max-best-of 15"]),
     router(&["--max-messages 16"]),
     router(&["--max-message-parts 17"]),

@@ -78,6 +78,7 @@ pub(super) fn failed(reason: EndReason, delivery: &Delivery) -> ApiError {
             tracing::error!(request_id, code = ?error.code, error = error.message, "a sequence failed on the shard");
             let detail = match error.code {
                 SequenceErrorCode::NotFinite => "the model's output is not finite",
+                SequenceErrorCode::UnreadWeights => "the model's weights cannot be read from the disk",
                 SequenceErrorCode::InvalidPlan | SequenceErrorCode::InvalidResult => {
                     "router and shard disagree"
                 }

@@ -100,13 +100,14 @@ impl ServedModel {
 
     /// Checks that the shard of a lane answers and its steps end.
     fn wellness(&self, lane: usize) -> Result<(), ApiError> {
-        match self.health.borrow()[lane].last {
-            check if check.is_well(self.limits.stuck_step_timeout) => Ok(()),
+        let health = self.health.borrow()[lane];
+        let limit = self.limits.stuck_step_timeout.max(health.patience);
+        match health.last {
+            check if check.is_well(limit) => Ok(()),
             Check::Away | Check::Silent => Err(ApiError::ShardSilent),
-            Check::Answered { step_running, .. } => Err(ApiError::ShardStuck {
-                running_s: step_running.as_secs(),
-                limit_s: self.limits.stuck_step_timeout.as_secs(),
-            }),
+            Check::Answered { step_running, .. } => {
+                Err(ApiError::ShardStuck { running_s: step_running.as_secs(), limit_s: limit.as_secs() })
+            }
         }
     }
 

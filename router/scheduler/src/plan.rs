@@ -46,6 +46,8 @@ pub enum SequenceErrorCode {
     NotFinite,
     /// The plan named a sequence, token, position or block that cannot exist.
     InvalidPlan,
+    /// Weights that are streamed from disk cannot be read.
+    UnreadWeights,
     /// The shard's result lacks the token that the plan asked for, or names one outside the vocabulary. Only the
     /// scheduler reports this.
     InvalidResult,
@@ -64,6 +66,7 @@ impl From<proto::SequenceError> for SequenceError {
             proto::SequenceErrorCode::Unspecified => SequenceErrorCode::Unspecified,
             proto::SequenceErrorCode::NotFinite => SequenceErrorCode::NotFinite,
             proto::SequenceErrorCode::InvalidPlan => SequenceErrorCode::InvalidPlan,
+            proto::SequenceErrorCode::UnreadWeights => SequenceErrorCode::UnreadWeights,
         };
         Self { code, message: error.message }
     }

@@ -56,7 +56,12 @@ pub(crate) fn time_room<'a>(
     if target_us == 0 {
         return None;
     }
-    let efficient = cost.efficient_rows().unwrap_or(0).min(MAX_EFFICIENT_TOKENS);
+    // If the fixed part of a step is too long by itself, as when weights are read from a disk, then shorter steps do
+    // not meet the target either, and cost streams more time in all.
+    let is_missed_anyway =
+        cost.predict_us(StepWork::default()).is_some_and(|base_us| base_us > f64::from(target_us));
+    let most = if is_missed_anyway { u32::MAX } else { MAX_EFFICIENT_TOKENS };
+    let efficient = cost.efficient_rows().unwrap_or(0).min(most);
     let least = efficient.max(MIN_PREFILL_TOKENS).saturating_sub(num_planned);
     let work = work_of(planned);
     let decode_us = cost.predict_us(work).unwrap_or(0.0);

@@ -17,7 +17,7 @@ from tests.plans import new_chunk, new_start
 from tests.vectors.gguf_encoders import write_encoder
 from tests.weights.gguf_files import write_model as write_model_as_gguf
 from trunkline_server.backends.cpu.build import build
-from trunkline_server.backends.cpu.weight_cache import PackedWeights
+from trunkline_server.backends.cpu.weight_cache import PackedWeights, WeightsPlace
 from trunkline_server.backends.interface import Backend, sampling_params
 from trunkline_server.backends.reference.backend import ReferenceBackend
 from trunkline_server.weights.checkpoint import open_checkpoint
@@ -339,5 +339,5 @@ def test_packed_weights_of_other_answers_are_not_used(tmp_path: Path) -> None:
         (tmp_path / "1_LogitScore/config.json").write_text(json.dumps({"true_token_id": token_id}))
         checkpoint = open_checkpoint(tmp_path)
         tensors = [checkpoint.tensor("score.weight")]
-        paths.add(PackedWeights(checkpoint, tensors, tmp_path / "cache", "none").cache.path)
+        paths.add(PackedWeights(checkpoint, tensors, WeightsPlace(tmp_path / "cache"), "none").cache.path)
     assert len(paths) == 2

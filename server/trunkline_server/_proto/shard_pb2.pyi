@@ -19,6 +19,7 @@ class SequenceErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SEQUENCE_ERROR_CODE_UNSPECIFIED: _ClassVar[SequenceErrorCode]
     SEQUENCE_ERROR_CODE_NOT_FINITE: _ClassVar[SequenceErrorCode]
     SEQUENCE_ERROR_CODE_INVALID_PLAN: _ClassVar[SequenceErrorCode]
+    SEQUENCE_ERROR_CODE_UNREAD_WEIGHTS: _ClassVar[SequenceErrorCode]
 POOLING_UNSPECIFIED: Pooling
 POOLING_LAST: Pooling
 POOLING_MEAN: Pooling
@@ -26,6 +27,7 @@ POOLING_FIRST: Pooling
 SEQUENCE_ERROR_CODE_UNSPECIFIED: SequenceErrorCode
 SEQUENCE_ERROR_CODE_NOT_FINITE: SequenceErrorCode
 SEQUENCE_ERROR_CODE_INVALID_PLAN: SequenceErrorCode
+SEQUENCE_ERROR_CODE_UNREAD_WEIGHTS: SequenceErrorCode
 
 class DescribeRequest(_message.Message):
     __slots__ = ()

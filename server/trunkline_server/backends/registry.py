@@ -39,6 +39,8 @@ class BackendOptions:
     model_memory: int | None = None
     # Plans with more memory than is available, if it has to; only for the cpu backend.
     overcommit: bool = False
+    # The memory of this shard's weights, of which the rest streams from the cache; only for the cpu backend.
+    weights_memory: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
@@ -57,7 +59,7 @@ class BackendOptions:
 
     def given(self) -> dict[str, int]:
         """Returns the numeric options that are not None, except those that only some backends take."""
-        others = ("kv_host_bytes", "model_memory", "overcommit", *self.adapters())
+        others = ("kv_host_bytes", "model_memory", "overcommit", "weights_memory", *self.adapters())
         return {name: value for name, value in vars(self).items() if isinstance(value, int) and name not in others}
 
     def adapters(self) -> dict[str, int]:
@@ -73,6 +75,10 @@ def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend
         )
     if options.overcommit and name != "cpu":
         raise InvalidArgument(f"`--overcommit` is set, but the {name} backend does not support it", hint="leave it out")
+    if options.weights_memory is not None and name != "cpu":
+        raise InvalidArgument(
+            f"`--weights-memory` is set, but the {name} backend does not support it", hint="use the cpu backend"
+        )
     return _BUILDERS[name](checkpoint, options)
 
 
@@ -94,6 +100,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         on_progress=options.on_progress,
         model_memory=options.model_memory,
         overcommit=options.overcommit,
+        weights_memory=options.weights_memory,
         **options.adapters(),
         **options.given(),
     )

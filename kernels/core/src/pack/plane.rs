@@ -42,7 +42,7 @@ impl Plane {
     /// Creates a plane at `offset` of `region`. Panics if it exceeds the region.
     pub fn new(region: Arc<Region>, offset: usize, shape: PlaneShape) -> Self {
         let end = shape.num_bytes().and_then(|len| len.checked_add(offset));
-        assert!(end.is_some_and(|end| end <= region.as_slice().len()), "a plane lies inside its region");
+        assert!(end.is_some_and(|end| end <= region.len()), "a plane lies inside its region");
         Self { region, offset, shape }
     }
 
@@ -54,6 +54,7 @@ impl Plane {
     pub fn tile(&self, tile: usize) -> &[u8] {
         // A plane that a format does not have returns empty tiles.
         let tile_bytes = self.shape.tile_bytes();
-        &self.region.as_slice()[self.offset + tile * tile_bytes..][..tile_bytes]
+        let start = self.offset + tile * tile_bytes;
+        self.region.slice(start..start + tile_bytes)
     }
 }

@@ -1,6 +1,9 @@
-//! The memory of packed weights, which is either allocated or a mapped file.
+//! The memory of packed weights: allocated, a mapped file, or filled while it is in use.
 
+use std::any::Any;
+use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
@@ -20,9 +23,10 @@ pub struct Region {
 enum Owner {
     Allocated(AlignedBytes),
     Mapped(Mmap),
+    Shared(Arc<dyn Any + Send + Sync>),
 }
 
-// SAFETY: the bytes are never written.
+// SAFETY: the bytes are never written while they are borrowed.
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Region {}
@@ -36,6 +40,33 @@ impl Region {
             return None;
         }
         Some(Self { pointer: NonNull::from(bytes).cast(), len: bytes.len(), _owner: Owner::Mapped(map) })
+    }
+
+    /// Creates a region of `len` bytes at `pointer` that are filled and dropped while the region is in use.
+    ///
+    /// # Safety
+    /// `owner` keeps the bytes readable, and nobody writes to bytes that are borrowed from [`Region::slice`]. Nobody
+    /// may call [`Region::as_slice`].
+    pub unsafe fn of_shared(pointer: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { pointer, len, _owner: Owner::Shared(owner) }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Borrows some of the bytes, and no others.
+    #[inline]
+    pub fn slice(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.len, "bytes of the region");
+        // SAFETY: as for `as_slice`; the bytes are inside the region.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr().add(range.start), range.len()) }
     }
 
     #[inline]

@@ -15,6 +15,9 @@ use trunkline_base::limits::{ServerLimits, Timeouts};
 
 /// The limit for the shard's first step, in ordinary limits: it may compile kernels or read weights from a cold disk.
 const FIRST_STEP_FACTOR: u32 = 10;
+/// A step may run for this many times as long as the longest one of late, however short `stuck_step_timeout` is: steps
+/// that read weights from a slow disk all take long.
+const LONGEST_STEP_FACTOR: u32 = 4;
 /// A shard that misses fewer checks than this in a row does not hang, however short the limits are.
 const MIN_MISSED_CHECKS: u32 = 3;
 
@@ -51,6 +54,8 @@ pub struct Health {
     pub num_unwell: u32,
     /// The number of hangs, of this shard and of those before it, since a shard was last well for long.
     pub hangs: u32,
+    /// The time that a step may run because earlier ones took long, if it is more than `stuck_step_timeout`.
+    pub patience: Duration,
 }
 
 impl Health {
@@ -74,6 +79,8 @@ pub struct HangWatch {
     /// The time after which an unwell shard hangs; `None` is never.
     limit: Option<Duration>,
     in_first_step: bool,
+    /// The last finished step when a step was last seen running, and the time for which that one had run.
+    running: Option<(u64, Duration)>,
     well: Duration,
     health: Health,
     /// Losses so far for which requests are to blame.
@@ -90,6 +97,7 @@ impl HangWatch {
             stuck_step_timeout: limits.stuck_step_timeout,
             limit: (factor > 0).then_some(limit),
             in_first_step: false,
+            running: None,
             well: Duration::ZERO,
             health: Health::default(),
             num_excused: 0,
@@ -104,12 +112,14 @@ impl HangWatch {
         match check {
             Check::Away => {
                 self.in_first_step = false;
+                (self.running, self.health.patience) = (None, Duration::ZERO);
                 (self.health.unwell, self.health.num_unwell) = (Duration::ZERO, 0);
             }
             Check::Silent => self.add_unwell(time),
             Check::Answered { step_running, last_step_id } => {
                 self.in_first_step = !step_running.is_zero() && last_step_id == 0;
-                if check.is_well(self.stuck_step_timeout) {
+                self.learn(step_running, last_step_id);
+                if check.is_well(self.stuck_step_timeout.max(self.health.patience)) {
                     self.add_well(time);
                 } else {
                     self.add_unwell(time);
@@ -125,6 +135,17 @@ impl HangWatch {
         let num_new = u32::try_from(num_excused - self.num_excused).unwrap_or(u32::MAX);
         self.num_excused = num_excused;
         self.health.hangs = self.health.hangs.saturating_sub(num_new);
+    }
+
+    /// Learns from a step that has finished since the last check. If none was seen running, steps are short, and longer
+    /// ones are forgotten.
+    fn learn(&mut self, step_running: Duration, last_step_id: u64) {
+        if let Some((_, ran)) = self.running.take_if(|(before, _)| *before != last_step_id) {
+            self.health.patience = (self.health.patience / 2).max(ran * LONGEST_STEP_FACTOR);
+        }
+        if self.running.is_none() || !step_running.is_zero() {
+            self.running = Some((last_step_id, step_running));
+        }
     }
 
     fn add_well(&mut self, time: Duration) {

@@ -19,7 +19,7 @@ from trunkline_server.backends.cpu.memory import MemoryNeed
 from trunkline_server.backends.cpu.memory_plan import MemoryOptions, plan_memory, window_size
 from trunkline_server.backends.cpu.ops import TracingOps
 from trunkline_server.backends.cpu.store import open_store
-from trunkline_server.backends.cpu.weight_cache import PackedWeights, fingerprint_of
+from trunkline_server.backends.cpu.weight_cache import PackedWeights, WeightsPlace, fingerprint_of, weights_place
 from trunkline_server.backends.cpu.window_sizes import PoolSizes
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, PROGRESS_INTERVAL_S, BackendInfo
 from trunkline_server.backends.states import refuse_beside_states
@@ -71,13 +71,14 @@ def build(
     max_rank = memory.max_lora_rank if max_loras else 0
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
-        executor, packed, weight_ids = _load(checkpoint, step, sizes, weights_cache, options, bits, max_rank)
+        place = weights_place(weights_cache, memory.weights_memory)
+        executor, packed, weight_ids = _load(checkpoint, step, sizes, place, options, bits, max_rank)
         draft_model = (
             None if draft is None else _load_draft(draft, plan.draft_step, sizes.num_blocks, options, plan.draft_dtype)
         )
     fingerprint = _log_load(executor, checkpoint, packed) + ("" if bits == NONE else f" {bits}")
-    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config)
-    info = replace(info, num_adapter_slots=max_loras, adapter_bytes=plan.adapter_bytes)
+    adapters = (max_loras, plan.adapter_bytes)
+    info = _info(executor, fingerprint, kv_dtype, block_size, sizes, step, config, adapters)
     if draft_model is not None:
         info = replace(info, weight_bytes=info.weight_bytes + draft_model.weight_bytes, max_own_drafts=MAX_DRAFT_TOKENS)
     info = replace(info, memory_bytes=_buffer_bytes(info, executor, need, draft_model, num_shares))
@@ -108,7 +109,7 @@ def _load(
     checkpoint: Checkpoint,
     step: dict[str, int],
     sizes: PoolSizes,
-    weights_cache: Path | None,
+    weights: WeightsPlace | None,
     options: _LoadOptions,
     bits: str = NONE,
     max_adapter_rank: int = 0,
@@ -134,7 +135,7 @@ def _load(
         builder.take_adapters(max_adapter_rank)
     ops = _trace(builder, checkpoint, sizes.num_window_parts, bits)
     _log_formats(checkpoint, ops.tensors)
-    packed = None if weights_cache is None else PackedWeights(checkpoint, ops.tensors, weights_cache, bits)
+    packed = None if weights is None else PackedWeights(checkpoint, ops.tensors, weights, bits)
     return _build_executor(builder, packed, **vars(options)), packed, ops.linear_ids
 
 
@@ -155,6 +156,9 @@ def _named_errors(num_blocks: int, checkpoint: Checkpoint) -> Iterator[None]:
         raise DoesNotFit(
             f"cannot allocate {num_blocks} KV blocks and the weights: {error}", hint="lower `--max-batch-total-tokens`"
         ) from error
+    except OSError as error:
+        message, _, hint = str(error).partition("; hint: ")
+        raise BackendUnavailable(message, hint=hint or None) from error
     except FloatingPointError as error:
         raise DamagedFile(checkpoint.path, str(error)) from error
     except ValueError as error:
@@ -177,7 +181,9 @@ def _info(
     sizes: PoolSizes,
     step: dict[str, int],
     config: ModelConfig,
+    adapters: tuple[int, int],
 ) -> BackendInfo:
+    """Describes the backend. adapters: the number of slots, and their bytes."""
     bytes_per_part = executor.bytes_per_window_part
     return BackendInfo(
         device=executor.device,
@@ -194,6 +200,8 @@ def _info(
         bytes_per_window_part=bytes_per_part,
         window_size=window_size(config) if bytes_per_part else 0,
         recurrent=config.recurrent is not None,
+        num_adapter_slots=adapters[0],
+        adapter_bytes=adapters[1],
     )
 
 
@@ -204,7 +212,7 @@ def _buffer_bytes(
     num_bytes = info.weight_bytes + info.adapter_bytes + need.scratch_bytes + info.pool_bytes
     if draft_model is not None:
         num_bytes += info.num_device_blocks * draft_model.bytes_per_block
-    if executor.cache_note is not None:
+    if executor.cache_note is not None and executor.stream is None:
         # Lanes that map the same packed weights share their pages.
         num_bytes -= executor.weight_bytes - executor.weight_bytes // num_shares
     return num_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trunkline_server.adapters.memory import planned_bytes
@@ -55,6 +55,12 @@ class MemoryNeed:
     def bytes_with(self, num_tokens: int) -> int:
         """Returns the bytes of everything, with a KV pool of `num_tokens`."""
         return self.weight_bytes + self.scratch_bytes + num_tokens * self.kv_bytes_per_token
+
+    def with_weights_in(self, max_bytes: int | None) -> MemoryNeed:
+        """Returns the need if at most `max_bytes` of the weights are in memory."""
+        if max_bytes is None:
+            return self
+        return replace(self, weight_bytes=min(self.weight_bytes, max_bytes))
 
     def __add__(self, other: MemoryNeed) -> MemoryNeed:
         return MemoryNeed(

@@ -54,7 +54,7 @@ _UNLIMITED_BYTES = 1 << 62
 class MemoryOptions:
     """What the memory of a shard depends on beside its model.
 
-    kv_cache_dtype: auto, int8, int4, f16 or bf16. num_shares, model_memory: see `BackendOptions`.
+    kv_cache_dtype: auto, int8, int4, f16 or bf16. num_shares, model_memory, weights_memory: see `BackendOptions`.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
     quantize: a value of `--quantize`. max_loras: slots for adapters, with matrices of at most max_lora_rank.
@@ -65,6 +65,7 @@ class MemoryOptions:
     num_shares: int = 1
     max_batch_total_tokens: int | None = None
     model_memory: int | None = None
+    weights_memory: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     block_size: int = BLOCK_SIZE
@@ -217,6 +218,7 @@ def _planned(
     window_tokens = block_size * (options.window_parts if isinstance(options.window_parts, int) else 0)
     bits = bits_of(options.quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
+    need = need.with_weights_in(options.weights_memory)
     adapter_bytes = slots_bytes(config, options.max_loras, options.max_lora_rank if options.max_loras else 0)
     need += MemoryNeed(weight_bytes=adapter_bytes)
     draft_step = _draft_step_limits(step)

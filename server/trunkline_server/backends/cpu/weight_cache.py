@@ -10,11 +10,13 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.backends.cpu.key_scaling import KeyScalingFile
+from trunkline_server.errors import InvalidArgument
 from trunkline_server.weights.quantize import NONE
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Limit for all files in the folder. The kernels also take at most half of the disk's free space.
 MAX_BYTES = 64 * 2**30
+# The same while weights are streamed.
+MAX_STREAMED_BYTES = 2**50
 _KEY_BYTES = 32
 _NAME_DIGITS = 32
 
@@ -46,14 +50,34 @@ def fingerprint_of(checkpoint: Checkpoint) -> str:
     return checkpoint.fingerprint(partial(_kernels.page_sums, is_mapped=True))
 
 
+@dataclass(frozen=True)
+class WeightsPlace:
+    """The folder of packed weights, and the most bytes of weights in memory; None for all of them."""
+
+    folder: Path
+    memory: int | None = None
+
+
+def weights_place(folder: Path | None, memory: int | None) -> WeightsPlace | None:
+    """Returns None if packed weights are not kept. Raises InvalidArgument if they must be."""
+    if folder is None and memory is not None:
+        raise InvalidArgument(
+            "`--weights-memory` is set, but `--weights-cache` is off or has no folder",
+            hint="name a folder on a fast disk with `--weights-cache`",
+        )
+    return None if folder is None else WeightsPlace(folder, memory)
+
+
 class PackedWeights:
     """The packed weights of one checkpoint, before and after the kernels have looked them up.
 
-    tensors: in the order in which the kernels receive them; folder: of the cache; quantization: to which they are
+    tensors: in the order in which the kernels receive them; quantization: to which they are
     quantised while they are packed, "none" for as they are.
     """
 
-    def __init__(self, checkpoint: Checkpoint, tensors: Sequence[Weight], folder: Path, quantization: str) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, tensors: Sequence[Weight], place: WeightsPlace, quantization: str
+    ) -> None:
         from trunkline_server import _kernels
 
         self._identity = checkpoint.identity()
@@ -67,7 +91,11 @@ class PackedWeights:
             # Files outside the identity say which rows a score is made of.
             key.update(repr(pooling.answer_rows).encode())
         self._key_digits = key.hexdigest()
-        self.cache: WeightCache = _kernels.WeightCache(folder, key=key.digest(), max_bytes=MAX_BYTES)
+        # Without its file, a model that exceeds its memory cannot be served.
+        max_bytes = MAX_BYTES if place.memory is None else MAX_STREAMED_BYTES
+        self.cache: WeightCache = _kernels.WeightCache(
+            place.folder, key=key.digest(), max_bytes=max_bytes, memory=place.memory
+        )
         self._writer: CacheWriter | None = None
         self._fingerprint = ""
 
@@ -124,3 +152,14 @@ class PackedWeights:
     @staticmethod
     def _log_loaded(executor: Executor, message: str, **fields: object) -> None:
         logger.info(message, extra={"fields": {"weight_mib": executor.weight_bytes >> 20, **fields}})
+        if executor.stream is not None:
+            resident, streamed, ahead, disk_speed = executor.stream
+            fields = {
+                "resident_mib": resident >> 20,
+                "read_ahead_mib": ahead >> 20,
+                "read_mib_per_step": streamed >> 20,
+                "disk_mib_per_second": disk_speed >> 20,
+                "most_steps_per_second": f"{disk_speed / streamed:.2f}",
+            }
+            message = "weights exceed `--weights-memory` and are read from disk in every step"
+            logger.info(message, extra={"fields": fields})

@@ -35,6 +35,24 @@ fn a_silent_or_stuck_shard_hangs_after_the_limit_and_again_after_it() {
 }
 
 #[test]
+fn the_limit_follows_steps_that_take_long_and_end() {
+    let step = |id, seconds| Check::Answered { step_running: seconds * SECOND, last_step_id: id };
+    let mut watch = watch(2);
+    // A first step of 100 s, which the limit of first steps allows.
+    (1..=100).for_each(|seconds| _ = watch.note(step(0, seconds), SECOND));
+    let health = watch.note(step(1, 1), SECOND);
+    assert_eq!((health.patience, health.hangs), (400 * SECOND, 0));
+    // Later ones may take as long, and one that takes four times as long is stuck.
+    for seconds in 2..400 {
+        assert_eq!(watch.note(step(1, seconds), SECOND).unwell, Duration::ZERO, "{seconds} s");
+    }
+    assert_eq!(watch.note(step(1, 401), SECOND).unwell, SECOND);
+    // Many short steps forget it.
+    (2..12).for_each(|id| _ = watch.note(step(id, 0), SECOND));
+    assert_eq!(watch.note(step(12, 61), SECOND).unwell, SECOND);
+}
+
+#[test]
 fn one_good_check_ends_it_and_a_good_while_forgets_it() {
     let mut watch = watch(2);
     note(&mut watch, Check::Silent, 119);
