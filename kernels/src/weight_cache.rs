@@ -93,7 +93,7 @@ pub enum CacheState {
     /// The weights are mapped from the cache. The string is the note of the process that wrote them.
     Mapped(String),
     /// The weights were packed and can be stored.
-    Missed(Miss, CacheWriter),
+    Missed(Miss, Box<CacheWriter>),
 }
 
 impl WeightCache {
@@ -140,7 +140,7 @@ impl WeightCache {
             Err(miss) => {
                 let image = packing.pack(pool)?;
                 let writer = CacheWriter { cache: self.clone(), packed: Packed::Image(image.clone()) };
-                Ok((image, CacheState::Missed(miss, writer)))
+                Ok((image, CacheState::Missed(miss, Box::new(writer))))
             }
         }
     }

@@ -268,7 +268,7 @@ fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut E
     let scales = unsafe {
         std::slice::from_raw_parts_mut(into.scales.as_mut_ptr().cast::<u8>(), size_of_val(&into.scales))
     };
-    let mut unpacked = UnpackedBlock::new();
+    let mut unpacked = UnpackedBlock::default();
     let blocks = tile.quants[blocks.start * tile_bytes..blocks.end * tile_bytes].chunks_exact(tile_bytes);
     let into =
         into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));

@@ -20,9 +20,9 @@
 //! - Finally `acc + bias`, if there is a bias.
 //!
 //! # Forms
-//! Kernels multiply bytes or nibbles with scales of binary16 or binary32. Weights that hold fewer bits are expanded to one
-//! of these forms (`expand.rs`) a span of columns at a time, in the first-level cache. The sums of a span continue those
-//! of the span before, in the same order.
+//! Kernels multiply bytes or nibbles with scales of binary16 or binary32. Weights that hold fewer bits are expanded to
+//! one of these forms (`expand.rs`) a span of columns at a time, in the first-level cache. The sums of a span continue
+//! those of the span before, in the same order.
 //!
 //! # Cost
 //! A product with one row reads the weight once, front to back, and is limited by memory bandwidth. Many rows are

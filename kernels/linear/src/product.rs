@@ -170,7 +170,7 @@ unsafe fn linear_int<F: IntFormat, K: IntFormat>(job: &Job<'_>) {
             let out = job.tile_output(rows.start, tiles);
             if is_expanded::<F>() {
                 Expanded::each_span::<F>(job.isa, &weights, in_features, |span, weights| {
-                    let block = block.from_group(span.start / QUANT_GROUP);
+                    let block = block.starting_at(span.start / QUANT_GROUP);
                     let bias = out.bias.filter(|_| span.end == in_features);
                     let out = TileOutput { bias, continues: span.start > 0, ..out };
                     call_isa!(job.isa, linear_int::<K>(span.len(), weights, &block, &out));

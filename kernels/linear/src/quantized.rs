@@ -216,7 +216,7 @@ impl QuantizedBlock<'_> {
     }
 
     /// The same rows from their group `first` on.
-    pub(super) fn from_group(&self, first: usize) -> Self {
+    pub(super) fn starting_at(&self, first: usize) -> Self {
         Self { groups: &self.groups[first..], ..*self }
     }
 

@@ -205,7 +205,7 @@ impl PyExecutor {
     fn take_cache_miss(&mut self) -> Option<(String, bool, PyCacheWriter)> {
         match self.cache.take() {
             Some(CacheState::Missed(miss, writer)) => {
-                Some((miss.to_string(), !matches!(miss, Miss::Absent), PyCacheWriter { writer }))
+                Some((miss.to_string(), !matches!(miss, Miss::Absent), PyCacheWriter { writer: *writer }))
             }
             other => {
                 self.cache = other;

@@ -149,7 +149,7 @@ impl Packing<'_> {
     pub(crate) fn pack_in_runs(
         &mut self,
         pool: &mut ThreadPool,
-        take: &mut dyn FnMut(Range<usize>, &[u8]) -> Result<(), ProgramError>,
+        mut take: impl FnMut(Range<usize>, &[u8]) -> Result<(), ProgramError>,
     ) -> Result<(), ProgramError> {
         let table = Arc::clone(&self.table);
         let mut first = 0;

@@ -45,7 +45,7 @@ impl WeightCache {
         let table = Arc::clone(&packing.table);
         let packed = Packed::Part { table, checksums, file: Mutex::new(part) };
         let writer = CacheWriter { cache: self.clone(), packed };
-        Ok((image, CacheState::Missed(miss, writer)))
+        Ok((image, CacheState::Missed(miss, Box::new(writer))))
     }
 
     /// Opens the file of the key. An unusable one is removed.
@@ -77,7 +77,7 @@ impl WeightCache {
         let (path, image_offset) = (self.path(), header.image_offset());
         let mut part = PartFile::create(&self.folder, &path, self.max_bytes, header.file_bytes())
             .map_err(image_error)?;
-        packing.pack_in_runs(pool, &mut |run, bytes| {
+        packing.pack_in_runs(pool, |run, bytes| {
             let begin = table.entries[run.start].offset;
             for index in run {
                 let entry = &table.entries[index];

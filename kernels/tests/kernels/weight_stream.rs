@@ -26,7 +26,7 @@ const TEXT: [u32; 9] = [3, 1, 4, 1, 5, 9, 2, 6, 5];
 /// Room for the pieces that must stay, those of the largest product and some ahead: about half of the weights.
 const MEMORY: u64 = 12 * MIB;
 
-/// Returns a model of 21 MiB, most of it in [`BLOCKS`] blocks that each have two products.
+/// Returns a model of 20 MiB, most of it in [`BLOCKS`] blocks that each have two products.
 fn builder() -> ProgramBuilder {
     let config =
         ProgramConfig { max_step_tokens: 4, max_step_sequences: 4, num_blocks: 4, geometry: GEOMETRY };
@@ -103,12 +103,12 @@ fn streamed_weights_give_the_same_bits_in_the_memory_that_they_may_take() {
         other => panic!("{other:?}"),
     };
     assert!(smallest <= MEMORY, "{smallest}");
-    for memory in [smallest, MEMORY, 20 * MIB] {
+    for memory in [smallest, MEMORY, 18 * MIB] {
         let (mut executor, state) = build(cache(folder.path(), memory)).unwrap();
         assert!(matches!(state, CacheState::Mapped(note) if note == "a note"));
         let sizes = executor.stream_sizes().unwrap();
         assert!(sizes.resident_bytes + sizes.ahead_bytes <= memory as usize, "{sizes:?}");
-        assert!(sizes.resident_bytes + sizes.streamed_bytes >= 20 * MIB as usize, "{sizes:?}");
+        assert!(sizes.resident_bytes + sizes.streamed_bytes >= 19 * MIB as usize, "{sizes:?}");
         assert_eq!(scores(&mut executor), expected, "{memory} bytes");
     }
     let (mut whole, _) = build(cache(folder.path(), 64 * MIB)).unwrap();

@@ -1,9 +1,9 @@
 //! The planes of integer formats: how a block of one output feature is written to a lane of a tile, and read back.
 //!
 //! Codes of `n` bits lie in runs of 32 elements of a row, which is 8 quads. A run takes `n` vectors of 16 lanes of 4
-//! bytes: for each of the powers of two 8, 4, 2 and 1 whose sum is `n`, as many vectors hold that number of bits of each
-//! code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first. Codes
-//! of 8 bits are thus bytes, and those of 4 bits nibbles, the first half of a run in the low ones.
+//! bytes: for each of the powers of two 8, 4, 2 and 1 whose sum is `n`, as many vectors hold that number of bits of
+//! each code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first.
+//! Codes of 8 bits are thus bytes, and those of 4 bits nibbles, the first half of a run in the low ones.
 //!
 //! Scales that are not floats lie in a record for each block: `[group][lane]` bytes of scales, the same of minima, and
 //! `[lane]` binary16 factors of scales, then of minima.

@@ -1,5 +1,5 @@
-//! Formats whose numbers are indices of vectors in a grid. Packed weights hold the blocks of the file, and their kernels
-//! are those of IQ4_XS (a scale for 32 elements) or of IQ2_XS (one for 16).
+//! Formats whose numbers are indices of vectors in a grid. Packed weights hold the blocks of the file, and their
+//! kernels are those of IQ4_XS (a scale for 32 elements) or of IQ2_XS (one for 16).
 //!
 //! An element is a level of the grid with a sign, or for IQ1_S and IQ1_M a level plus or minus an eighth. All scales
 //! are products of an 11-bit significand and an integer of up to 5 bits, which are exact.

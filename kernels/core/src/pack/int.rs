@@ -3,8 +3,9 @@
 //! Element `k` of group `g` has the value `scale[g] * (quant[k] - ZERO_POINT) + min[g]`, computed in f32. In all these
 //! formats the product is exact in f32, so the value equals ggml's to the bit.
 //!
-//! Packed weights hold the quants as codes of few bits, and scales as the file has them ([`Codes`], [`Scales`]). Kernels
-//! multiply bytes or nibbles with scales of binary16 or binary32, to which they are expanded in the first-level cache.
+//! Packed weights hold the quants as codes of few bits, and scales as the file has them ([`Codes`], [`Scales`]).
+//! Kernels multiply bytes or nibbles with scales of binary16 or binary32, to which they are expanded in the first-level
+//! cache.
 
 use half::f16;
 
@@ -107,8 +108,8 @@ pub struct UnpackedBlock {
     pub factors: [u32; 2],
 }
 
-impl UnpackedBlock {
-    pub fn new() -> Self {
+impl Default for UnpackedBlock {
+    fn default() -> Self {
         Self {
             codes: [0; MAX_BLOCK_ELEMENTS],
             scales: [0; MAX_BLOCK_GROUPS],
@@ -116,7 +117,9 @@ impl UnpackedBlock {
             factors: [0; 2],
         }
     }
+}
 
+impl UnpackedBlock {
     /// Returns the unsigned quant of an element.
     pub fn quant<F: IntFormat>(&self, element: usize) -> u8 {
         let code = self.codes[element];
@@ -223,7 +226,7 @@ pub(crate) fn unpack_k_scales(block: &[u8], out: &mut UnpackedBlock) {
 
 /// Dequantises a row of whole blocks.
 pub(crate) fn dequantize<F: IntFormat>(row: &[u8], out: &mut [f32]) {
-    let mut block = UnpackedBlock::new();
+    let mut block = UnpackedBlock::default();
     for (source, values) in row.chunks_exact(F::BLOCK_BYTES).zip(out.chunks_exact_mut(F::BLOCK_ELEMENTS)) {
         F::unpack(source, &mut block);
         block.dequantize::<F>(values);
@@ -243,7 +246,7 @@ pub struct Groups {
 /// Returns the numbers of whole blocks.
 pub fn groups<F: IntFormat>(blocks: &[u8]) -> Option<Groups> {
     let mut out = Groups::default();
-    let mut block = UnpackedBlock::new();
+    let mut block = UnpackedBlock::default();
     for source in blocks.chunks_exact(F::BLOCK_BYTES) {
         F::unpack(source, &mut block);
         let quants = (0..F::BLOCK_ELEMENTS).map(|element| block.quant::<F>(element));

@@ -268,7 +268,7 @@ impl PackedWeight {
 
 /// Returns false if a scale or minimum is not finite.
 fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -> bool {
-    let (lane, mut unpacked, mut is_finite) = (Lane { index: lane }, UnpackedBlock::new(), true);
+    let (lane, mut unpacked, mut is_finite) = (Lane { index: lane }, UnpackedBlock::default(), true);
     for (block, source) in row.chunks_exact(F::BLOCK_BYTES).enumerate() {
         let planes = [&mut *into.quants, &mut *into.scales, &mut *into.mins];
         is_finite &= lane.put::<F>(block, source, &mut unpacked, planes);
@@ -278,7 +278,7 @@ fn pack_int_row<F: IntFormat>(lane: usize, row: &[u8], into: &mut TileMut<'_>) -
 
 fn unpack_int_row<F: IntFormat>(weight: &PackedWeight, row: usize, out: &mut [f32]) {
     let (tile, lane) = (weight.tile(row / TILE), Lane { index: row % TILE });
-    let mut unpacked = UnpackedBlock::new();
+    let mut unpacked = UnpackedBlock::default();
     for (block, values) in out.chunks_exact_mut(F::BLOCK_ELEMENTS).enumerate() {
         lane.get::<F>(block, [tile.quants, tile.scales, tile.mins], &mut unpacked);
         unpacked.dequantize::<F>(values);

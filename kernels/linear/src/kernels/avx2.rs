@@ -1,8 +1,8 @@
 //! Kernels for AVX2 with FMA and F16C.
 //!
-//! `vpmaddubsw` adds pairs in 16 bits. With 4-bit weights a group of 32 cannot overflow them (8 quads of 2 * 15 * 128), so
-//! that they are widened once for a group; weights of 5 and 6 bits are widened after 4 and 2 quads. Weights of 8 bits are
-//! multiplied as two nibbles each.
+//! `vpmaddubsw` adds pairs in 16 bits. With 4-bit weights a group of 32 cannot overflow them (8 quads of 2 * 15 * 128),
+//! so that they are widened once for a group; weights of 5 and 6 bits are widened after 4 and 2 quads. Weights of 8
+//! bits are multiplied as two nibbles each.
 
 use std::arch::x86_64::*;
 use std::ops::Range;

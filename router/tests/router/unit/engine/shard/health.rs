@@ -26,7 +26,7 @@ fn a_silent_or_stuck_shard_hangs_after_the_limit_and_again_after_it() {
         assert_eq!(note(&mut watch, check, 119).hangs, 0, "{check:?}");
         assert_eq!(
             note(&mut watch, check, 1),
-            Health { last: check, unwell: 120 * SECOND, num_unwell: 120, hangs: 1 }
+            Health { last: check, unwell: 120 * SECOND, num_unwell: 120, hangs: 1, ..Health::default() }
         );
         assert_eq!(watch.note(check, Duration::ZERO).hung_for(), 120 * SECOND);
         assert_eq!(note(&mut watch, check, 119).hangs, 1, "{check:?}");
@@ -84,7 +84,7 @@ fn a_suspended_machine_makes_no_shard_hang() {
     note(&mut watch, WELL, 1);
     assert_eq!(
         watch.note(STUCK, 3600 * SECOND),
-        Health { last: STUCK, unwell: 3 * SECOND, num_unwell: 1, hangs: 0 }
+        Health { last: STUCK, unwell: 3 * SECOND, num_unwell: 1, ..Health::default() }
     );
 }
 
