@@ -314,7 +314,8 @@ def _way_out(need: Need, question: Question, available: int) -> str:
             return f"with `--streams {streams}` it fits"
     least = size(plan.weight_bytes + plan.scratch_bytes + PROCESS_BYTES + SERVER_BYTES)
     return (
-        f"choose a smaller model, since this one takes {least} without any KV cache; or see `--overcommit` of `serve`"
+        f"choose a smaller model, since this one takes {least} without any KV cache; or see `--weights-memory` of "
+        "`serve`, with which a part of the weights stays on disk"
     )
 
 

@@ -126,7 +126,10 @@ def plan_memory(
             fields = {"planned_mib": plan.buffer_bytes >> 20, "available_mib": available_bytes >> 20}
             logger.warning("more memory is planned than is available", extra={"fields": fields})
             return plan
-        error.hint = _ways_out(checkpoint, options, draft, available_bytes) or error.hint
+        ways = _ways_out(checkpoint, options, draft, available_bytes)
+        if ways is None and options.weights_memory is None:
+            ways = f"{error.hint}, or leave a part of the weights on disk with `--weights-memory`"
+        error.hint = ways or error.hint
         if options.model_memory is None:
             error.hint = f"{error.hint}; `--overcommit` starts anyway"
         raise
