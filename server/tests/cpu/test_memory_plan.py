@@ -60,7 +60,7 @@ def test_overcommit_starts_with_a_warning(tiny_model: TinyModels, caplog: pytest
     assert ("more memory is planned than is available", logging.WARNING) in {
         (record.message, record.levelno) for record in caplog.records
     }
-    with pytest.raises(DoesNotFit, match="with `--weights-memory`$"):
+    with pytest.raises(DoesNotFit, match=r"with `--weights-memory`$"):
         build_tiny(checkpoint, available_bytes=1 << 30, overcommit=True, model_memory=1 << 20)
 
 
