@@ -30,7 +30,8 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trunkline]:
 
 def test_streams_of_a_model_that_is_loaded_meanwhile(several: Trunkline) -> None:
     fields = {"model": "second", "messages": USER, "max_tokens": 8, "temperature": 0}
-    with httpx.stream("POST", f"{several.base_url}/v1/chat/completions", json=fields | {"stream": True}) as answer:
+    body = fields | {"stream": True}
+    with httpx.stream("POST", f"{several.base_url}/v1/chat/completions", json=body, timeout=60) as answer:
         lines = list(answer.iter_lines())
     assert lines[0].startswith(": model second is "), lines
     with openai.OpenAI(base_url=f"{several.base_url}/v1", api_key=KEY, max_retries=0) as client:

@@ -157,8 +157,7 @@ impl Reader {
     pub(super) fn begin_pass(&self) {
         let state = self.lock();
         if state.failure.is_some() {
-            let (free, loaded) = (state.free, state.loaded);
-            self.restart(state, free, loaded);
+            self.restart(state, None);
         }
     }
 
@@ -194,7 +193,7 @@ impl Reader {
             return Ok(());
         }
         let message = state.failure.take().map(|failure| failure.message);
-        self.restart(state, end, end);
+        self.restart(state, Some(end));
         Err(message.unwrap_or_else(|| "the pass did not wait for its weights".to_owned()))
     }
 
@@ -210,18 +209,20 @@ impl Reader {
         }
     }
 
-    /// Forgets a failure and begins to read at `loaded`. Waits for reads that have begun. No instruction runs.
-    fn restart(&self, mut state: MutexGuard<'_, State>, free: u64, loaded: u64) {
+    /// Forgets a failure and begins to read behind what is loaded, or at `position`, for which everything is dropped.
+    /// Waits for reads that have begun, which may load more. No instruction runs.
+    fn restart(&self, mut state: MutexGuard<'_, State>, position: Option<u64>) {
         state.is_restarting = true;
         while state.num_reading > 0 {
             state = self.has_loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if loaded != state.loaded {
+        if position.is_some() {
             for position in state.next.saturating_sub(self.schedule.num_places as u64)..state.next {
                 // SAFETY: neither instructions nor reads run.
                 unsafe { self.memory.drop_piece(self.bytes_at(position)) };
             }
         }
+        let (free, loaded) = position.map_or((state.free, state.loaded), |position| (position, position));
         state.failure = None;
         state.is_restarting = false;
         state.is_read.clear();
@@ -245,6 +246,11 @@ impl Reader {
         }
         let position = state.next;
         state.next += 1;
+        // The piece whose place this one takes. It is dropped before another thread may read it for a later position.
+        if let Some(before) = position.checked_sub(self.schedule.num_places as u64) {
+            // SAFETY: its position is free, so no instruction reads it, and no reader writes to it.
+            unsafe { self.memory.drop_piece(self.bytes_at(before)) };
+        }
         state.num_reading += 1;
         state.is_read.push_back(false);
         Some(position)
@@ -252,11 +258,6 @@ impl Reader {
 
     /// Reads the piece at a position and returns its checksum.
     fn read(&self, position: u64) -> io::Result<u64> {
-        // The piece whose place this one takes.
-        if let Some(before) = position.checked_sub(self.schedule.num_places as u64) {
-            // SAFETY: its position is free, so no instruction reads it, and no reader writes to it.
-            unsafe { self.memory.drop_piece(self.bytes_at(before)) };
-        }
         let bytes = self.bytes_at(position);
         // SAFETY: the piece is not loaded, so no instruction reads it, and each position has one reader.
         let into = unsafe { self.memory.slice_mut(bytes.start..bytes.end.next_multiple_of(BLOCK_BYTES)) };
