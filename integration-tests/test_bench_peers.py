@@ -1,90 +1,30 @@
-"""The client, metrics, prompts and records of the comparison with other servers are correct.
+"""The metrics, prompts and records of the comparison with other servers are correct.
 
 `make test` checks only that the package imports and computes its metrics; `make test-all` runs the rest.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import ROOT, embedded_gguf
 
 sys.path.insert(0, str(ROOT / "benchmark"))
 
-import itertools
-
-from client import HttpError, Receiver, Stream, parse
-from peers.measure import Measurer
+from load import LoadError, Stream
+from peers.measure import must_be_cold
 from peers.metrics import Slo, decode_rate, percentile, served
 from peers.store import Store
 from peers.words import single_token_words
-from peers.workload import (
-    CONTEXT_TOKENS,
-    GROUPS,
-    Arrivals,
-    Chat,
-    Decode,
-    Prefill,
-    Prompt,
-    Vocabulary,
-    arrivals,
-    conversations,
-)
+from peers.workload import Vocabulary
 
 WORDS = [(n, f" word{n}") for n in range(100)]
 
 
-def answer(body: bytes, *, cut_at: int, head: bytes = b"Transfer-Encoding: chunked") -> Stream:
-    """Parses a response that arrives in two parts."""
-
-    async def receive() -> Stream:
-        receiver = Receiver(watch=None)
-        whole = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body
-        receiver.data_received(whole[:cut_at])
-        receiver.data_received(whole[cut_at:])
-        receiver.connection_lost(None)
-        await receiver.ended
-        assert receiver.status == 200
-        return parse(0.0, receiver.events)
-
-    return asyncio.run(receive())
-
-
-def chunk(data: bytes) -> bytes:
-    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
-
-
-FIRST = b'data: {"choices":[{"text":" a","finish_reason":null}]}\n\n'
-SECOND = b'data: {"choices":[{"text":" b","finish_reason":"length"}]}\r\n\r\n'
-USAGE = b'data: {"choices":[],"usage":{"completion_tokens":2}}\n\ndata: [DONE]\n\n'
-
-
-ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
-WORD = b'data: {"choices":[{"delta":{"content":"hi"}}]}\n\n'
-NO_TEXT = b'data: {"choices":[{"delta":{"content":""},"finish_reason":null}]}\n\n'
-
-
-@pytest.mark.full
-def test_client_reads_events_wherever_the_stream_is_cut() -> None:
-    # An event is split over chunks, one chunk holds several, and both kinds of line end occur.
-    whole = FIRST + SECOND + USAGE
-    body = chunk(whole[:20]) + chunk(whole[20:]) + b"0\r\n\r\n"
-    for cut_at in range(1, len(body) + 40):
-        stream = answer(body, cut_at=cut_at)
-        assert (stream.text, stream.num_tokens, len(stream.events)) == (" a b", 2, 2), cut_at
-    assert answer(whole, cut_at=60, head=b"Connection: close").text == " a b", "a body without chunks"
-    with pytest.raises(HttpError, match="broke off"):
-        answer(chunk(FIRST) + chunk(b'data: {"error":{"message":"out of blocks"}}\n\n') + b"0\r\n\r\n", cut_at=50)
-    for events, num_tokens in ((ROLE + WORD, 1), (ROLE + WORD + NO_TEXT, 2)):
-        assert len(answer(chunk(events) + b"0\r\n\r\n", cut_at=30).events) == num_tokens, "a role is no token"
-
-
 def stream(sent: float, *events: float, tokens: int | None = None) -> Stream:
-    return Stream(sent, list(events), {"completion_tokens": tokens or len(events)})
+    return Stream(sent, list(events), num_tokens=tokens or len(events))
 
 
 def test_metrics_follow_their_definitions() -> None:
@@ -98,6 +38,12 @@ def test_metrics_follow_their_definitions() -> None:
     metrics = served([good, slow_start, slow_tokens], Slo(ttft_ms=500, tpot_ms=200))
     assert metrics["goodput_per_s"] == pytest.approx(1 / 2.0)
     assert metrics["good_share"] == pytest.approx(1 / 3)
+
+
+def test_a_cached_prompt_is_not_measured_as_a_cold_one() -> None:
+    must_be_cold(Stream(0, [0.1], prompt_tokens=512))
+    with pytest.raises(LoadError, match="128 tokens"):
+        must_be_cold(Stream(0, [0.1], prompt_tokens=512, cached_tokens=128))
 
 
 @pytest.mark.full
@@ -122,58 +68,7 @@ def test_prompts_are_the_same_as_text_and_as_tokens() -> None:
     assert len(prompt.ids) == 50
 
 
-@pytest.mark.full
-def test_workloads_depend_only_on_the_seed() -> None:
-    load = next(w for group in GROUPS for w in group if isinstance(w, Arrivals) and w.rate_per_s)
-    first, again, other = (arrivals(load, Vocabulary(WORDS, seed), seed) for seed in (1, 1, 2))
-    assert first == again != other
-    assert all(a.at_s < b.at_s for a, b in itertools.pairwise(first))
-    mean_gap_s = first[-1].at_s / len(first)
-    assert 0.4 / load.rate_per_s < mean_gap_s < 2.5 / load.rate_per_s
-
-
-@pytest.mark.full
-def test_prompts_of_different_workloads_share_no_prefix() -> None:
-    # Otherwise a server with a prefix cache would have less to compute than a peer without one.
-    class Recorder:
-        def __init__(self) -> None:
-            self.prefixes: list[tuple[int, ...]] = []
-
-        def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
-            self.prefixes += [tuple(prompt.ids[:16]) for prompt in prompts]
-            return [stream(0, 0.1, 0.2) for _ in prompts]
-
-    recorder = Recorder()
-    measurer = Measurer(WORDS, Slo(ttft_ms=1, tpot_ms=1), seed=1)
-    workloads = [w for group in GROUPS for w in group if isinstance(w, Decode | Prefill)]
-    for workload in workloads:
-        measurer.measure(recorder, workload)  # type: ignore[arg-type]
-    assert len(recorder.prefixes) == len(set(recorder.prefixes)) > len(workloads)
-
-
-@pytest.mark.full
-def test_cached_prompt_is_not_measured_as_a_cold_one() -> None:
-    class Cached:
-        def batch(self, prompts: list[Prompt], output_tokens: int, limit_s: float) -> list[Stream]:
-            usage = {"completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 128}}
-            return [Stream(0, [0.1], usage) for _ in prompts]
-
-    measurer = Measurer(WORDS, Slo(ttft_ms=1, tpot_ms=1), seed=1)
-    with pytest.raises(HttpError, match="128 tokens"):
-        measurer.measure(Cached(), Prefill("prefill-512", "", prompt_tokens=512))  # type: ignore[arg-type]
-
-
-@pytest.mark.full
-def test_conversations_fit_into_the_context() -> None:
-    for chat in (w for group in GROUPS for w in group if isinstance(w, Chat)):
-        made = conversations(chat, Vocabulary(WORDS, 1), 1)
-        assert len(made) == chat.conversations
-        by_turns = chat.turns * (chat.user_tokens + chat.output_tokens)
-        # The chat template adds up to 16 tokens per turn.
-        assert 5_500 < by_turns + chat.turns * 16 < CONTEXT_TOKENS
-
-
-SETTINGS: dict[str, Any] = {"seed": 1}
+SETTINGS = {"seed": 1}
 
 
 @pytest.mark.full
