@@ -48,7 +48,7 @@ pub struct Outcome {
     pub duration: Duration,
     /// Requests that were open when the run was interrupted.
     pub unfinished: u64,
-    /// What is known of them, in the order of their sessions, if the run is detailed.
+    /// The same requests, in the order of their sessions, if the run is detailed.
     pub open: Vec<Open>,
     /// Sessions that were started.
     pub num_sessions: u64,

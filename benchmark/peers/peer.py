@@ -81,7 +81,7 @@ class HttpEndpoint:
         return stream
 
     def timed(self, prompt: Prompt, max_tokens: int, limit_s: float) -> float:
-        """Returns the seconds of one request alone, without any other before it."""
+        """Returns the seconds that one request takes, without any other before it."""
         fields = {"prompt": prompt.text, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
         ids = {} if self._text_only else {"prompt": prompt.ids}
         named = {"model": self.model} if self.model else {}

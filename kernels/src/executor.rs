@@ -256,7 +256,7 @@ impl Executor {
             .map_or(self.program.weight_bytes(), |sizes| sizes.resident_bytes + sizes.ahead_bytes)
     }
 
-    /// What is streamed; `None` if all weights are in memory.
+    /// Returns the sizes of the streamed weights, or `None` if all weights are in memory.
     pub fn stream_sizes(&self) -> Option<StreamSizes> {
         self.program.image.gate.as_deref().map(WeightGate::sizes)
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! schedule   which pieces stay in memory, and in which order the others are read
+//! positions  which pieces are in memory, are being read and may be read next
 //! reader     the threads that read ahead, and what instructions wait for
 //! memory     addresses for the whole image
 //! file       reads past the page cache
@@ -18,6 +19,7 @@
 
 mod file;
 mod memory;
+pub mod positions;
 mod reader;
 pub mod schedule;
 

@@ -118,7 +118,7 @@ def _resolved(resolved: ResolvedModel, settings: str | None) -> dict[str, str | 
 
     line["available_bytes"] = available_memory()
     read = parse_settings(settings.encode(), "--estimate")
-    # What other backends take is not main memory.
+    # Other backends keep models in a device's memory.
     if read.compute.backend == "cpu":
         lane = argparse.Namespace(lane=0, await_store=False, lifeline=False)
         try:

@@ -37,7 +37,7 @@ from trunkline_server.weights.checkpoint import Checkpoint, open_checkpoint
 from trunkline_server.weights.completeness import stored_shapes
 
 DEFAULT_CONTEXT = 8192
-# What router and launcher take beside the shard, with the tokenizer of a vocabulary of 128k.
+# The memory of router and launcher. It is an allowance: 55 MiB were measured with a vocabulary of 49,152.
 SERVER_BYTES = 96 << 20
 # Models of a repository whose headers are read.
 MAX_MODELS = 64
@@ -47,8 +47,9 @@ MOST_FILE_BITS = 9
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of a model. context: None is the model's, up to `DEFAULT_CONTEXT`; available_bytes: None asks the
-    system.
+    """The use for which a model has to fit.
+
+    context: None is the model's, up to `DEFAULT_CONTEXT`. available_bytes: None asks the system.
     """
 
     context: int | None = None
@@ -71,7 +72,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What a model takes with some flags. model: MODEL of `serve`; state_bytes: of all states of recurrent layers."""
+    """The memory that a model takes with some flags.
+
+    model: MODEL of `serve`; state_bytes: of all states of recurrent layers.
+    """
 
     model: str | None
     checkpoint: Checkpoint
@@ -216,7 +220,7 @@ def need_of(
     plan = unlimited(checkpoint, options)
     state_bytes = 0
     if config.recurrent is not None:
-        # As many states again are kept for later prompts.
+        # Later prompts keep as many states again.
         state_bytes = 2 * LEAST_STATES * question.streams * STATE_ELEMENT_BYTES * config.state_size
     need = Need(
         model=model,
@@ -302,7 +306,7 @@ def command(need: Need, revision: str | None, question: Question) -> str:
 
 
 def _way_out(need: Need, question: Question, available: int) -> str:
-    """Returns a hint for a model that does not fit: what would."""
+    """Returns a hint for a model that does not fit, with the flags or the size that would."""
     plan, kv_bytes = need.plan.need, need.plan.need.kv_bytes_per_token
     left_bytes = available - (need.needed_bytes - need.plan.pool_bytes)
     context = left_bytes // max(kv_bytes, 1) // question.streams // BLOCK_SIZE * BLOCK_SIZE

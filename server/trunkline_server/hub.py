@@ -133,7 +133,7 @@ def resolve_adapter(source: str) -> Path:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a Hub id may mean.
+    """The models that a Hub id may mean.
 
     models: the files of each model, weights first, by the MODEL of `serve` that names it. sizes: of files in bytes, as
     far as they are known. is_choice: True if the id names several models.

@@ -33,7 +33,7 @@ _Known = dict[tuple[str, int], tuple[int, "_Sparse", int]]
 
 
 class Repository:
-    """What is known of the files of a repository. folder: receives the sparse files."""
+    """The headers of a repository's files. folder: receives the sparse files."""
 
     def __init__(self, repo: str, revision: str, folder: Path) -> None:
         self.repo, self.revision, self.folder = repo, revision, folder

@@ -91,7 +91,7 @@ pub struct RequestRow {
     /// Times from the request to each event with output, if the measurement is detailed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events_ms: Option<Vec<f64>>,
-    /// The answer, likewise.
+    /// The text of the answer, if the measurement is detailed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }

@@ -14,7 +14,7 @@ use trunkline_kernels_core::pack::codes::{
 use trunkline_kernels_core::pack::int::{
     Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value,
 };
-use trunkline_kernels_core::pack::{QUAD, TILE, Tile};
+use trunkline_kernels_core::pack::{TILE, Tile};
 use trunkline_kernels_core::vector::{ByteLanes, LANES, simd_entry};
 
 /// Elements of a row that are expanded at once: whole blocks of every format. Their expanded form, 12 KiB, stays in the
@@ -112,14 +112,16 @@ unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(
     span: Range<usize>,
     into: &mut Expanded,
 ) {
-    let runs = span.start / RUN..span.end / RUN;
     match F::CODES {
         Codes::Bits(4 | 8) => {}
         Codes::Blocks => return expand_blocks::<F>(tile, span, into),
         _ => {
             let run_bytes = code_bits::<F>() * VECTOR_BYTES;
-            let planes = tile.quants[runs.start * run_bytes..runs.end * run_bytes].chunks_exact(run_bytes);
-            for (from, to) in planes.zip(into.quants.chunks_exact_mut(run_vectors::<F>() * VECTOR_BYTES)) {
+            let runs = &tile.quants[span.start / RUN * run_bytes..span.end / RUN * run_bytes];
+            for (from, to) in runs
+                .chunks_exact(run_bytes)
+                .zip(into.quants.chunks_exact_mut(run_vectors::<F>() * VECTOR_BYTES))
+            {
                 // SAFETY: the caller guarantees the instruction set; prefetching reads nothing.
                 unsafe {
                     for line in (0..run_bytes).step_by(VECTOR_BYTES) {
@@ -278,4 +280,3 @@ fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut E
         }
     }
 }
-const _: () = assert!(QUAD * TILE == VECTOR_BYTES);

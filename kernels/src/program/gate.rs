@@ -1,4 +1,4 @@
-//! What a program waits for if its weights are not all in memory.
+//! The interface of weights that are not all in memory.
 
 /// Fills the memory of weights while a program runs.
 pub(crate) trait WeightGate: std::fmt::Debug + Send + Sync {
@@ -15,7 +15,7 @@ pub(crate) trait WeightGate: std::fmt::Debug + Send + Sync {
     fn sizes(&self) -> StreamSizes;
 }
 
-/// What a stream of weights holds and how fast it is.
+/// The sizes of a stream of weights, and its speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamSizes {
     /// Bytes of weights that stay in memory.

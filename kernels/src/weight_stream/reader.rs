@@ -1,14 +1,6 @@
 //! The threads that read pieces ahead of the instructions that need them.
-//!
-//! Positions count the pieces of all passes: pass `p` has those from `p * order.len()` on. Three of them divide time:
-//!
-//! ```text
-//!  given back      in use or read ahead        being read        not begun
-//! ------------ free ------------------ loaded ------------ next ----------
-//!              |<--------------- at most `num_places` --------->|
-//! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::file::{BLOCK_BYTES, DirectFile};
 use super::memory::ImageMemory;
+use super::positions::{Positions, Taken};
 use super::schedule::Schedule;
 use super::{ImageFile, StreamError, checksum};
 
@@ -29,7 +22,7 @@ pub(super) struct Reader {
     schedule: Schedule,
     entries: Vec<CheckedEntry>,
     state: Mutex<State>,
-    /// A copy of `State::loaded`, so that threads look at it without the lock.
+    /// A copy of `Positions::loaded`, so that threads look at it without the lock.
     loaded: AtomicU64,
     /// The first position of the pass that runs.
     base: AtomicU64,
@@ -55,12 +48,7 @@ struct CheckedEntry {
 
 #[derive(Debug)]
 struct State {
-    free: u64,
-    loaded: u64,
-    next: u64,
-    /// True for the positions from `loaded` on that have been read.
-    is_read: VecDeque<bool>,
-    num_reading: usize,
+    positions: Positions,
     /// True while a restart waits for the reads that have begun.
     is_restarting: bool,
     failure: Option<ReadFailure>,
@@ -111,11 +99,7 @@ impl Reader {
             }
         }
         let state = State {
-            free: 0,
-            loaded: 0,
-            next: 0,
-            is_read: VecDeque::new(),
-            num_reading: 0,
+            positions: Positions::new(schedule.num_places),
             is_restarting: false,
             failure: None,
             sums: vec![None; num_pieces],
@@ -173,7 +157,7 @@ impl Reader {
         }
         let mut state = self.lock();
         loop {
-            if state.loaded >= end {
+            if state.positions.loaded() >= end {
                 return true;
             }
             // What fails behind the instruction's pieces does not concern it.
@@ -188,7 +172,7 @@ impl Reader {
         let end = self.base.load(Ordering::Relaxed) + self.pass_len();
         self.base.store(end, Ordering::Relaxed);
         let mut state = self.lock();
-        if state.loaded >= end {
+        if state.positions.loaded() >= end {
             self.give_back(&mut state, end);
             return Ok(());
         }
@@ -203,8 +187,7 @@ impl Reader {
     }
 
     fn give_back(&self, state: &mut State, free: u64) {
-        if free > state.free {
-            state.free = free;
+        if state.positions.give_back(free) {
             self.has_room.notify_all();
         }
     }
@@ -213,21 +196,16 @@ impl Reader {
     /// Waits for reads that have begun, which may load more. No instruction runs.
     fn restart(&self, mut state: MutexGuard<'_, State>, position: Option<u64>) {
         state.is_restarting = true;
-        while state.num_reading > 0 {
+        while !state.positions.is_idle() {
             state = self.has_loaded.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if position.is_some() {
-            for position in state.next.saturating_sub(self.schedule.num_places as u64)..state.next {
-                // SAFETY: neither instructions nor reads run.
-                unsafe { self.memory.drop_piece(self.bytes_at(position)) };
-            }
+        for position in state.positions.restart(position) {
+            // SAFETY: neither instructions nor reads run.
+            unsafe { self.memory.drop_piece(self.bytes_at(position)) };
         }
-        let (free, loaded) = position.map_or((state.free, state.loaded), |position| (position, position));
         state.failure = None;
         state.is_restarting = false;
-        state.is_read.clear();
-        (state.free, state.loaded, state.next) = (free, loaded, loaded);
-        self.loaded.store(loaded, Ordering::Release);
+        self.loaded.store(state.positions.loaded(), Ordering::Release);
         self.has_room.notify_all();
     }
 
@@ -238,22 +216,16 @@ impl Reader {
             if state.is_stopping {
                 return None;
             }
-            let has_room = state.next < state.free + self.schedule.num_places as u64;
-            if has_room && state.failure.is_none() && !state.is_restarting {
-                break;
+            let may_read = state.failure.is_none() && !state.is_restarting;
+            if let Some(Taken { position, dropped }) = may_read.then(|| state.positions.take()).flatten() {
+                if let Some(dropped) = dropped {
+                    // SAFETY: its place was given back, so no instruction reads it, and no reader writes to it.
+                    unsafe { self.memory.drop_piece(self.bytes_at(dropped)) };
+                }
+                return Some(position);
             }
             state = self.has_room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let position = state.next;
-        state.next += 1;
-        // The piece whose place this one takes. It is dropped before another thread may read it for a later position.
-        if let Some(before) = position.checked_sub(self.schedule.num_places as u64) {
-            // SAFETY: its position is free, so no instruction reads it, and no reader writes to it.
-            unsafe { self.memory.drop_piece(self.bytes_at(before)) };
-        }
-        state.num_reading += 1;
-        state.is_read.push_back(false);
-        Some(position)
     }
 
     /// Reads the piece at a position and returns its checksum.
@@ -268,33 +240,33 @@ impl Reader {
     /// Records the result of a read.
     fn finish(&self, position: u64, sum: io::Result<u64>) {
         let mut state = self.lock();
-        state.num_reading -= 1;
         let piece = self.piece_at(position);
         let path = self.file.path.display();
-        match sum {
+        let problem = match sum {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                self.fail(&mut state, position, format!("`{path}` is truncated"));
+                Some(format!("`{path}` is truncated"))
             }
-            Err(error) => self.fail(&mut state, position, format!("cannot read `{path}`: {error}")),
+            Err(error) => Some(format!("cannot read `{path}`: {error}")),
             Ok(sum) if state.sums[piece].is_some_and(|known| known != sum) => {
-                let what =
-                    format!("`{path}` has other bytes than before in piece {piece}; hint: check the disk");
-                self.fail(&mut state, position, what);
+                Some(format!("`{path}` has other bytes than before in piece {piece}; hint: check the disk"))
             }
             Ok(sum) => {
                 state.sums[piece] = Some(sum);
-                let index = (position - state.loaded) as usize;
-                state.is_read[index] = true;
-                self.advance(&mut state);
+                None
             }
+        };
+        state.positions.end_read(position, problem.is_none());
+        match problem {
+            Some(problem) => self.fail(&mut state, position, problem),
+            None => self.advance(&mut state),
         }
         self.has_loaded.notify_all();
     }
 
-    /// Moves `loaded` over all pieces that have been read, and checks the entries that are complete for the first time.
+    /// Counts all pieces as loaded that have been read, and checks the entries that are complete for the first time.
     fn advance(&self, state: &mut State) {
-        while state.is_read.front() == Some(&true) {
-            let position = state.loaded;
+        while state.positions.can_advance() {
+            let position = state.positions.loaded();
             let at = position % self.pass_len();
             let damaged = state.unchecked.get(&at).and_then(|entries| {
                 // SAFETY: the entry's pieces are in memory until its instruction has run, which waits for this one.
@@ -317,9 +289,8 @@ impl Reader {
                 return;
             }
             state.unchecked.remove(&at);
-            state.is_read.pop_front();
-            state.loaded += 1;
-            self.loaded.store(state.loaded, Ordering::Release);
+            state.positions.advance();
+            self.loaded.store(position + 1, Ordering::Release);
         }
     }
 

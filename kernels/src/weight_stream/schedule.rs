@@ -1,4 +1,4 @@
-//! Which pieces of the weights stay in memory, and in which order the others are read.
+//! The choice of the pieces that stay in memory, and the order in which the others are read.
 
 use std::ops::Range;
 
@@ -8,8 +8,8 @@ pub const MIN_PIECE_BYTES: usize = 2 << 20;
 const MAX_PIECES: usize = 8192;
 /// The layers whose pieces are read ahead of the instruction that computes.
 const LAYERS_AHEAD: usize = 2;
-/// At most this share of the memory beside the pinned pieces is for reading ahead: what is read ahead is not resident,
-/// so each of its bytes is read once more in every pass.
+/// Reading ahead takes at most this share of the memory beside the pinned pieces. Pieces that are read ahead are not
+/// resident, so each of their bytes is read once more in every pass.
 const AHEAD_DIVISOR: usize = 8;
 /// While one piece is computed with, one is being read, and the checksum of another is computed.
 const MIN_AHEAD: usize = 2;
@@ -23,7 +23,7 @@ pub struct WeightUse {
     pub is_by_row: bool,
 }
 
-/// What an instruction waits for, as positions in [`Schedule::order`].
+/// The pieces for which an instruction waits, as positions in [`Schedule::order`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// No later instruction reads the pieces at earlier positions.

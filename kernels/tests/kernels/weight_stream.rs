@@ -1,5 +1,6 @@
 //! Tests of weights that exceed their memory: the schedule, and programs whose weights are streamed.
 
+mod positions;
 mod schedule;
 
 use std::fs::{self, OpenOptions};

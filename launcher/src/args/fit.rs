@@ -22,13 +22,13 @@ pub(crate) struct ParsedFit {
     /// Replies that are written at the same time, each with a context of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=4096))]
     streams: u32,
-    /// As for `serve` [default: none, or else what makes the model fit]
+    /// Format of the weights, as for `serve` [default: none, or else one that makes the model fit]
     #[arg(long, value_name = "TYPE")]
     quantize: Option<String>,
-    /// As for `serve` [default: auto, or else int4 if nothing else makes the model fit]
+    /// Format of the KV cache, as for `serve` [default: auto, or else int4 if nothing else makes the model fit]
     #[arg(long, value_name = "DTYPE")]
     kv_cache_dtype: Option<String>,
-    /// Memory to plan for, such as that of another machine [default: what is available now]
+    /// Memory to plan for, such as that of another machine [default: the memory that is available now]
     #[arg(long, value_name = "SIZE")]
     available: Option<String>,
     /// Print one line of JSON

@@ -93,7 +93,7 @@ def test_the_best_file_that_fits_is_recommended(fit: Fit, files: dict[str, Path]
             if entry["quantize"] == "none"
         ]
         assert sizes(local) == sizes(entries[f"org/many:{kind}"])
-    # Those of F16 are no gain.
+    # Files of F16 are no gain.
     assert found["recommended"]["model"] == "org/many:Q8_0"
     less = str(entries["org/many:Q8_0"]["needed_bytes"] - 1)
     assert fit("org/many", "--context", "64", "--available", less)["recommended"]["model"] == "org/many:Q4_0"

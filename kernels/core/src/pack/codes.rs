@@ -49,17 +49,14 @@ struct Field {
 }
 
 impl Field {
-    fn mask(self) -> u8 {
-        u8::MAX >> (8 - self.width)
+    /// The lowest `width` bits of each byte of a quad.
+    fn mask(self) -> u32 {
+        u32::from_ne_bytes([u8::MAX >> (8 - self.width); QUAD])
     }
 
-    fn vector(self, quad: usize) -> usize {
-        self.at + quad % self.width
-    }
-
-    /// The lowest bit of a quad in its vector.
-    fn shift(self, quad: usize) -> usize {
-        quad / self.width * self.width
+    /// The quads of vector `vector` of this field, and the lowest bit of each in the vector.
+    fn quads(self, vector: usize) -> impl Iterator<Item = (usize, usize)> {
+        (vector..RUN / QUAD).step_by(self.width).enumerate().map(move |(at, quad)| (quad, at * self.width))
     }
 }
 
@@ -116,7 +113,7 @@ const fn block_bytes<F: IntFormat>() -> usize {
     F::BLOCK_ELEMENTS / RUN * code_bits::<F>() * VECTOR_BYTES
 }
 
-/// One lane of a tile, whose planes are `quants`, `scales` and `mins`.
+/// A lane of a tile, whose planes are `quants`, `scales` and `mins`.
 #[derive(Clone, Copy)]
 pub(super) struct Lane {
     pub(super) index: usize,
@@ -159,12 +156,14 @@ impl Lane {
     fn put_codes<F: IntFormat>(self, unpacked: &UnpackedBlock, runs: &mut [u8]) {
         let runs = runs.chunks_exact_mut(code_bits::<F>() * VECTOR_BYTES);
         for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact(RUN).zip(runs) {
-            for (quad, codes) in codes.chunks_exact(QUAD).enumerate() {
-                for field in fields(code_bits::<F>()) {
-                    let (mask, shift) = (field.mask(), field.shift(quad));
-                    for (byte, code) in run[self.quad(field.vector(quad))].iter_mut().zip(codes) {
-                        *byte = (*byte & !(mask << shift)) | ((code >> field.at & mask) << shift);
-                    }
+            let (quads, _) = codes.as_chunks::<QUAD>();
+            for field in fields(code_bits::<F>()) {
+                for vector in 0..field.width {
+                    let bits = |(quad, shift): (usize, usize)| {
+                        (u32::from_le_bytes(quads[quad]) >> field.at & field.mask()) << shift
+                    };
+                    let word = field.quads(vector).map(bits).fold(0, |word, bits| word | bits);
+                    run[self.quad(field.at + vector)].copy_from_slice(&word.to_le_bytes());
                 }
             }
         }
@@ -225,13 +224,17 @@ impl Lane {
     }
 
     fn get_codes<F: IntFormat>(self, runs: &[u8], unpacked: &mut UnpackedBlock) {
-        let runs = runs.chunks_exact(code_bits::<F>() * VECTOR_BYTES);
+        let (words, _) = runs.as_chunks::<QUAD>();
+        let runs = words.chunks_exact(code_bits::<F>() * TILE);
         for (codes, run) in unpacked.codes[..F::BLOCK_ELEMENTS].chunks_exact_mut(RUN).zip(runs) {
-            codes.fill(0);
-            for (quad, codes) in codes.chunks_exact_mut(QUAD).enumerate() {
-                for field in fields(code_bits::<F>()) {
-                    for (code, byte) in codes.iter_mut().zip(&run[self.quad(field.vector(quad))]) {
-                        *code |= (byte >> field.shift(quad) & field.mask()) << field.at;
+            let (quads, _) = codes.as_chunks_mut::<QUAD>();
+            quads.fill([0; QUAD]);
+            for field in fields(code_bits::<F>()) {
+                for vector in 0..field.width {
+                    let word = u32::from_le_bytes(run[(field.at + vector) * TILE + self.index]);
+                    for (quad, shift) in field.quads(vector) {
+                        let bits = (word >> shift & field.mask()) << field.at;
+                        quads[quad] = (u32::from_le_bytes(quads[quad]) | bits).to_le_bytes();
                     }
                 }
             }

@@ -14,7 +14,7 @@ pub(crate) const MAX_BLOCK_GROUPS: usize = 16;
 /// The most elements per block of any format.
 pub(crate) const MAX_BLOCK_ELEMENTS: usize = 256;
 
-/// How packed weights hold the quants of a format.
+/// The form in which packed weights hold the quants of a format.
 #[derive(Debug, Clone, Copy)]
 pub enum Codes {
     /// Numbers of 2 to 6 or 8 bits; see [`super::codes`].
@@ -45,7 +45,7 @@ impl Codes {
     }
 }
 
-/// How packed weights hold the scales (and minima) of a format.
+/// The form in which packed weights hold the scales (and minima) of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
     /// A binary16 for each group.
@@ -64,7 +64,7 @@ pub enum Scales {
     OfBlock,
 }
 
-/// What is added to signed scales, so that they are unsigned bytes.
+/// The number that is added to signed scales, so that they are unsigned bytes.
 pub const SIGN_OFFSET: f32 = 128.0;
 
 /// An integer source format and its packed layout.
@@ -151,9 +151,16 @@ impl UnpackedBlock {
 
     /// Returns true if all scales and minima are finite.
     pub(crate) fn is_finite<F: IntFormat>(&self) -> bool {
-        let groups = 0..F::BLOCK_ELEMENTS / F::GROUP;
-        groups.clone().all(|group| self.scale::<F>(group).is_finite())
-            && (!F::HAS_MIN || groups.into_iter().all(|group| self.min::<F>(group).is_finite()))
+        let num_groups = F::BLOCK_ELEMENTS / F::GROUP;
+        // Bytes times a finite factor are finite.
+        let (exponent, scales, mins) = match F::SCALES {
+            Scales::Single => (0x7f80_0000, &self.scales[..num_groups], &self.mins[..num_groups]),
+            Scales::Half => (0x7c00, &self.scales[..num_groups], &self.mins[..num_groups]),
+            Scales::Exponents => return true,
+            _ => (0x7c00, &self.factors[..1], &self.factors[1..]),
+        };
+        let are_finite = |floats: &[u32]| floats.iter().all(|bits| bits & exponent != exponent);
+        are_finite(scales) && (!F::HAS_MIN || are_finite(mins))
     }
 
     /// Writes the values of all elements.

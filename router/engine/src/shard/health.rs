@@ -15,8 +15,8 @@ use trunkline_base::limits::{ServerLimits, Timeouts};
 
 /// The limit for the shard's first step, in ordinary limits: it may compile kernels or read weights from a cold disk.
 const FIRST_STEP_FACTOR: u32 = 10;
-/// A step may run for this many times as long as the longest one of late, however short `stuck_step_timeout` is: steps
-/// that read weights from a slow disk all take long.
+/// A step may run for this many times as long as the longest recent one, however short `stuck_step_timeout` is, because
+/// steps that read weights from a slow disk all take long.
 const LONGEST_STEP_FACTOR: u32 = 4;
 /// A shard that misses fewer checks than this in a row does not hang, however short the limits are.
 const MIN_MISSED_CHECKS: u32 = 3;

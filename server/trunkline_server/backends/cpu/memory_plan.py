@@ -52,7 +52,7 @@ _UNLIMITED_BYTES = 1 << 62
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryOptions:
-    """What the memory of a shard depends on beside its model.
+    """The options on which the memory of a shard depends, beside its model.
 
     kv_cache_dtype: auto, int8, int4, f16 or bf16. num_shares, model_memory, weights_memory: see `BackendOptions`.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
@@ -78,7 +78,7 @@ class MemoryOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """What a shard keeps in memory.
+    """The parts of a shard's memory.
 
     bits: see `bits_of`. step, draft_step: the limits of steps, and those of a draft model's. need: of both models and
     the adapters. pool_bytes: K and V in all blocks and parts of windows; state_bytes: all states of recurrent layers.
