@@ -44,6 +44,8 @@ NUM_SLOWEST = 20
 CONCURRENT = ("test-clients",)
 # Crates of the router whose tests are folders in them.
 PURE = ("history", "residency", "scheduler", "kv", "text", "grammar", "reply")
+# The router's other crates that no test of the Python server runs.
+SERVING = ("api", "base", "draft", "engine", "full", "generation", "http")
 # Suite → folders that cannot affect it. Lint reads every file, so it always runs.
 UNRELATED: dict[str, tuple[str, ...]] = {
     "lint": (),
@@ -59,8 +61,11 @@ UNRELATED: dict[str, tuple[str, ...]] = {
     ),
     "test-server": (
         *("launcher/", "terminal/", "object/", "fuzz/", "docs/", "deploy/", "integration-tests/", "web/"),
-        *(f"router/{part}/" for part in ("src", "tests", "benches", "otlp", "zmq", *PURE)),
-        *("kernels/tests/", "store/tests/"),
+        *("bench/", "kernels/tests/", "store/tests/"),
+        *(f"router/{part}/" for part in ("src", "tests", "benches", "otlp", "zmq", *SERVING)),
+        # A test reads the tokenizers' expressions in `router/text/src`.
+        *(f"router/{crate}/" for crate in PURE if crate != "text"),
+        "router/text/tests/",
     ),
     "test-deploy": (
         *("router/", "launcher/", "server/", "kernels/", "store/", "object/", "fuzz/", "log/", "proto/", "contract/"),

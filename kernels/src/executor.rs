@@ -42,6 +42,7 @@ use crate::adapter::Adapter;
 use crate::attention::{Scratch, Window};
 use crate::isa::Isa;
 use crate::kv_pool::{KeyScaling, KvDtype, KvPool};
+use crate::kv_spill::{KvSpill, SpillError, SpillSizes};
 use crate::program::{Program, ProgramError, StreamSizes, WeightGate};
 use crate::sampling::{NotFinite, SampledToken, Sampler, SamplingParams, TokenScore};
 use crate::threads::ThreadPool;
@@ -96,6 +97,8 @@ pub struct Executor {
     pool: ThreadPool,
     /// Declared before `kv` so that it is dropped first: a transfer may still be using the pool's memory.
     store: Option<BlockTransfers>,
+    /// The file of the pool, which is dropped before it, too.
+    spill: Option<KvSpill>,
     kv: KvPool,
     /// The largest window of the model, if windowed layers are stored in window parts; two positions if parts are
     /// states.
@@ -156,7 +159,15 @@ impl Executor {
         let threads = pool.num_threads();
         let config = program.config;
         let window_limits = program.window_limits();
-        let kv = KvPool::with_windows(config.geometry, config.num_blocks, window_limits.as_ref())?;
+        let (kv, spill) = match &program.spill {
+            Some(_) if window_limits.is_some() => return Err(SpillError::WindowParts.into()),
+            Some(options) => {
+                let program = (&program.instructions[..], program.windows.len());
+                let (kv, spill) = KvSpill::new(config.geometry, config.num_blocks, options, program)?;
+                (kv, Some(spill))
+            }
+            None => (KvPool::with_windows(config.geometry, config.num_blocks, window_limits.as_ref())?, None),
+        };
         // A position needs the state behind the one before it, as if it were a window of two positions.
         let last_two = Window::new(2).filter(|_| program.state_size > 0);
         let kept_window = window_limits.and(program.largest_window().or(last_two));
@@ -204,6 +215,7 @@ impl Executor {
             isa,
             pool,
             store: None,
+            spill,
             kv,
             kept_window,
             limits,
@@ -259,6 +271,11 @@ impl Executor {
     /// Returns the sizes of the streamed weights, or `None` if all weights are in memory.
     pub fn stream_sizes(&self) -> Option<StreamSizes> {
         self.program.image.gate.as_deref().map(WeightGate::sizes)
+    }
+
+    /// Returns the sizes of the KV pool's memory and file, or `None` if all of it is in memory.
+    pub fn spill_sizes(&self) -> Option<SpillSizes> {
+        self.spill.as_ref().map(KvSpill::sizes)
     }
 
     /// Returns a description for logs, such as `cpu avx512, 2 threads`.
@@ -358,6 +375,10 @@ impl Executor {
         destination: u32,
         num_tokens: usize,
     ) -> Result<(), ExecutorError> {
-        Ok(self.kv.copy_block(source, destination, num_tokens)?)
+        let Some(spill) = &self.spill else {
+            return Ok(self.kv.copy_block(source, destination, num_tokens)?);
+        };
+        let copied = spill.copy_block(&mut self.kv, (source, destination), num_tokens)?;
+        copied.map_err(|what| ExecutorError::LostKv { what })
     }
 }

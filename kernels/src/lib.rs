@@ -27,7 +27,9 @@
 pub mod adapter;
 pub mod attention;
 pub mod cpus;
+mod direct_file;
 pub mod executor;
+pub mod kv_spill;
 pub mod page_sums;
 pub mod program;
 pub mod sampling;

@@ -29,6 +29,7 @@ pub use rows::{PooledRows, RowIndex};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, MatrixUse, Packing, WeightImage};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};
+use crate::kv_spill::SpillError;
 use crate::pack::PackError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub enum ProgramError {
     Weight { weight: usize, source: PackError },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
+    #[error(transparent)]
+    Spill(#[from] SpillError),
     /// The working memory cannot be mapped.
     #[error(
         "cannot map {bytes} bytes of working memory: {source}; hint: lower the number of tokens per step"

@@ -5,7 +5,6 @@
 //! positions  which pieces are in memory, are being read and may be read next
 //! reader     the threads that read ahead, and what instructions wait for
 //! memory     addresses for the whole image
-//! file       reads past the page cache
 //! ```
 //!
 //! The image has one run of addresses, as if it were mapped, so kernels and results do not change. Only the pieces that
@@ -17,7 +16,6 @@
 //! then and compared at each later read. If a piece cannot be read, or differs, the passes that need it fail, and each
 //! later pass tries again.
 
-mod file;
 mod memory;
 pub mod positions;
 mod reader;
@@ -32,10 +30,9 @@ use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aligned::AlignedBytes;
+use crate::direct_file::{BLOCK_BYTES, DirectFile};
 use crate::pack::Region;
 use crate::program::{EntryKind, ImageTable, MatrixUse, StreamSizes, WeightGate};
-pub(crate) use file::drop_cached;
-use file::{BLOCK_BYTES, DirectFile};
 use memory::ImageMemory;
 use reader::{Reader, reads};
 use schedule::{Schedule, TooLittleMemory, WeightUse};

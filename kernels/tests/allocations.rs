@@ -88,7 +88,7 @@ struct Run {
 
 impl Run {
     fn step(&mut self, chunks: &[Chunk]) {
-        self.executor.step_into(chunks, &mut self.results);
+        self.executor.step_into(chunks, &mut self.results).unwrap();
         assert!(self.results.iter().all(|result| result.outcome.is_ok()), "{:?}", self.results);
     }
 

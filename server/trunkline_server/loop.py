@@ -122,7 +122,11 @@ class EngineLoop:
         # BaseException, because a panic in the kernels derives from it.
         except BaseException as bug:
             step = f"step {plan.step_id}, {len(plan.chunks)} chunks" if isinstance(plan, StepPlan) else "between steps"
-            logger.critical("engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
+            # What the disk does is no bug, and the message says it all.
+            if isinstance(bug, OSError):
+                logger.critical("the shard restarts (%s, %d sequences): %s", step, self._engine.num_sequences, bug)
+            else:
+                logger.critical("engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
             self._on_bug(bug)
 
     def _next(self) -> StepStream | None:

@@ -202,6 +202,7 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         model_memory=limits.model_memory,
         overcommit=limits.overcommit,
         weights_memory=_part(limits.weights_memory, num_shares),
+        kv_memory=_part(limits.kv_memory, num_shares),
         max_step_tokens=limits.max_batch_prefill_tokens,
         max_step_sequences=limits.max_step_sequences,
         quantize=compute.quantize,

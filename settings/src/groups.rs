@@ -174,6 +174,10 @@ settings! {
         /// Memory of the weights on the cpu backend, of which each of `--replicas` gets an equal part. What exceeds it
         /// is read from `--weights-cache` in every step [default: all weights].
         weights_memory: Option<u64> = None, Form::bytes(1 << 20, 1 << 50);
+        /// Memory of the KV cache on the cpu backend, of which each of `--replicas` gets an equal part. What exceeds it
+        /// of `--max-batch-total-tokens` is in a file in TMPDIR or /var/tmp while no step needs it, so that prompts may
+        /// be longer than the memory [default: all of the KV cache].
+        kv_memory: Option<u64> = None, Form::bytes(1 << 20, 1 << 50);
         /// Maximum number of sequences in one step [default: chosen by the backend].
         max_step_sequences: Option<u32> = None, Form::count(1, 1 << 12);
     }

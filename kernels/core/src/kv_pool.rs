@@ -8,6 +8,9 @@
 //! head:   K | V | scales of K | scales of V
 //! ```
 //!
+//! In a pool made by [`KvPool::by_layer`], parts of which may be on disk, each layer has its blocks next to each other
+//! instead.
+//!
 //! The layout of a head depends on the dtype. With f16 and bf16 there are no scales:
 //!
 //! ```text
@@ -45,12 +48,15 @@
 //! would cost as much accuracy as rounding all others. A block does not know whether it is a sequence's first, so every
 //! block stores its first key as bytes.
 
+mod copy;
 mod geometry;
 mod key_scaling;
 mod key_turns;
 mod whole;
 mod window_parts;
 mod write;
+
+use std::ptr::NonNull;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -61,7 +67,6 @@ pub use key_turns::{KeyMean, KeyTurns};
 pub use window_parts::WindowLimits;
 
 use crate::isa::Isa;
-use crate::vector::LANES;
 use window_parts::WindowParts;
 use write::{Slot, prefetch_slot, write_latent_slot, write_slot};
 
@@ -98,6 +103,7 @@ pub struct KvPool {
     map: MmapMut,
     geometry: KvGeometry,
     num_blocks: usize,
+    strides: Strides,
     /// The window parts, if windowed layers are stored separately.
     windows: Option<WindowParts>,
     /// Only used with int4.
@@ -105,18 +111,36 @@ pub struct KvPool {
     key_turns: KeyTurns,
 }
 
+/// The distances between the layers of a block, and between blocks, in bytes. Not used with window parts.
+#[derive(Clone, Copy, Debug)]
+struct Strides {
+    block: usize,
+    layer: usize,
+}
+
+impl Strides {
+    #[inline]
+    fn offset(self, layer: usize, block_id: u32) -> usize {
+        block_id as usize * self.block + layer * self.layer
+    }
+}
+
 /// Maps zeroed memory for `count` blocks or parts. It becomes resident when it is first touched.
 fn map_bytes(bytes_each: usize, count: usize) -> Result<MmapMut, KvPoolError> {
-    let bytes = bytes_each as u128 * count as u128;
-    let fail = |source| KvPoolError::Map { bytes, num_blocks: count, source };
-    let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
-    // If all layers of a model have windows, blocks without their window parts are empty.
-    let map = MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon().map_err(fail)?;
+    let map = map_small_pages(bytes_each, count)?;
     // Blocks are far apart: with 4 KiB pages, reading a block needs page table walks that miss all caches (Zen 4: 12
     // instead of 17 GB/s). A system without huge pages refuses the advice, which is harmless.
     #[cfg(target_os = "linux")]
     let _refused = map.advise(memmap2::Advice::HugePage).is_err();
     Ok(map)
+}
+
+fn map_small_pages(bytes_each: usize, count: usize) -> Result<MmapMut, KvPoolError> {
+    let bytes = bytes_each as u128 * count as u128;
+    let fail = |source| KvPoolError::Map { bytes, num_blocks: count, source };
+    let len = usize::try_from(bytes).map_err(|_| fail(std::io::ErrorKind::OutOfMemory.into()))?;
+    // If all layers of a model have windows, blocks without their window parts are empty.
+    MmapOptions::new().len(len.max(1)).no_reserve_swap().map_anon().map_err(fail)
 }
 
 impl KvPool {
@@ -131,22 +155,53 @@ impl KvPool {
         num_blocks: usize,
         windows: Option<&WindowLimits>,
     ) -> Result<Self, KvPoolError> {
-        geometry.check()?;
-        if num_blocks == 0 || num_blocks > u32::MAX as usize {
-            let expected = "1 to 2^32 - 1";
-            return Err(KvPoolError::Geometry { field: "num_blocks", value: num_blocks, expected });
-        }
+        check_size(&geometry, num_blocks)?;
         let windows = windows.map(|limits| WindowParts::new(&geometry, num_blocks, limits)).transpose()?;
         let block_bytes = windows.as_ref().map_or(geometry.bytes_per_block(), |parts| parts.base_bytes);
         let map = map_bytes(block_bytes, num_blocks)?;
-        Ok(Self {
+        let strides = Strides { block: geometry.bytes_per_block(), layer: geometry.layer_bytes() };
+        Ok(Self::of(map, geometry, num_blocks, strides, windows))
+    }
+
+    /// Creates a pool in which each layer has its blocks next to each other. `layer_stride` is the distance between
+    /// layers, in bytes. The memory has small pages, so that parts of it can be given back.
+    ///
+    /// Panics if the blocks of a layer take more than `layer_stride`.
+    pub fn by_layer(
+        geometry: KvGeometry,
+        num_blocks: usize,
+        layer_stride: usize,
+    ) -> Result<Self, KvPoolError> {
+        check_size(&geometry, num_blocks)?;
+        let block = geometry.layer_bytes();
+        assert!(num_blocks * block <= layer_stride, "room for all blocks of a layer");
+        let map = map_small_pages(layer_stride, geometry.num_layers)?;
+        #[cfg(target_os = "linux")]
+        let _refused = map.advise(memmap2::Advice::NoHugePage).is_err();
+        Ok(Self::of(map, geometry, num_blocks, Strides { block, layer: layer_stride }, None))
+    }
+
+    fn of(
+        map: MmapMut,
+        geometry: KvGeometry,
+        num_blocks: usize,
+        strides: Strides,
+        windows: Option<WindowParts>,
+    ) -> Self {
+        Self {
             map,
             geometry,
             num_blocks,
+            strides,
             windows,
             key_scaling: KeyScaling::none(&geometry),
             key_turns: KeyTurns::fixed(geometry.num_layers),
-        })
+        }
+    }
+
+    /// The memory of all blocks.
+    pub fn memory(&mut self) -> NonNull<[u8]> {
+        NonNull::from(&mut self.map[..])
     }
 
     /// Bytes of one block without its window part.
@@ -216,42 +271,6 @@ impl KvPool {
         }
     }
 
-    /// Copies K and V of the first `num_tokens` positions of `source` to `destination`, in all layers that the source
-    /// has.
-    pub fn copy_block(
-        &mut self,
-        source: u32,
-        destination: u32,
-        num_tokens: usize,
-    ) -> Result<(), KvPoolError> {
-        self.check_block(source)?;
-        self.check_block(destination)?;
-        let g = self.geometry;
-        // A state is that behind a whole block.
-        let least = match &self.windows {
-            Some(parts) if parts.state_bytes > 0 => g.block_size,
-            _ => 1,
-        };
-        if source == destination || num_tokens < least || num_tokens > g.block_size {
-            return Err(KvPoolError::BadCopy {
-                source_id: source,
-                destination_id: destination,
-                num_tokens,
-                block_size: g.block_size,
-            });
-        }
-        let block_bytes = self.bytes_per_block();
-        let pieces = (source as usize, destination as usize);
-        if let Some(parts) = &mut self.windows
-            && let Some(part) = parts.part(source)
-        {
-            let pieces = (part, parts.take(destination)?);
-            copy_positions(&mut parts.map, &g, parts.part_bytes, pieces, num_tokens);
-        }
-        copy_positions(&mut self.map, &g, block_bytes, pieces, num_tokens);
-        Ok(())
-    }
-
     /// Borrows the pool for the threads of one step.
     pub fn view(&mut self) -> KvView<'_> {
         let bytes = self.map.as_mut_ptr();
@@ -261,7 +280,7 @@ impl KvPool {
             bytes,
             window_bytes,
             geometry,
-            block_bytes: geometry.bytes_per_block(),
+            strides: self.strides,
             layer_bytes: geometry.layer_bytes(),
             head_bytes: geometry.head_bytes(),
             pool: self,
@@ -277,65 +296,13 @@ impl KvPool {
     }
 }
 
-/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes` to another.
-fn copy_positions(
-    map: &mut [u8],
-    g: &KvGeometry,
-    piece_bytes: usize,
-    (from, to): (usize, usize),
-    num_tokens: usize,
-) {
-    let (from, to) = (from * piece_bytes, to * piece_bytes);
-    if num_tokens == g.block_size {
-        return map.copy_within(from..from + piece_bytes, to);
+fn check_size(geometry: &KvGeometry, num_blocks: usize) -> Result<(), KvPoolError> {
+    geometry.check()?;
+    if num_blocks == 0 || num_blocks > u32::MAX as usize {
+        let expected = "1 to 2^32 - 1";
+        return Err(KvPoolError::Geometry { field: "num_blocks", value: num_blocks, expected });
     }
-    for head in (0..piece_bytes).step_by(g.head_bytes()) {
-        let mut copy = |start: usize, num_bytes: usize| {
-            map.copy_within(from + head + start..from + head + start + num_bytes, to + head + start);
-        };
-        match g.dtype {
-            KvDtype::Int8 | KvDtype::Int4 => copy_quads(g, num_tokens, &mut copy),
-            KvDtype::F16 | KvDtype::Bf16 => copy_half(g, num_tokens, &mut copy),
-        }
-    }
-}
-
-/// Calls `copy` with the byte ranges (start, length) of the first `num_tokens` positions of a head of 16-bit floats.
-fn copy_half(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
-    const ELEMENT_BYTES: usize = size_of::<u16>();
-    if g.latent_size.is_some() {
-        return copy(0, num_tokens * g.padded_head_size() * ELEMENT_BYTES);
-    }
-    for d in 0..g.head_size {
-        copy(d * g.block_size * ELEMENT_BYTES, num_tokens * ELEMENT_BYTES);
-    }
-    copy(g.key_bytes(), num_tokens * g.padded_head_size() * ELEMENT_BYTES);
-}
-
-/// Like [`copy_half`], for int8 and int4 heads with their scales. Whole vectors of keys and whole quads of values are
-/// one range each.
-fn copy_quads(g: &KvGeometry, num_tokens: usize, copy: &mut impl FnMut(usize, usize)) {
-    let vector_bytes = g.stored_key_quads() * LANES * QUAD;
-    let (vectors, lanes) = (num_tokens / LANES, num_tokens % LANES);
-    copy(0, vectors * vector_bytes);
-    for quad in 0..g.stored_key_quads() {
-        copy(vectors * vector_bytes + quad * LANES * QUAD, lanes * QUAD);
-    }
-    let quad_bytes = g.stored_value_bytes() * QUAD;
-    for quad in 0..g.block_size.div_ceil(VALUE_GROUP) * LANES {
-        let first = quad / LANES * VALUE_GROUP + quad % LANES;
-        let start = g.key_bytes() + quad * quad_bytes;
-        // The number of the quad's positions that are copied, which are the first bytes of each element.
-        match num_tokens.saturating_sub(first).div_ceil(LANES) {
-            0 => {}
-            QUAD.. => copy(start, quad_bytes),
-            some => (0..g.stored_value_bytes()).for_each(|d| copy(start + d * QUAD, some)),
-        }
-    }
-    for scales in [0, g.scale_bytes()] {
-        copy(g.key_bytes() + g.value_bytes() + scales, num_tokens * g.bytes_per_scale());
-    }
-    copy(g.first_key_offset(), g.first_key_bytes());
+    Ok(())
 }
 
 /// Shared access to a pool within a step. Different threads write the slots of different tokens and read them after a
@@ -347,7 +314,7 @@ pub struct KvView<'a> {
     window_bytes: *mut u8,
     // The sizes are kept here because pointers are computed for every block that attention reads.
     geometry: KvGeometry,
-    block_bytes: usize,
+    strides: Strides,
     layer_bytes: usize,
     head_bytes: usize,
     /// The pool, which is borrowed exclusively for 'a. Its memory is accessed only by the pointers.
@@ -370,7 +337,7 @@ impl KvView<'_> {
         let g = self.geometry();
         assert!((block_id as usize) < self.pool.num_blocks && layer < g.num_layers && head < g.num_kv_heads);
         let (base, offset) = match &self.pool.windows {
-            None => (self.bytes, block_id as usize * self.block_bytes + layer * self.layer_bytes),
+            None => (self.bytes, self.strides.offset(layer, block_id)),
             Some(windows) => match windows.offset(layer, block_id, self.layer_bytes) {
                 (true, offset) => (self.window_bytes, offset),
                 (false, offset) => (self.bytes, offset),

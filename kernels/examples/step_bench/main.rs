@@ -66,7 +66,7 @@ struct Steps<'a> {
 
 impl Steps<'_> {
     fn step(&mut self, chunks: &[Chunk]) -> Result<()> {
-        self.executor.step_into(chunks, &mut self.results);
+        self.executor.step_into(chunks, &mut self.results).expect("K and V are in memory");
         for result in &self.results {
             result.outcome.as_ref().map_err(|failure| anyhow::anyhow!("{failure:?}"))?;
         }

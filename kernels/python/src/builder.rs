@@ -1,5 +1,6 @@
 //! The recorder of a model's step, as Python sees it.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
+use trunkline_kernels::kv_spill::SpillOptions;
 use trunkline_kernels::ops::recurrence::Recurrence;
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
@@ -133,6 +135,12 @@ impl PyProgramBuilder {
         self.held.extend(buffer);
         let weight = weight.map_err(|error| self.named(error))?;
         Ok(weight.0)
+    }
+
+    /// Limits the memory of the KV pool. The rest of it is in a file without a name in `folder`.
+    fn spill_kv(&mut self, memory_bytes: usize, folder: PathBuf) -> Result<(), Failure> {
+        self.builder()?.spill_kv(SpillOptions { memory_bytes, folder });
+        Ok(())
     }
 
     fn keep_windows(&mut self, num_window_parts: usize) -> Result<(), Failure> {

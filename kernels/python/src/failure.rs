@@ -48,7 +48,9 @@ impl From<ProgramError> for Failure {
             ProgramError::Map { .. } | ProgramError::KvPool(KvPoolError::Map { .. }) => {
                 PyMemoryError::new_err(error.to_string())
             }
-            ProgramError::Image(_) | ProgramError::Stream { .. } => PyOSError::new_err(error.to_string()),
+            ProgramError::Image(_) | ProgramError::Stream { .. } | ProgramError::Spill(_) => {
+                PyOSError::new_err(error.to_string())
+            }
             ProgramError::Threads { .. } => PyRuntimeError::new_err(error.to_string()),
             _ => PyValueError::new_err(error.to_string()),
         })
@@ -57,6 +59,9 @@ impl From<ProgramError> for Failure {
 
 impl From<ExecutorError> for Failure {
     fn from(error: ExecutorError) -> Self {
-        Self(PyValueError::new_err(error.to_string()))
+        Self(match error {
+            ExecutorError::LostKv { .. } => PyOSError::new_err(error.to_string()),
+            _ => PyValueError::new_err(error.to_string()),
+        })
     }
 }

@@ -168,7 +168,7 @@ impl PyExecutor {
         let chunks: Vec<Chunk> = messages.iter().map(messages::chunk).collect();
         let Self { executor, results, .. } = self;
         let result = py.detach(|| {
-            executor.step_into(&chunks, results);
+            executor.step_into(&chunks, results)?;
             let has_failed = |sequence_id| {
                 let mut failed = results.iter().filter(|result| result.outcome.is_err());
                 failed.any(|failed| failed.sequence_id == sequence_id)
@@ -241,6 +241,12 @@ impl PyExecutor {
     #[getter]
     fn weight_bytes(&self) -> usize {
         self.executor.weight_bytes()
+    }
+
+    /// Bytes of the KV pool's memory and of its file. None if all of it is in memory.
+    #[getter]
+    fn spill(&self) -> Option<(usize, usize)> {
+        self.executor.spill_sizes().map(|sizes| (sizes.memory_bytes, sizes.file_bytes))
     }
 
     /// Bytes of weights that stay in memory, that are read in every step, and that are read ahead at most, and the

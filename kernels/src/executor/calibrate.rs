@@ -81,11 +81,13 @@ pub(super) fn measure(
     // The calibration pool has no window parts, but room for the states before and behind a step.
     let states = (program.state_size > 0).then_some(MAX_STATE_RUNS + 1);
     let num_window_parts = std::mem::replace(&mut program.num_window_parts, states);
+    let spill = program.spill.take();
     let mut executor = Executor::new(program, pool, isa)?;
     let sums = executor.key_sums()?;
     let Executor { mut program, pool, .. } = executor;
     program.config = config;
     program.num_window_parts = num_window_parts;
+    program.spill = spill;
     Ok((sums.scaling(&config.geometry, &turns), program, pool))
 }
 

@@ -3,7 +3,7 @@
 use crate::adapter::AdapterError;
 use crate::kv_pool::KvPoolError;
 
-/// An invalid call. The executor is unchanged.
+/// An invalid call, after which the executor is unchanged, or lost K and V.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
@@ -17,6 +17,9 @@ pub enum ExecutorError {
     KvPool(#[from] KvPoolError),
     #[error(transparent)]
     Adapter(#[from] AdapterError),
+    /// K and V that exceed their memory cannot be read or written. No sequence may go on.
+    #[error("K and V are lost: {what}")]
+    LostKv { what: String },
     #[error("block store: {what}")]
     Store { what: String },
     #[error("cannot score: {what}")]

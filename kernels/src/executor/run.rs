@@ -15,6 +15,7 @@ use crate::adapter::Adapter;
 use crate::attention::{Item, Rows, SEGMENT_SIZE, Scratch, Target, Window, attend, finish_states};
 use crate::isa::Isa;
 use crate::kv_pool::KvView;
+use crate::kv_spill::KvSpill;
 use crate::linear::{
     FloatRows, LinearInput, LinearOutput, PANEL, QuantizedRows, QuantizedShape, linear, quantize_rows,
     round_row,
@@ -68,6 +69,8 @@ pub(super) struct Step<'a> {
     pub(super) num_threads: usize,
     /// Fills the memory of weights that exceed it.
     pub(super) gate: Option<&'a dyn WeightGate>,
+    /// Fills that of K and V.
+    pub(super) spill: Option<&'a KvSpill>,
 }
 
 // Two rules make the unsafe blocks of this file sound. First, between two barriers a row-wise instruction touches only
@@ -77,7 +80,7 @@ pub(super) struct Step<'a> {
 #[allow(clippy::undocumented_unsafe_blocks, reason = "all rest on the two rules above")]
 impl Step<'_> {
     /// Executes all instructions. There is no barrier after the last one. Returns false, on all threads alike, if
-    /// weights cannot be read.
+    /// weights, or K and V, cannot be read.
     pub(super) fn run(
         &self,
         thread_idx: usize,
@@ -100,7 +103,10 @@ impl Step<'_> {
                 barrier.wait();
                 stopwatch.waited(index);
             }
-            if self.gate.is_some_and(|gate| !gate.enter(index, thread_idx == 0)) {
+            let is_leader = thread_idx == 0;
+            if self.gate.is_some_and(|gate| !gate.enter(index, is_leader))
+                || self.spill.is_some_and(|spill| !spill.enter(index, is_leader))
+            {
                 return false;
             }
             match instruction.kernel {

@@ -8,7 +8,8 @@ use super::failure::SequenceFailure;
 use super::rows::AcceptedChunk;
 use super::run::Step;
 use super::sequence::{Allowed, Chunk, ChunkLimits};
-use super::{Executor, Outcome, RowPurpose, SequenceResult, as_floats};
+use super::{Executor, ExecutorError, Outcome, RowPurpose, SequenceResult, as_floats};
+use crate::kv_spill::KvSpill;
 use crate::program::WeightGate;
 use crate::sampling::{SampleContext, SampledToken};
 use crate::shared_mut::SharedMut;
@@ -29,6 +30,13 @@ impl SamplingTime {
     }
 }
 
+/// Why a step could not compute anything.
+#[derive(Debug)]
+enum Unread {
+    Weights(String),
+    Kv(String),
+}
+
 #[derive(Debug)]
 pub(super) enum Fate {
     Failed(SequenceFailure),
@@ -43,10 +51,10 @@ pub(super) enum Fate {
 }
 
 impl Executor {
-    /// Like [`Executor::step_into`], with a new `Vec` for the results.
+    /// Like [`Executor::step_into`], with a new `Vec` for the results. Panics if it fails.
     pub fn step(&mut self, chunks: &[Chunk]) -> Vec<SequenceResult> {
         let mut results = Vec::new();
-        self.step_into(chunks, &mut results);
+        self.step_into(chunks, &mut results).expect("K and V can be read");
         results
     }
 
@@ -59,7 +67,13 @@ impl Executor {
     ///
     /// `results` is overwritten and its memory is reused: if the same `Vec` is passed to every step, a step without
     /// failures and scores allocates nothing.
-    pub fn step_into(&mut self, chunks: &[Chunk], results: &mut Vec<SequenceResult>) {
+    ///
+    /// Fails if K and V that exceed their memory cannot be read.
+    pub fn step_into(
+        &mut self,
+        chunks: &[Chunk],
+        results: &mut Vec<SequenceResult>,
+    ) -> Result<(), ExecutorError> {
         for result in results.drain(..) {
             if let Ok(SampledToken { top_logprobs, .. }) = result.outcome
                 && self.spare_lists.len() < self.spare_lists.capacity()
@@ -83,7 +97,11 @@ impl Executor {
             };
             self.fates.push(fate);
         }
-        let unread = self.forward(None).err();
+        let unread = match self.forward(None) {
+            Err(Unread::Kv(what)) => return Err(ExecutorError::LostKv { what }),
+            Err(Unread::Weights(what)) => Some(what),
+            Ok(()) => None,
+        };
         let mut fates = std::mem::take(&mut self.fates);
         for (chunk, fate) in chunks.iter().zip(fates.drain(..)) {
             let sequence_id = chunk.sequence_id;
@@ -118,6 +136,7 @@ impl Executor {
             results.push(SequenceResult { sequence_id, outcome });
         }
         self.fates = fates;
+        Ok(())
     }
 
     fn begin_step(&mut self) {
@@ -147,7 +166,7 @@ impl Executor {
             draft_masks: Vec::new(),
         })?;
         (0..num_tokens).filter(|row| is_sampled(*row)).for_each(|row| self.rows.push_sample(row));
-        self.forward(probe)
+        self.forward(probe).map_err(|(Unread::Weights(what) | Unread::Kv(what))| what)
     }
 
     /// Checks a chunk and adds its rows to the step. Returns its slot in the sequence table.
@@ -198,12 +217,14 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows, then samples or scores a token for each row of logits. Fails if weights cannot be read.
-    fn forward(&mut self, probe: Option<&Probe<'_>>) -> Result<(), String> {
+    /// Runs the step's rows, then samples or scores a token for each row of logits. Fails if weights, or K and V, cannot
+    /// be read.
+    fn forward(&mut self, probe: Option<&Probe<'_>>) -> Result<(), Unread> {
         self.waited = Duration::ZERO;
         if self.rows.token_ids.is_empty() {
             return Ok(());
         }
+        self.begin_spill();
         self.plans.rebuild(&self.rows, &self.limits);
         self.cursors.reset();
         self.counters.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
@@ -235,6 +256,7 @@ impl Executor {
             probe,
             num_threads: self.pool.num_threads(),
             gate: self.program.image.gate.as_deref(),
+            spill: self.spill.as_ref(),
         };
         let scratch = SharedMut::new(&mut self.scratch);
         let outcomes = SharedMut::new(&mut self.outcomes);
@@ -295,11 +317,29 @@ impl Executor {
             }
             scratch.sampling = SamplingTime { whole: began.elapsed(), waited };
         });
-        self.program.image.gate.as_deref().map_or(Ok(()), WeightGate::end_pass)?;
+        let spilled = self.spill.as_ref().map_or(Ok(()), KvSpill::end_step);
+        let weights = self.program.image.gate.as_deref().map_or(Ok(()), WeightGate::end_pass);
+        weights.map_err(Unread::Weights)?;
+        spilled.map_err(Unread::Kv)?;
         if !self.logits_rows.is_empty() {
             self.waited = SamplingTime::waited_by_all(self.scratch.iter().map(|scratch| scratch.sampling));
         }
         Ok(())
+    }
+
+    /// Tells the pool's file which blocks the step reads and writes.
+    fn begin_spill(&mut self) {
+        let Some(spill) = &mut self.spill else { return };
+        let (rows, sequences, windows) = (&self.rows, &self.sequences, &self.program.windows);
+        let block_size = self.program.config.geometry.block_size;
+        let needed = |window: usize| {
+            rows.chunks.iter().map(move |chunk| {
+                let first = windows[window].first_visible(chunk.first_position) / block_size;
+                let end = (chunk.first_position + chunk.num_tokens).div_ceil(block_size);
+                &sequences.at(chunk.slot).block_table[first..end]
+            })
+        };
+        spill.begin_step(needed, rows.slots.iter().map(|(block, _)| *block));
     }
 
     /// Takes the samples of a chunk, of which the first is in row `first_row`, up to the first one that differs from

@@ -16,6 +16,7 @@ pub use recurrent::RecurOperands;
 use super::raw_weight::RawWeight;
 use super::rows::RowIndex;
 use super::{ProgramConfig, ProgramError};
+use crate::kv_spill::SpillOptions;
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, InterleavedHeads, SourceBytes, quantized_row_bytes};
 
@@ -35,6 +36,7 @@ pub struct ProgramBuilder {
     pub(super) frequencies: Vec<RopeFrequencies>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(super) num_window_parts: Option<usize>,
+    pub(super) spill: Option<SpillOptions>,
     /// f32 elements of the state of all recurrent layers.
     pub(super) state_size: usize,
     pub(super) max_positions: usize,
@@ -92,6 +94,7 @@ impl ProgramBuilder {
             weights: Vec::new(),
             frequencies: Vec::new(),
             num_window_parts: None,
+            spill: None,
             state_size: 0,
             max_positions: usize::MAX,
             sees_all: false,
@@ -110,6 +113,11 @@ impl ProgramBuilder {
     /// `num_window_parts`. The plans of steps say when a block's part is dropped. Has no effect on other models.
     pub fn keep_windows(&mut self, num_window_parts: usize) {
         self.num_window_parts = Some(num_window_parts);
+    }
+
+    /// Limits the memory of the KV pool, whose other parts are in a file.
+    pub fn spill_kv(&mut self, options: SpillOptions) {
+        self.spill = Some(options);
     }
 
     /// Lets adapters change the weights of [`ProgramBuilder::linear`], with matrices of up to this rank.

@@ -6,6 +6,7 @@ use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
+use crate::kv_spill::SpillOptions;
 use crate::ops::recurrence::Recurrence;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::Rule;
@@ -401,6 +402,8 @@ pub struct Program {
     pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(crate) num_window_parts: Option<usize>,
+    /// Where the KV pool's parts are that exceed its memory; `None` keeps all in memory.
+    pub(crate) spill: Option<SpillOptions>,
     /// f32 elements of the state of all recurrent layers.
     pub(crate) state_size: usize,
     /// The logits; `None` for a program that only pools.

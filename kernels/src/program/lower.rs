@@ -96,6 +96,7 @@ impl ProgramBuilder {
             layer_windows,
             layer_means,
             num_window_parts: self.num_window_parts,
+            spill: self.spill,
             state_size: self.state_size,
             logits,
             pooled,

@@ -11,10 +11,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::file::{self, Header};
 use super::folder::{self, Identity, PartFile};
 use super::{CacheState, CacheWriter, Miss, Packed, WeightCache};
+use crate::direct_file::drop_cached;
 use crate::program::{Packing, ProgramError, WeightImage};
 use crate::threads::ThreadPool;
 use crate::weight_stream::schedule::Schedule;
-use crate::weight_stream::{ImageFile, StreamError, WeightStream, drop_cached, plan};
+use crate::weight_stream::{ImageFile, StreamError, WeightStream, plan};
 
 impl WeightCache {
     /// Plans the streaming of weights that exceed their memory. Returns `None` for others.

@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::file::{BLOCK_BYTES, DirectFile};
 use super::memory::ImageMemory;
 use super::positions::{Positions, Taken};
 use super::schedule::Schedule;
 use super::{ImageFile, StreamError, checksum};
+use crate::direct_file::{BLOCK_BYTES, DirectFile};
 
 #[derive(Debug)]
 pub(super) struct Reader {

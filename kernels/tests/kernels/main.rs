@@ -12,6 +12,7 @@ mod digest;
 mod executor;
 mod isa;
 mod kv_pool;
+mod kv_spill;
 mod linear;
 mod ops;
 mod pack;

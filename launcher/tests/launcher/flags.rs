@@ -82,6 +82,7 @@ const CASES: &[Case] = &[
     shard(&["--model-memory 1073741824"]),
     shard(&["--overcommit"]),
     shard(&["--weights-memory 536870912"]),
+    shard(&["--kv-memory 268435456"]),
     router(&["--max-best-of 15"]),
     router(&["--max-messages 16"]),
     router(&["--max-message-parts 17"]),

@@ -21,6 +21,15 @@ if TYPE_CHECKING:
 TRANSFORMERS = "transformers"
 
 
+# The options that only the cpu backend has, with hints for those who use another one.
+_CPU_ONLY = {
+    "model_memory": "use the cpu backend, or set `--max-batch-total-tokens`",
+    "overcommit": "leave it out",
+    "weights_memory": "use the cpu backend",
+    "kv_memory": "use the cpu backend",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackendOptions:
     """Options from the settings; None leaves a choice to the backend."""
@@ -41,6 +50,8 @@ class BackendOptions:
     overcommit: bool = False
     # The memory of this shard's weights, of which the rest streams from the cache; only for the cpu backend.
     weights_memory: int | None = None
+    # The memory of this shard's KV pool, of which the rest is in a file; only for the cpu backend.
+    kv_memory: int | None = None
     max_step_tokens: int | None = None
     max_step_sequences: int | None = None
     weights_cache: Path | None = None
@@ -59,7 +70,7 @@ class BackendOptions:
 
     def given(self) -> dict[str, int]:
         """Returns the numeric options that are not None, except those that only some backends take."""
-        others = ("kv_host_bytes", "model_memory", "overcommit", "weights_memory", *self.adapters())
+        others = ("kv_host_bytes", *_CPU_ONLY, *self.adapters())
         return {name: value for name, value in vars(self).items() if isinstance(value, int) and name not in others}
 
     def adapters(self) -> dict[str, int]:
@@ -68,17 +79,10 @@ class BackendOptions:
 
 def build(name: str, checkpoint: Checkpoint, options: BackendOptions) -> Backend:
     """Builds a backend that holds the checkpoint's model. Raises UserError."""
-    if options.model_memory is not None and name != "cpu":
-        raise InvalidArgument(
-            f"`--model-memory` is set, but the {name} backend does not support it",
-            hint="use the cpu backend, or set `--max-batch-total-tokens`",
-        )
-    if options.overcommit and name != "cpu":
-        raise InvalidArgument(f"`--overcommit` is set, but the {name} backend does not support it", hint="leave it out")
-    if options.weights_memory is not None and name != "cpu":
-        raise InvalidArgument(
-            f"`--weights-memory` is set, but the {name} backend does not support it", hint="use the cpu backend"
-        )
+    for option, hint in _CPU_ONLY.items():
+        if getattr(options, option) and name != "cpu":
+            flag = f"--{option.replace('_', '-')}"
+            raise InvalidArgument(f"`{flag}` is set, but the {name} backend does not support it", hint=hint)
     return _BUILDERS[name](checkpoint, options)
 
 
@@ -98,9 +102,7 @@ def _build_cpu(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         quantize=options.quantize,
         weights_cache=options.weights_cache,
         on_progress=options.on_progress,
-        model_memory=options.model_memory,
-        overcommit=options.overcommit,
-        weights_memory=options.weights_memory,
+        **{name: getattr(options, name) for name in _CPU_ONLY},
         **options.adapters(),
         **options.given(),
     )

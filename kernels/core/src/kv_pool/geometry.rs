@@ -219,7 +219,7 @@ impl KvGeometry {
         self.first_key_offset() + self.first_key_bytes()
     }
 
-    pub(super) fn layer_bytes(&self) -> usize {
+    pub fn layer_bytes(&self) -> usize {
         self.head_bytes() * self.num_kv_heads
     }
 

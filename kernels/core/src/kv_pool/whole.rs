@@ -11,15 +11,24 @@ impl KvPool {
         if !self.has_window_part(block_id) {
             return Err(KvPoolError::WindowPartGone { block_id });
         }
-        let num_pieces = if self.windows.is_some() { self.geometry.num_layers } else { 1 };
+        let layer_bytes = self.geometry.layer_bytes();
+        let (num_pieces, piece_bytes) = match self.is_contiguous() {
+            true => (1, self.geometry.bytes_per_block()),
+            false => (self.geometry.num_layers, layer_bytes),
+        };
         Ok((0..num_pieces).map(move |layer| match &self.windows {
-            None => &self.map[block_id as usize * self.bytes_per_block()..][..self.bytes_per_block()],
+            None => &self.map[self.strides.offset(layer, block_id)..][..piece_bytes],
             Some(windows) => {
-                let (is_windowed, offset) = windows.offset(layer, block_id, self.geometry.layer_bytes());
+                let (is_windowed, offset) = windows.offset(layer, block_id, layer_bytes);
                 let map = if is_windowed { &windows.map } else { &self.map };
-                &map[offset..][..self.geometry.layer_bytes()]
+                &map[offset..][..layer_bytes]
             }
         }))
+    }
+
+    /// Returns true if the bytes of each block follow each other.
+    fn is_contiguous(&self) -> bool {
+        self.windows.is_none() && self.strides.layer == self.geometry.layer_bytes()
     }
 
     /// The destinations of the bytes of a whole block. Without a window part, its windowed layers are left out.
@@ -29,18 +38,22 @@ impl KvPool {
         self.check_block(block_id)?;
         let layer_bytes = self.geometry.layer_bytes();
         let has_part = self.has_window_part(block_id);
-        let Some(windows) = &mut self.windows else {
+        let strides = self.strides;
+        if self.is_contiguous() {
             let num_bytes = self.geometry.bytes_per_block();
-            let destination = self.map[block_id as usize * num_bytes..][..num_bytes].as_mut_ptr();
+            let destination = self.map[strides.offset(0, block_id)..][..num_bytes].as_mut_ptr();
             return Ok(vec![Piece { offset: 0, num_bytes, destination }]);
-        };
+        }
         let mut pieces: Vec<Piece> = Vec::new();
         for layer in 0..self.geometry.num_layers {
-            if windows.is_windowed(layer) && !has_part {
-                continue;
-            }
-            let (is_windowed, start) = windows.offset(layer, block_id, layer_bytes);
-            let map = if is_windowed { &mut windows.map } else { &mut self.map };
+            let (map, start) = match &mut self.windows {
+                Some(windows) if windows.is_windowed(layer) && !has_part => continue,
+                Some(windows) => match windows.offset(layer, block_id, layer_bytes) {
+                    (true, start) => (&mut windows.map, start),
+                    (false, start) => (&mut self.map, start),
+                },
+                None => (&mut self.map, strides.offset(layer, block_id)),
+            };
             let destination = map[start..][..layer_bytes].as_mut_ptr();
             let offset = layer * layer_bytes;
             match pieces.last_mut() {

@@ -4,10 +4,11 @@ use crate::random::Random;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
+use trunkline_kernels::kv_spill::SpillOptions;
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ValueId, WeightId};
+use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
 
 pub const VOCAB: usize = 300;
 const HIDDEN: usize = 64;
@@ -234,25 +235,39 @@ impl Model {
     }
 }
 
-pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
-    let geometry = KvGeometry {
+pub fn geometry(recipe: Recipe) -> KvGeometry {
+    KvGeometry {
         num_layers: 2,
         num_kv_heads: if recipe.has_latents { 1 } else { KV_HEADS },
         head_size: if recipe.has_latents { 36 } else { HEAD_SIZE },
         block_size: BLOCK_SIZE,
         dtype: recipe.dtype,
         latent_size: recipe.has_latents.then_some(32),
-    };
+    }
+}
+
+pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
+    try_build(recipe, threads, isa, None).unwrap()
+}
+
+/// Like [`build`]. With `spill`, the memory of the KV pool is limited.
+pub fn try_build(
+    recipe: Recipe,
+    threads: usize,
+    isa: Isa,
+    spill: Option<SpillOptions>,
+) -> Result<Executor, ProgramError> {
     let config = ProgramConfig {
         max_step_tokens: 640,
         max_step_sequences: 12,
         num_blocks: recipe.num_blocks,
-        geometry,
+        geometry: geometry(recipe),
     };
     let mut builder = ProgramBuilder::new(config).unwrap();
     if let Some(num_window_parts) = recipe.num_window_parts {
         builder.keep_windows(num_window_parts);
     }
+    spill.into_iter().for_each(|options| builder.spill_kv(options));
     builder.take_adapters(recipe.max_adapter_rank);
     let mut m = Model { builder, random: Random::new(recipe.seed), matrices: recipe.matrices };
     let embedding = m.matrix(Format::Q8_0, recipe.vocab_size, HIDDEN);
@@ -287,5 +302,5 @@ pub fn build(recipe: Recipe, threads: usize, isa: Isa) -> Executor {
     let norm = m.vector(HIDDEN, 1.0);
     let x = m.builder.rms_norm(x, norm, 1e-5).unwrap();
     m.builder.logits(x, embedding, soft_cap(2.0)).unwrap();
-    m.builder.build_for(threads, isa).unwrap()
+    m.builder.build_for(threads, isa)
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,7 @@ from trunkline_server.backends.cpu.window_sizes import PoolSizes
 from trunkline_server.backends.interface import MAX_DRAFT_TOKENS, PROGRESS_INTERVAL_S, BackendInfo
 from trunkline_server.backends.states import refuse_beside_states
 from trunkline_server.backends.store_files import StoreOptions
-from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit
+from trunkline_server.errors import BackendUnavailable, DamagedFile, DoesNotFit, InvalidArgument
 from trunkline_server.models import registry
 from trunkline_server.weights.quantize import NONE
 
@@ -65,6 +66,8 @@ def build(
     config = checkpoint.config
     refuse_beside_states(config, store, draft)
     memory = MemoryOptions(**memory_options)
+    if memory.kv_memory is not None:
+        _check_spill(config, store, draft)
     plan = plan_memory(checkpoint, memory, draft=draft, available_bytes=available_bytes)
     need, sizes, step, kv_dtype, bits = plan.need, plan.sizes, plan.step, plan.kv_dtype, plan.bits
     block_size, num_shares, max_loras = memory.block_size, memory.num_shares, memory.max_loras
@@ -72,7 +75,8 @@ def build(
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
         place = weights_place(weights_cache, memory.weights_memory)
-        executor, packed, weight_ids = _load(checkpoint, step, sizes, place, options, bits, max_rank)
+        spill = None if memory.kv_memory is None else (memory.kv_memory, spill_folder())
+        executor, packed, weight_ids = _load(checkpoint, step, sizes, place, options, bits, max_rank, spill)
         draft_model = (
             None if draft is None else _load_draft(draft, plan.draft_step, sizes.num_blocks, options, plan.draft_dtype)
         )
@@ -113,8 +117,11 @@ def _load(
     options: _LoadOptions,
     bits: str = NONE,
     max_adapter_rank: int = 0,
+    spill: tuple[int, Path] | None = None,
 ) -> tuple[Executor, PackedWeights | None, Mapping[str, int]]:
     """Builds the executor of a model, and returns the ids of the weights that adapters may change.
+
+    spill: the memory of the KV pool in bytes, and the folder of the file that has the rest.
 
     Raises MemoryError, or ValueError if the kernels do not support its shape.
     """
@@ -133,6 +140,8 @@ def _load(
     )
     if max_adapter_rank:
         builder.take_adapters(max_adapter_rank)
+    if spill is not None:
+        builder.spill_kv(*spill)
     ops = _trace(builder, checkpoint, sizes.num_window_parts, bits)
     _log_formats(checkpoint, ops.tensors)
     packed = None if weights is None else PackedWeights(checkpoint, ops.tensors, weights, bits)
@@ -145,6 +154,22 @@ def _load_draft(
     options = replace(options, kv_dtype=kv_dtype, tell=None)
     # The cache keeps one model's weights, so those of the draft model are packed at each start.
     return DraftModel(_load(draft, step, PoolSizes(num_blocks=num_blocks), None, options)[0])
+
+
+def _check_spill(config: ModelConfig, store: StoreOptions | None, draft: Checkpoint | None) -> None:
+    """Raises InvalidArgument for what cannot be used with `--kv-memory`."""
+    if config.recurrent is not None:
+        raise InvalidArgument(
+            "the model has recurrent layers, whose states are not left on disk", hint="leave out `--kv-memory`"
+        )
+    if store is not None or draft is not None:
+        flag = "--kv-disk-path" if store is not None else "--speculative-model"
+        raise InvalidArgument(f"`--kv-memory` cannot be used with `{flag}`", hint="leave one of them out")
+
+
+def spill_folder() -> Path:
+    """Returns the folder of files for what exceeds its memory. /tmp is often in memory itself."""
+    return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
 
 @contextmanager
@@ -209,7 +234,8 @@ def _buffer_bytes(
     info: BackendInfo, executor: Executor, need: MemoryNeed, draft_model: DraftModel | None, num_shares: int
 ) -> int:
     """Returns what all buffers take once they are in use."""
-    num_bytes = info.weight_bytes + info.adapter_bytes + need.scratch_bytes + info.pool_bytes
+    pool_bytes = info.pool_bytes if executor.spill is None else executor.spill[0]
+    num_bytes = info.weight_bytes + info.adapter_bytes + need.scratch_bytes + pool_bytes
     if draft_model is not None:
         num_bytes += info.num_device_blocks * draft_model.bytes_per_block
     if executor.cache_note is not None and executor.stream is None:
@@ -301,6 +327,10 @@ def _logged(tell: Callable[[float], None] | None) -> Callable[[float], None]:
 def _log_load(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights | None) -> str:
     """Logs the threads and the origin of the weights, and returns the checkpoint's fingerprint."""
     _log_threads(executor)
+    if executor.spill is not None:
+        memory_bytes, file_bytes = executor.spill
+        fields = {"memory_mib": memory_bytes >> 20, "file_mib": file_bytes >> 20, "folder": spill_folder()}
+        logger.info("KV cache exceeds `--kv-memory`, and the rest of it is in a file", extra={"fields": fields})
     if packed is not None:
         return packed.log_lookup(executor, checkpoint)
     logger.info("weights packed", extra={"fields": {"weight_mib": executor.weight_bytes >> 20}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -78,20 +79,23 @@ def plan_pool(
     wanted_tokens: int | None,
     num_shares: int = 1,
     model_memory: int | None = None,
+    kv_memory: int | None = None,
 ) -> int:
     """Returns the number of blocks in the pool. Raises DoesNotFit.
 
     wanted_tokens: this shard's part of `--max-batch-total-tokens`, rounded up to whole blocks and either met or
     refused; None: the pool takes its default size, or less if weights and scratch leave less. num_shares: shards of
     this machine that divide that size among them. model_memory: what all of them may take; the pool takes what is left
-    of it, unless `wanted_tokens` says otherwise.
+    of it, unless `wanted_tokens` says otherwise. kv_memory: what the pool takes at most, because the rest is in a file.
     """
+    if kv_memory is not None and wanted_tokens is None:
+        wanted_tokens = DEFAULT_POOL_TOKENS // num_shares
     if model_memory is not None:
         available_bytes = min(available_bytes, model_memory - num_shares * PROCESS_BYTES)
     left_bytes = available_bytes - need.weight_bytes - need.scratch_bytes
     if wanted_tokens is not None:
         num_blocks = -(-wanted_tokens // block_size)
-        pool_bytes = num_blocks * block_size * need.kv_bytes_per_token
+        pool_bytes = min(num_blocks * block_size * need.kv_bytes_per_token, kv_memory or sys.maxsize)
         if pool_bytes > left_bytes:
             raise DoesNotFit(
                 f"a KV pool of {wanted_tokens} tokens takes {_mib(pool_bytes)}, but {_mib(available_bytes)} of memory "
