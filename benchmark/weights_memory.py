@@ -71,7 +71,8 @@ def tokens_per_second(server: Trunkline, num_streams: int, rng: random.Random) -
 
 def prefill_seconds(server: Trunkline, rng: random.Random) -> float:
     prompts = [line(1, prompt=rng.choices(TOKEN_IDS, k=LONG_PROMPT)) for _ in range(3)]
-    return median(request["ttft_ms"] / 1e3 for request in measure_all(server.base_url, prompts, 1)["requests"])
+    requests = measure_all(server.base_url, prompts, num_clients=1)["requests"]
+    return median(request["ttft_ms"] / 1e3 for request in requests)
 
 
 def main() -> None:

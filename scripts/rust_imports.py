@@ -39,11 +39,11 @@ RESIDENCY_LAYERS = (
 KERNELS_LAYERS = (
     ("executor",),
     ("adapter", "weight_cache"),
-    ("weight_stream",),
+    ("kv_spill", "weight_stream"),
     ("program",),
     ("attention", "page_sums", "sampling"),
     ("threads",),
-    ("cpus",),
+    ("cpus", "direct_file"),
 )
 KERNELS_CORE_LAYERS = (
     ("kv_pool",),

@@ -2,12 +2,11 @@
 //!
 //! ```text
 //! residency  which units are in memory, and which one makes room for another (pure)
-//! stages     which layer's units the instructions of a program need
 //! worker     the threads that read units and write them back
 //! ```
 //!
-//! The pool has addresses for all of its blocks ([`KvPool::by_layer`]), so kernels and results do not change. A unit is
-//! the part of one layer that some neighbouring blocks have. A step needs the units of its sequences layer by layer, and
+//! The pool has addresses for all of its blocks ([`KvPool::by_layer`]), so kernels and results do not change. A unit
+//! is the part of one layer that some neighbouring blocks have. A step needs the units of its sequences by layer, and
 //! only those of a layer must be in memory at the same time: [`KvSpill::enter`] waits for them, while the threads
 //! read those of the next layers.
 //!
@@ -15,7 +14,6 @@
 //! its sequences have to begin anew.
 
 pub mod residency;
-mod stages;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -24,9 +22,8 @@ use std::thread::JoinHandle;
 
 use crate::direct_file::{BLOCK_BYTES, DirectFile};
 use crate::kv_pool::{KvGeometry, KvPool, KvPoolError};
-use crate::program::Instruction;
+use crate::program::{Instruction, KvStages, ProgramError, SpillOptions};
 use residency::Residency;
-use stages::Stages;
 use worker::{Shared, UnitMemory, work};
 
 /// Threads that read and write units. While one computes a checksum, the other keeps the disk busy.
@@ -55,13 +52,10 @@ pub enum SpillError {
     KvPool(#[from] KvPoolError),
 }
 
-/// Where the pool's parts are that exceed its memory.
-#[derive(Clone, Debug)]
-pub struct SpillOptions {
-    /// The memory of the pool.
-    pub memory_bytes: usize,
-    /// The folder of the file, which has no name there.
-    pub folder: PathBuf,
+impl From<SpillError> for ProgramError {
+    fn from(error: SpillError) -> Self {
+        Self::Spill(Box::new(error))
+    }
 }
 
 /// The sizes of a pool with a file, in bytes.
@@ -71,7 +65,7 @@ pub struct SpillSizes {
     pub file_bytes: usize,
 }
 
-/// How a pool is divided into units.
+/// The division of a pool into units.
 #[derive(Clone, Copy, Debug)]
 struct Units {
     num_blocks_each: usize,
@@ -119,7 +113,7 @@ pub(crate) struct KvSpill {
     threads: Vec<JoinHandle<()>>,
     units: Units,
     sizes: SpillSizes,
-    stages: Stages,
+    stages: KvStages,
     /// The places that the current pass needs, by window.
     needed: Vec<Vec<u32>>,
     /// The places that it writes.
@@ -155,7 +149,7 @@ impl KvSpill {
             threads: Vec::new(),
             units,
             sizes,
-            stages: Stages::of(instructions),
+            stages: KvStages::of(instructions),
             needed: vec![Vec::new(); num_windows],
             written: Vec::new(),
         };

@@ -11,12 +11,15 @@
 mod gate;
 mod graph;
 mod instruction;
+mod kv_stages;
 mod lower;
 pub mod memory;
 mod raw_weight;
 mod rows;
 mod uses;
 mod weights;
+
+use std::path::PathBuf;
 
 pub use gate::StreamSizes;
 pub(crate) use gate::WeightGate;
@@ -25,11 +28,11 @@ pub use instruction::{
     AdaptedProduct, AdaptedWeight, AttentionKernel, Buffer, BufferKind, ExpertsKernel, HeadLinearKernel,
     Instruction, Kernel, LinearSource, PooledOutput, Program, RecurKernel, RowSet, ShortConvKernel, View,
 };
+pub(crate) use kv_stages::KvStages;
 pub use rows::{PooledRows, RowIndex};
 pub(crate) use weights::{Entry, EntryKind, ImageTable, MatrixUse, Packing, WeightImage};
 
 use crate::kv_pool::{KvGeometry, KvPoolError};
-use crate::kv_spill::SpillError;
 use crate::pack::PackError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +60,14 @@ impl ProgramConfig {
     }
 }
 
+/// The memory of a KV pool, and the place of what exceeds it.
+#[derive(Clone, Debug)]
+pub struct SpillOptions {
+    pub memory_bytes: usize,
+    /// The folder of the file, which has no name there.
+    pub folder: PathBuf,
+}
+
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
@@ -78,8 +89,9 @@ pub enum ProgramError {
     Weight { weight: usize, source: PackError },
     #[error(transparent)]
     KvPool(#[from] KvPoolError),
+    /// The KV pool cannot have a file, or not with so little memory.
     #[error(transparent)]
-    Spill(#[from] SpillError),
+    Spill(Box<dyn std::error::Error + Send + Sync>),
     /// The working memory cannot be mapped.
     #[error(
         "cannot map {bytes} bytes of working memory: {source}; hint: lower the number of tokens per step"

@@ -122,7 +122,7 @@ class EngineLoop:
         # BaseException, because a panic in the kernels derives from it.
         except BaseException as bug:
             step = f"step {plan.step_id}, {len(plan.chunks)} chunks" if isinstance(plan, StepPlan) else "between steps"
-            # What the disk does is no bug, and the message says it all.
+            # A failing disk is no bug, and the message says everything.
             if isinstance(bug, OSError):
                 logger.critical("the shard restarts (%s, %d sequences): %s", step, self._engine.num_sequences, bug)
             else:

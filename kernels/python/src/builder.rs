@@ -8,14 +8,13 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use trunkline_kernels::kv_pool::{KeyScaling, KvGeometry};
-use trunkline_kernels::kv_spill::SpillOptions;
 use trunkline_kernels::ops::recurrence::Recurrence;
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::{Format, InterleavedHeads, ReadBytes, SourceBytes};
 use trunkline_kernels::program::{
-    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RecurOperands, RowIndex, ValueId,
-    WeightId,
+    Experts, PooledRows, ProgramBuilder, ProgramConfig, ProgramError, RecurOperands, RowIndex, SpillOptions,
+    ValueId, WeightId,
 };
 use trunkline_kernels::threads::{Pinning, UnknownPinning, default_num_threads};
 

@@ -217,8 +217,8 @@ impl Executor {
         Ok(slot)
     }
 
-    /// Runs the step's rows, then samples or scores a token for each row of logits. Fails if weights, or K and V, cannot
-    /// be read.
+    /// Runs the step's rows, then samples or scores a token for each row of logits. Fails if weights, or K and V,
+    /// cannot be read.
     fn forward(&mut self, probe: Option<&Probe<'_>>) -> Result<(), Unread> {
         self.waited = Duration::ZERO;
         if self.rows.token_ids.is_empty() {

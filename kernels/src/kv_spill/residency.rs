@@ -1,4 +1,4 @@
-//! Which units are in memory, and which one makes room for another. Pure: no memory, no file.
+//! Decides which units are in memory, and which one makes room for another. Pure: no memory, no file.
 //!
 //! A pass needs its units in the order of its stages, and every pass over the same sequences needs the same ones again.
 //! With such a cycle, the unit that was needed last is the one that is needed latest, so evicting the least recently
@@ -219,8 +219,8 @@ impl Residency {
         None
     }
 
-    /// Ends the eviction of a victim. If it could not be written, the unit stays in memory, and the one that should take
-    /// its place must be given up with [`Residency::give_up`].
+    /// Ends the eviction of a victim. If it could not be written, the unit stays in memory, and the one that should
+    /// take its place must be given up with [`Residency::give_up`].
     pub fn evicted(&mut self, id: u32, is_ok: bool) {
         let unit = &mut self.units[id as usize];
         if is_ok {

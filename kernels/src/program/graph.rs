@@ -15,8 +15,7 @@ pub use recurrent::RecurOperands;
 
 use super::raw_weight::RawWeight;
 use super::rows::RowIndex;
-use super::{ProgramConfig, ProgramError};
-use crate::kv_spill::SpillOptions;
+use super::{ProgramConfig, ProgramError, SpillOptions};
 use crate::ops::rope::RopeFrequencies;
 use crate::pack::{Format, InterleavedHeads, SourceBytes, quantized_row_bytes};
 

@@ -1,12 +1,11 @@
 //! Lowered programs: instructions over buffers in static memory.
 
-use super::ProgramConfig;
 use super::graph::WeightId;
 use super::rows::{PooledRows, RowIndex};
 use super::weights::WeightImage;
+use super::{ProgramConfig, SpillOptions};
 use crate::attention::Window;
 use crate::kv_pool::{KeyMean, KeyTurns, WindowLimits};
-use crate::kv_spill::SpillOptions;
 use crate::ops::recurrence::Recurrence;
 use crate::ops::rope::RopeFrequencies;
 use crate::ops::route::Rule;
@@ -402,7 +401,7 @@ pub struct Program {
     pub(crate) layer_means: Vec<KeyMean>,
     /// Number of window parts in the KV pool; `None` stores windowed layers with the others.
     pub(crate) num_window_parts: Option<usize>,
-    /// Where the KV pool's parts are that exceed its memory; `None` keeps all in memory.
+    /// The memory of the KV pool; `None` keeps all of it there.
     pub(crate) spill: Option<SpillOptions>,
     /// f32 elements of the state of all recurrent layers.
     pub(crate) state_size: usize,

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use trunkline_kernels::executor::{Chunk, Executor, ExecutorError, SequenceResult};
 use trunkline_kernels::kv_pool::KvGeometry;
-use trunkline_kernels::kv_spill::{SpillError, SpillOptions};
-use trunkline_kernels::program::ProgramError;
+use trunkline_kernels::kv_spill::SpillError;
+use trunkline_kernels::program::{ProgramError, SpillOptions};
 use trunkline_kernels::sampling::SamplingParams;
 
 use crate::best;
@@ -222,7 +222,7 @@ fn a_pool_needs_memory_for_a_layer_and_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let recipe = Recipe { num_blocks: NUM_PLACES * unit_of(&geometry(PLAIN)).0, ..PLAIN };
     let refused = |recipe, options| match try_build(recipe, 1, best(), Some(options)) {
-        Err(ProgramError::Spill(error)) => error,
+        Err(ProgramError::Spill(error)) => *error.downcast::<SpillError>().unwrap(),
         other => panic!("{:?}", other.err()),
     };
     let error = refused(recipe, options(PLAIN, NUM_PLACES - 1, folder.path()));

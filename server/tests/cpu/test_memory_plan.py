@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from tests.cpu.tiny_backend import build_tiny
 from tests.models.tiny import TinyModels
-from trunkline_server.backends.cpu.memory import MIN_POOL_TOKENS
+from trunkline_server.backends.cpu.memory import DEFAULT_POOL_TOKENS, MIN_POOL_TOKENS
 from trunkline_server.backends.cpu.memory_plan import MemoryOptions, plan_memory, unlimited
 from trunkline_server.backends.registry import BackendOptions
-from trunkline_server.errors import DoesNotFit
+from trunkline_server.errors import BackendUnavailable, DoesNotFit, InvalidArgument
 from trunkline_server.library import expected_memory
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -47,6 +47,22 @@ def test_a_refusal_names_flags_with_which_the_model_fits(tiny_model: TinyModels,
             flags = {name.replace("-", "_"): names.get(name, str)(value) for name, value in FLAG.findall(way)}
             assert flags, way
             plan_memory(checkpoint, replace(SMALL, **flags), available_bytes=available)
+
+
+def test_a_pool_with_a_file_takes_its_memory_only(tiny_model: TinyModels) -> None:
+    checkpoint = open_checkpoint(tiny_model("llama3").folder)
+    options = MemoryOptions(kv_memory=1 << 20, max_batch_total_tokens=1 << 20)
+    plan = plan_memory(checkpoint, options, available_bytes=1 << 30)
+    assert plan.sizes.num_blocks * options.block_size == 1 << 20
+    assert plan.pool_bytes == options.kv_memory < (1 << 20) * plan.need.kv_bytes_per_token
+    # Without a wish, the size does not depend on the memory.
+    assert plan_memory(checkpoint, replace(options, max_batch_total_tokens=None)).sizes.num_blocks == (
+        DEFAULT_POOL_TOKENS // options.block_size
+    )
+    with pytest.raises(BackendUnavailable, match=r"needs \d+ for one layer"):
+        build_tiny(checkpoint, block_size=64, kv_memory=1 << 20, max_batch_total_tokens=1 << 20)
+    with pytest.raises(InvalidArgument, match="cannot be used with `--speculative-model`"):
+        build_tiny(checkpoint, kv_memory=1 << 20, draft=checkpoint)
 
 
 def test_overcommit_starts_with_a_warning(tiny_model: TinyModels, caplog: pytest.LogCaptureFixture) -> None:

@@ -66,7 +66,7 @@ impl KvPool {
     }
 }
 
-/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes`, at the offset `from`, to another.
+/// Copies the first `num_tokens` positions of all heads of one piece of `piece_bytes` at the offset `from` to another.
 fn copy_positions(
     map: &mut [u8],
     g: &KvGeometry,

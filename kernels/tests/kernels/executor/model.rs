@@ -4,11 +4,12 @@ use crate::random::Random;
 use trunkline_kernels::executor::Executor;
 use trunkline_kernels::isa::Isa;
 use trunkline_kernels::kv_pool::{KvDtype, KvGeometry};
-use trunkline_kernels::kv_spill::SpillOptions;
 use trunkline_kernels::ops::route::Rule;
 use trunkline_kernels::ops::silu_mul::SwigluClamp;
 use trunkline_kernels::pack::Format;
-use trunkline_kernels::program::{Experts, ProgramBuilder, ProgramConfig, ProgramError, ValueId, WeightId};
+use trunkline_kernels::program::{
+    Experts, ProgramBuilder, ProgramConfig, ProgramError, SpillOptions, ValueId, WeightId,
+};
 
 pub const VOCAB: usize = 300;
 const HIDDEN: usize = 64;

@@ -54,7 +54,8 @@ _UNLIMITED_BYTES = 1 << 62
 class MemoryOptions:
     """The options on which the memory of a shard depends, beside its model.
 
-    kv_cache_dtype: auto, int8, int4, f16 or bf16. num_shares, model_memory, weights_memory, kv_memory: see `BackendOptions`.
+    kv_cache_dtype: auto, int8, int4, f16 or bf16. num_shares, model_memory, weights_memory, kv_memory: see
+        `BackendOptions`.
     window_parts: number of blocks that hold K and V of layers with a window at the same time; plans drop those out of
         every window's reach. "auto" splits blocks if that saves memory; None keeps them in one piece.
     quantize: a value of `--quantize`. max_loras: slots for adapters, with matrices of at most max_lora_rank.
@@ -219,7 +220,9 @@ def _planned(
     )
     if config.is_encoder:
         step, wanted_tokens = _encoder_limits(config, step, options.max_step_tokens, wanted_tokens)
-    window_tokens = 0 if options.kv_memory is not None else block_size * (options.window_parts if isinstance(options.window_parts, int) else 0)
+    # A pool with a file keeps all of its blocks in one piece.
+    window_parts = None if options.kv_memory is not None else options.window_parts
+    window_tokens = block_size * (window_parts if isinstance(window_parts, int) else 0)
     bits = bits_of(options.quantize, checkpoint)
     need = memory_need(checkpoint, bits, kv_dtype=kv_dtype, block_size=block_size, window_tokens=window_tokens, **step)
     need = need.with_weights_in(options.weights_memory)
@@ -242,8 +245,6 @@ def _planned(
     if options.kv_memory is not None:
         pool_bytes = min(pool_bytes, options.kv_memory)
     if config.recurrent is None:
-        # A pool with a file keeps all of its blocks in one piece.
-        window_parts = None if options.kv_memory is not None else options.window_parts
         sizes = _divide(num_blocks, window_parts, config, kv_dtype, block_size, step)
     else:
         bytes_of_one, num_parts = STATE_ELEMENT_BYTES * config.state_size, options.window_parts

@@ -1,24 +1,24 @@
 //! The parts of a program that need K and V of one layer each.
 
-use crate::program::{Instruction, Kernel};
+use super::instruction::{Instruction, Kernel};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stage {
-    pub(super) layer: usize,
+pub(crate) struct KvStage {
+    pub(crate) layer: usize,
     /// The window of the layer's attention; `None` if the stage only writes.
-    pub(super) window: Option<usize>,
+    pub(crate) window: Option<usize>,
 }
 
 #[derive(Debug)]
-pub(super) struct Stages {
-    stages: Vec<Stage>,
+pub(crate) struct KvStages {
+    stages: Vec<KvStage>,
     /// The stage that begins or goes on with each instruction.
     at: Vec<Option<usize>>,
 }
 
-impl Stages {
-    pub(super) fn of(instructions: &[Instruction]) -> Self {
-        let (mut stages, mut at) = (Vec::<Stage>::new(), vec![None; instructions.len()]);
+impl KvStages {
+    pub(crate) fn of(instructions: &[Instruction]) -> Self {
+        let (mut stages, mut at) = (Vec::<KvStage>::new(), vec![None; instructions.len()]);
         let mut group = 0;
         for (index, instruction) in instructions.iter().enumerate() {
             if instruction.barrier_before {
@@ -31,7 +31,7 @@ impl Stages {
             };
             match stages.last_mut() {
                 Some(stage) if stage.layer == layer => stage.window = stage.window.or(window),
-                _ => stages.push(Stage { layer, window }),
+                _ => stages.push(KvStage { layer, window }),
             }
             // Threads ask before the first of the instructions that they execute together.
             at[group] = Some(stages.len() - 1);
@@ -39,11 +39,11 @@ impl Stages {
         Self { stages, at }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Stage> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = KvStage> + '_ {
         self.stages.iter().copied()
     }
 
-    pub(super) fn at(&self, instruction: usize) -> Option<(usize, Stage)> {
+    pub(crate) fn at(&self, instruction: usize) -> Option<(usize, KvStage)> {
         self.at[instruction].map(|index| (index, self.stages[index]))
     }
 }
