@@ -1,7 +1,7 @@
 //! The table of tool formats.
 
 /// Passes the table of the formats in which models write tool calls to a macro, which makes what it needs of the rows.
-/// Each is a value of `--tool-call-parser`, a constant of the crate `trunkline-reply`, and a row of docs/api.md.
+/// Each is a value of `--tool-call-parser`, a constant of the crate `trunkline-reply`, and a row of docs/api/openai.md.
 ///
 /// A row has the help text; the module in `router/reply/src/formats`, which contains the format; the names of the value
 /// and the constant; the name that users write, with its aliases; and the models that write the format. The rows are in

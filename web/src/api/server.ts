@@ -1,4 +1,4 @@
-import { computed, effect, signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 
 import { ApiError, apiKey, getJson } from "./client";
 import type { ModelCard } from "./types";
@@ -11,8 +11,6 @@ export type Connection = "unknown" | "up" | "loading" | "gone";
 
 export const connection = signal<Connection>("unknown");
 export const models = signal<ModelCard[]>([]);
-/** True once `/v1/models` has answered with a list. */
-export const modelsKnown = computed(() => models.value.length > 0);
 
 const RETRY_MS = [500, 1000, 2000, 3000, 5000];
 const POLL_MS = 15_000;

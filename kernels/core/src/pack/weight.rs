@@ -1,6 +1,5 @@
 //! Packed weights and their layout.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use super::codes::{self, Lane};
@@ -185,17 +184,6 @@ impl PackedWeight {
         // `SourceRows` has checked the size of the source; the packed form is at most 4 times as large.
         let layout = WeightLayout::new(format, out_features, in_features)?;
         Ok(Self::pack_by(layout, |row| SourceRows::of_joined(parts, row)))
-    }
-
-    /// Packs the rows `range` of a weight, which exist.
-    pub fn pack_rows(
-        format: Format,
-        rows: &SourceRows<'_>,
-        range: Range<usize>,
-        in_features: usize,
-    ) -> Result<Self, PackError> {
-        let layout = WeightLayout::new(format, range.len(), in_features)?;
-        Ok(Self::pack_by(layout, |row| rows.row(range.start + row)))
     }
 
     fn pack_by<'a>(layout: WeightLayout, row: impl Fn(usize) -> &'a [u8]) -> Self {

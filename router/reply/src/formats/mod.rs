@@ -2,7 +2,7 @@
 //!
 //! To add a format, write a file that defines its syntax, and add a row to the table in `settings/src/tool_formats.rs`.
 //! The rest comes from that row: the value of `--tool-call-parser`, the constant of [`ToolFormat`], detection by chat
-//! templates, and what the tests and docs/api.md must have.
+//! templates, and what the tests and docs/api/openai.md must have.
 
 mod command;
 mod deepseek;

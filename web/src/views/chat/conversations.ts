@@ -53,10 +53,6 @@ export function current(turn: Turn): Turn {
   return live.get(turn.id)?.value ?? turn;
 }
 
-export function isLive(id: string): boolean {
-  return live.has(id);
-}
-
 export function setLive(turn: Turn): void {
   const known = live.get(turn.id);
   if (known) known.value = turn;
