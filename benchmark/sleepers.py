@@ -2,9 +2,9 @@
 
 python benchmark/sleepers.py [--conversations 60] [--awake 6] [--tokens 1000] [--model MODEL]
 
-The KV cache in memory has room for `--awake` conversations, and `--kv-disk-path` for all. Each conversation has a first
-request, whose prompt is computed, and much later a second one, whose history must be read from the disk. Prints the time
-to the first token of both and of conversations that are awake, and the tokens that were found.
+The KV cache in memory has room for `--awake` conversations, and `--kv-disk-path` for all. Each conversation has a
+first request, whose prompt is computed, and much later a second one, whose history must be read from the disk. Prints
+the time to the first token of both and of conversations that are awake, and the tokens that were found.
 """
 
 from __future__ import annotations

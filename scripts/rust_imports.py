@@ -36,6 +36,25 @@ RESIDENCY_LAYERS = (
     ("eviction", "model"),
     ("event",),
 )
+# The crate's first comment says what is in each.
+SCHEDULER_LAYERS = (
+    ("scheduler",),
+    ("planner", "invariants"),
+    ("admission", "balance", "results", "turns"),
+    ("choice", "loss", "prefill"),
+    ("drafts", "drain", "output", "refusal", "roles", "transfers", "yielding"),
+    ("lifecycle",),
+    ("neighbours", "windows", "pins", "lower_tier", "scores", "starts", "late_masks"),
+    ("lane",),
+    ("running", "cells"),
+    ("loss_log", "sequences", "shard"),
+    ("adapters", "in_flight", "poison", "queue", "restores", "sequence_map"),
+    ("budget",),
+    ("sequence",),
+    ("constraint", "estimate", "message_size", "shared_store", "stats"),
+    ("event", "fairness", "outbox", "step_cost"),
+    ("config", "consumption", "plan", "recents"),
+)
 KERNELS_LAYERS = (
     ("executor",),
     ("adapter", "weight_cache"),
@@ -56,6 +75,7 @@ LAYERS = {
     "router/base/src": BASE_LAYERS,
     "router/kv/src": KV_LAYERS,
     "router/residency/src": RESIDENCY_LAYERS,
+    "router/scheduler/src": SCHEDULER_LAYERS,
     "kernels/src": KERNELS_LAYERS,
     "kernels/core/src": KERNELS_CORE_LAYERS,
 }

@@ -9,25 +9,25 @@
 //! that has been served least by its weight (`fairness.rs`), then by the tenant's adapter, likewise, then by age, where
 //! a cached prefix counts as some age. A request that shares a prefix which another one is computing waits for it.
 //!
-//! Modules use only modules above them in this list:
+//! Modules use only modules above them in this list, which `scripts/rust_imports.py` checks:
 //!
 //! ```text
-//! event, plan, config, stats, consumption  plain data
-//! message_size                             how much a step may hold, so that its messages keep their limits
-//! estimate, fairness, budget, constraint   parts that know nothing of sequences
-//! sequence, sequence_map, queue            a sequence, all of them, and those that wait
-//! recents, sequences                       their recent outputs, and the whole with their tenants
-//! poison, loss_log, cells                  the requests to which losses of shards are due, and what follows for them
-//! in_flight, outbox, restores, adapters, shard   one connected shard
-//! running, lane                            a shard with the sequences that run on it
+//! config, consumption, plan, recents       plain data
+//! event, fairness, outbox, step_cost       what comes in, tenants' shares, what goes out, and what a step costs
+//! constraint, estimate, message_size, shared_store, stats   parts that know nothing of sequences
+//! sequence                                 a sequence
+//! budget                                   the rows and tokens of a step
+//! sequence_map, queue, adapters, in_flight, poison, restores   many of them, and what they wait for
+//! sequences, shard, loss_log               all with their tenants, and one connected shard
+//! running, cells                           those that run on a shard, and suspects by themselves
+//! lane                                     a shard with its sequences
+//! neighbours, windows, pins, lower_tier, scores, starts, late_masks   parts of a plan and of its results
 //! lifecycle                                the moves of a sequence between queue, run and end
-//! yielding, windows, scores, output        rules and steps that several of the next ones share
-//! drafts, prefill                          drafts of a plan, and its room for prompts
-//! refusal, loss, drain                     requests that are not taken, and sequences whose shard is lost or leaves
-//! choice, balance                          the lane on which a sequence runs
-//! admission, planner, results, transfers   how a plan is made, and what its answers change
-//! pins, lower_tier                         the other requests
-//! scheduler, invariants                    the whole
+//! drafts, drain, output, refusal, roles, transfers, yielding   rules that several of the next ones share
+//! choice, loss, prefill                    the lane of a sequence, lost shards, and the room for prompts
+//! admission, balance, results, turns       who runs, and what a result changes
+//! planner, invariants                      a step's plan
+//! scheduler                                the whole
 //! ```
 
 pub mod adapters;
