@@ -3,6 +3,7 @@
 #![allow(clippy::extra_unused_type_parameters, reason = "functions of one dispatch have the same parameters")]
 
 pub(crate) mod affine;
+mod arrange;
 pub mod codes;
 mod encode;
 pub mod float;

@@ -5,24 +5,23 @@
 //! A vector is a word of eight nibbles: the index of the level of element `e` and its sign in bit 3 are nibble `e / 4`
 //! of byte `e % 4`, so that one look-up makes two quads of levels. The functions of formats compute the words of `N`
 //! lanes at once: 16 of a tile, or 1 of a block. To get signs to bit 3 with one shift, packed weights hold them
-//! transposed ([`transposed`]).
+//! transposed ([`super::arrange`]).
+
+mod formats;
 
 use half::f16;
 
 use super::TILE;
+use super::arrange::Arrange;
 use super::int::{Codes, IntFormat, MAX_BLOCK_BYTES, Scales, UnpackedBlock};
 use crate::vector::ByteLanes;
+
+pub(crate) use formats::*;
 
 /// The grids of ggml (`iq2xxs_grid` and so on), 16 bits for each vector, with the index of the first element's level in
 /// the lowest bits. IQ2_XXS begins at word 0, IQ2_XS at 256, IQ2_S at 768, IQ1_S at 1792, IQ3_XXS at 3840 and IQ3_S at
 /// 4096.
 const GRIDS: &[u8; 9216] = include_bytes!("grids.bin");
-static IQ2_XXS: [u32; 256] = table(0);
-static IQ2_XS: [u32; 512] = table(256);
-static IQ2_S: [u32; 1024] = table(768);
-static IQ1: [u32; 2048] = table(1792);
-static IQ3_XXS: [[u32; 256]; 2] = table_of_fours(3840);
-static IQ3_S: [[u32; 512]; 2] = table_of_fours(4096);
 
 /// The bits of a vector that are signs.
 const SIGNS: u32 = 0x8888_8888;
@@ -115,8 +114,8 @@ fn indices<const N: usize>(low: &Bytes<N>, high: [impl Fn(usize) -> u32; 2]) -> 
     [even, odd]
 }
 
-/// Entries of a grid for indices of vectors of eight elements or of four, for which there is a table of lower and one of
-/// upper nibbles.
+/// Entries of a grid for indices of vectors of eight elements or of four. Those of four have a table of lower and one
+/// of upper nibbles.
 #[derive(Clone, Copy)]
 pub(crate) enum Table {
     Eights(&'static [u32]),
@@ -161,30 +160,6 @@ unsafe fn read_vectors<const N: usize>(table: Table, indices: &Indices<N>) -> [W
     into
 }
 
-/// An exchange of each bit of a word that is in the mask and the one as many bits above it.
-type Swap = (u32, u32);
-
-/// Transposes four sign bytes: bit `i` of byte `v` becomes bit `i / 4 * 4 + v` of byte `i % 4`, which a shift by `3 - v`
-/// brings to a bit 3.
-const TRANSPOSED: &[Swap] = &[(7, 0x00aa_00aa), (14, 0x0000_cccc)];
-/// Brings upper bits of indices, which are bytes or halves of two or four runs, to where those of vectors (or of fours)
-/// 0 and 2 lie 16 bits apart, and likewise those of 1 and 3.
-const PAIRED_NIBBLES: &[Swap] = &[(4, 0x00f0_00f0), (8, 0x0000_ff00)];
-const PAIRED_BITS: &[Swap] = &[(2, 0x0c0c_0c0c), (4, 0x00f0_00f0), (8, 0x0000_ff00)];
-const PAIRED_THREES: &[Swap] = &[(10, 0x0000_0fc0)];
-const PAIRED_FOURS: &[Swap] = &[(8, 0x0000_ff00)];
-
-fn swapped<'a>(word: u32, swaps: impl Iterator<Item = &'a Swap>) -> u32 {
-    swaps.fold(word, |word, (distance, mask)| {
-        let moved = (word >> distance ^ word) & mask;
-        word ^ moved ^ moved << distance
-    })
-}
-
-fn transposed(word: u32) -> u32 {
-    swapped(word, TRANSPOSED.iter())
-}
-
 /// Sets the last sign of each vector, which makes the number of signs even. The highest nibble may hold anything else.
 #[inline(always)]
 fn evened<const N: usize>(signs: &Words<N>) -> Words<N> {
@@ -225,75 +200,6 @@ fn rotated(word: u32, at: usize) -> u32 {
 #[inline(always)]
 fn spread_sign(word: u32) -> u32 {
     word.cast_signed().wrapping_shr(31).cast_unsigned() & SIGNS
-}
-
-/// How the words of a block are arranged.
-#[derive(Clone, Copy)]
-pub(crate) enum Arrange {
-    /// Bits of these words are swapped.
-    Swap { words: (usize, usize), swaps: &'static [Swap] },
-    /// Every `step`th word has four times 7 signs and 4 other bits.
-    Sevens { words: (usize, usize), step: usize },
-    /// Pairs of words have four times a 9-bit index and 7 signs, and become the low bytes of the indices and the signs
-    /// with the ninth bits.
-    Pairs { words: (usize, usize) },
-}
-
-/// Gives four fields of 7 bits a byte each, with a bit of the highest nibble as their eighth, and transposes them.
-fn from_sevens(word: u32) -> u32 {
-    let field = |at: u32| (word >> (7 * at) & 127 | (word >> (28 + at) & 1) << 7) << (8 * at);
-    transposed((0..4).fold(0, |bytes, at| bytes | field(at)))
-}
-
-/// The inverse of [`from_sevens`].
-fn to_sevens(signs: u32) -> u32 {
-    let bytes = transposed(signs);
-    let field = |at: u32| (bytes >> (8 * at) & 127) << (7 * at) | (bytes >> (8 * at + 7) & 1) << (28 + at);
-    (0..4).fold(0, |word, at| word | field(at))
-}
-
-/// Splits four times a 9-bit index and 7 signs into low bytes and signs.
-fn from_pair(packed: [u8; 8]) -> [u8; 8] {
-    // The upper byte has the index's ninth bit first, which becomes the eighth of the signs.
-    let low = [packed[0], packed[2], packed[4], packed[6]];
-    let high = [packed[1], packed[3], packed[5], packed[7]].map(|byte| byte.rotate_right(1));
-    join_words(low, transposed(u32::from_le_bytes(high)).to_le_bytes())
-}
-
-/// The inverse of [`from_pair`].
-fn to_pair(words: [u8; 8]) -> [u8; 8] {
-    let high = transposed(u32::from_le_bytes([words[4], words[5], words[6], words[7]])).to_le_bytes();
-    std::array::from_fn(|at| if at % 2 == 0 { words[at / 2] } else { high[at / 2].rotate_left(1) })
-}
-
-fn join_words(first: [u8; 4], last: [u8; 4]) -> [u8; 8] {
-    std::array::from_fn(|at| if at < 4 { first[at] } else { last[at - 4] })
-}
-
-impl Arrange {
-    fn apply(self, block: &mut [u8], is_back: bool) {
-        let change = |word: &mut [u8; 4], to: &dyn Fn(u32) -> u32| {
-            *word = to(u32::from_le_bytes(*word)).to_le_bytes();
-        };
-        let all = block.as_chunks_mut::<4>().0;
-        match self {
-            Self::Swap { words, swaps } => {
-                let to = |word| {
-                    if is_back { swapped(word, swaps.iter().rev()) } else { swapped(word, swaps.iter()) }
-                };
-                all[words.0..words.1].iter_mut().for_each(|word| change(word, &to));
-            }
-            Self::Sevens { words, step } => {
-                let to = if is_back { to_sevens } else { from_sevens };
-                all[words.0..words.1].iter_mut().step_by(step).for_each(|word| change(word, &to));
-            }
-            Self::Pairs { words } => {
-                let to = if is_back { to_pair } else { from_pair };
-                let pairs = all[words.0..words.1].as_flattened_mut().as_chunks_mut().0;
-                pairs.iter_mut().for_each(|pair| *pair = to(*pair));
-            }
-        }
-    }
 }
 
 /// A format of blocks of 256 elements. The layouts of words are those of ggml without the binary16 scale before them,
@@ -414,226 +320,4 @@ impl<G: Grid> IntFormat for G {
             }
         }
     }
-}
-
-const IQ2_LEVELS: [u8; 16] = signed_levels(64, [8, 25, 43]);
-
-pub(crate) enum Iq2Xxs {}
-
-/// Words: for each run four indices, then signs and a 4-bit scale.
-impl Grid for Iq2Xxs {
-    const GROUP: usize = 32;
-    const BYTES: usize = 66;
-    const LEVELS: [u8; 16] = IQ2_LEVELS;
-    const ZERO: u8 = 64;
-    const MAX_QUANT: usize = 127;
-    const FACTOR: f32 = 1.0 / 8.0;
-    const ARRANGE: &'static [Arrange] = &[Arrange::Sevens { words: (1, 16), step: 2 }];
-
-    const TABLE: Table = Table::Eights(&IQ2_XXS);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        into[0] = indices(&words[2 * run], [|_| 0; 2]);
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let signs = numbers(&words[2 * run + 1]);
-        (with_signs(vectors, &evened(&signs)), [each(&signs, |word| word >> 28); 2])
-    }
-}
-
-pub(crate) enum Iq2Xs {}
-
-/// Words: for each run four low bytes of indices, then signs and ninth bits; 16 scales of 4 bits.
-impl Grid for Iq2Xs {
-    const GROUP: usize = 16;
-    const BYTES: usize = 74;
-    const LEVELS: [u8; 16] = IQ2_LEVELS;
-    const ZERO: u8 = 64;
-    const MAX_QUANT: usize = 127;
-    const FACTOR: f32 = 1.0 / 8.0;
-    const ARRANGE: &'static [Arrange] = &[Arrange::Pairs { words: (0, 16) }];
-
-    const TABLE: Table = Table::Eights(&IQ2_XS);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        let signs = numbers(&words[2 * run + 1]);
-        let high = |at: usize| {
-            move |lane: usize| signs[lane] >> (20 + at) & 0x100 | signs[lane] >> (6 + at) & 0x0100_0000
-        };
-        into[0] = indices(&words[2 * run], [high(0), high(1)]);
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let signs = numbers(&words[2 * run + 1]);
-        (with_signs(vectors, &evened(&signs)), nibbles(&words[16 + run / 4], run))
-    }
-}
-
-pub(crate) enum Iq2S {}
-
-/// Words: 32 low bytes of indices, 32 bytes of signs, 32 upper pairs of the indices, 16 scales of 4 bits.
-impl Grid for Iq2S {
-    const GROUP: usize = 16;
-    const BYTES: usize = 82;
-    const LEVELS: [u8; 16] = IQ2_LEVELS;
-    const ZERO: u8 = 64;
-    const MAX_QUANT: usize = 127;
-    const FACTOR: f32 = 1.0 / 8.0;
-    const ARRANGE: &'static [Arrange] = &[
-        Arrange::Swap { words: (8, 16), swaps: TRANSPOSED },
-        Arrange::Swap { words: (16, 18), swaps: PAIRED_NIBBLES },
-    ];
-
-    const TABLE: Table = Table::Eights(&IQ2_S);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        let pairs = numbers(&words[16 + run / 4]);
-        let high = |at: usize| move |lane: usize| rotated(pairs[lane], run % 4 * 4 + at) & 0x0300_0300;
-        into[0] = indices(&words[run], [high(0), high(2)]);
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        (with_signs(vectors, &numbers(&words[8 + run])), nibbles(&words[18 + run / 4], run))
-    }
-}
-
-pub(crate) enum Iq3Xxs {}
-
-/// Words: 64 indices; for each run signs and a 4-bit scale.
-impl Grid for Iq3Xxs {
-    const GROUP: usize = 32;
-    const BYTES: usize = 98;
-    const LEVELS: [u8; 16] = signed_levels(64, [4, 12, 20, 28, 36, 44, 52, 62]);
-    const ZERO: u8 = 64;
-    const MAX_QUANT: usize = 127;
-    const FACTOR: f32 = 1.0 / 4.0;
-    const ARRANGE: &'static [Arrange] = &[Arrange::Sevens { words: (16, 24), step: 1 }];
-
-    const TABLE: Table = Table::Fours([&IQ3_XXS[0], &IQ3_XXS[1]]);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        for (at, into) in into.iter_mut().enumerate() {
-            *into = indices(&words[2 * run + at], [|_| 0; 2]);
-        }
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let signs = numbers(&words[16 + run]);
-        (with_signs(vectors, &evened(&signs)), [each(&signs, |word| word >> 28); 2])
-    }
-}
-
-pub(crate) enum Iq3S {}
-
-/// Words: 64 low bytes of indices, 64 ninth bits, 32 bytes of signs, 8 scales of 4 bits.
-impl Grid for Iq3S {
-    const GROUP: usize = 32;
-    const BYTES: usize = 110;
-    const LEVELS: [u8; 16] = signed_levels(16, [1, 3, 5, 7, 9, 11, 13, 15]);
-    const ZERO: u8 = 16;
-    const MAX_QUANT: usize = 31;
-    const FACTOR: f32 = 1.0;
-    const ARRANGE: &'static [Arrange] = &[
-        Arrange::Swap { words: (16, 18), swaps: PAIRED_BITS },
-        Arrange::Swap { words: (18, 26), swaps: TRANSPOSED },
-    ];
-
-    const TABLE: Table = Table::Fours([&IQ3_S[0], &IQ3_S[1]]);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        let ninths = numbers(&words[16 + run / 4]);
-        let high = |at: usize| move |lane: usize| rotated(ninths[lane], run % 4 * 4 + at) & 0x0100_0100;
-        for (at, into) in into.iter_mut().enumerate() {
-            *into = indices(&words[2 * run + at], [high(2 * at), high(2 * at + 1)]);
-        }
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let number = each(&numbers(&words[26]), |word| word >> (4 * run) & 15);
-        (with_signs(vectors, &numbers(&words[18 + run])), [number; 2])
-    }
-}
-
-pub(crate) enum Iq1S {}
-
-/// Words: 32 low bytes of indices; for each run 16 bits of four times 3 high bits, a 3-bit scale and the sign of the
-/// eighth.
-impl Grid for Iq1S {
-    const GROUP: usize = 32;
-    const BYTES: usize = 50;
-    const LEVELS: [u8; 16] = shifted_levels(16);
-    const ZERO: u8 = 16;
-    const MAX_QUANT: usize = 31;
-    const FACTOR: f32 = 1.0 / 8.0;
-    const ARRANGE: &'static [Arrange] = &[Arrange::Swap { words: (8, 12), swaps: PAIRED_THREES }];
-
-    const TABLE: Table = Table::Eights(&IQ1);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        let packed = numbers(&words[8 + run / 2]);
-        let high = |at: usize| move |lane: usize| rotated(packed[lane], run % 2 * 6 + at) & 0x0700_0700;
-        into[0] = indices(&words[run], [high(0), high(3)]);
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let packed = each(&numbers(&words[8 + run / 2]), |word| word >> (12 + run % 2 * 16));
-        let signs = each(&packed, |bits| spread_sign(bits << 28));
-        (vectors.map(|vector| joined(&vector, &signs)), [each(&packed, |bits| bits & 7); 2])
-    }
-}
-
-pub(crate) enum Iq1M {}
-
-/// Words: 32 low bytes of indices, 32 nibbles of 3 high bits and the sign of the eighth, four times 16 bits of four
-/// 3-bit scales, whose upper nibbles are those of the binary16 scale.
-impl Grid for Iq1M {
-    const GROUP: usize = 16;
-    const BYTES: usize = 56;
-    const LEVELS: [u8; 16] = shifted_levels(32);
-    const ZERO: u8 = 32;
-    const MAX_QUANT: usize = 63;
-    const FACTOR: f32 = 1.0 / 8.0;
-    const ARRANGE: &'static [Arrange] = &[Arrange::Swap { words: (8, 12), swaps: PAIRED_FOURS }];
-
-    const TABLE: Table = Table::Eights(&IQ1);
-
-    #[inline(always)]
-    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>) {
-        let packed = numbers(&words[8 + run / 2]);
-        let high = |at: usize| move |lane: usize| rotated(packed[lane], run % 2 * 8 + at) & 0x0700_0700;
-        into[0] = indices(&words[run], [high(0), high(4)]);
-    }
-
-    #[inline(always)]
-    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N> {
-        let packed = each(&numbers(&words[8 + run / 2]), |word| word.rotate_left((28 - run % 2 * 8) as u32));
-        let vectors = std::array::from_fn(|at| {
-            let signs =
-                each(&packed, |packed| spread_sign(packed.rotate_right((at % 2 * 4 + at / 2 * 16) as u32)));
-            joined(&vectors[at], &signs)
-        });
-        let scales = each(&numbers(&words[12 + run / 4]), |word| word >> (run / 2 % 2 * 16 + run % 2 * 6));
-        let number = |half: u32| each(&scales, |word| word >> (3 * half) & 7);
-        (vectors, [number(0), number(1)])
-    }
-}
-
-/// The scales of the two halves of a run: the nibbles of byte `run % 4`.
-#[inline(always)]
-fn nibbles<const N: usize>(words: &Bytes<N>, run: usize) -> [Words<N>; 2] {
-    let words = each(&numbers(words), |word| word >> (run % 4 * 8));
-    [each(&words, |word| word & 15), each(&words, |word| word >> 4 & 15)]
 }
