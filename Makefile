@@ -270,6 +270,7 @@ bench: bench-$(NAME) ## run a benchmark: NAME=peers ARGS="--quick" (NAME=list sh
 #: models         swaps between models, and streams beside kills of another model (ARGS="--large 4")
 #: kv_memory      a prompt longer than the KV cache's memory (ARGS="--tokens 8000")
 #: sleepers       what it costs to wake a conversation (ARGS="--conversations 2000")
+#: low_bits       files of few bits a weight beside llama.cpp (ARGS="FOLDER --make IQ2_XXS,Q3_K")
 #: weights_memory a model that exceeds its memory (ARGS="--gigabytes 2 --share 0.5")
 #: fairness       one tenant's time to first token while another floods the server
 bench-list:
@@ -284,8 +285,8 @@ bench-http: build .venv-test/.stamp
 	    --workloads start,decode,overhead,prefill-512,prefill-2048,history $(ARGS)
 	cat target/bench/peers.md
 
-SCRIPTS := bench-adapters bench-fairness bench-kv_memory bench-models bench-sleepers bench-speculation \
-    bench-step_cost bench-weights_memory
+SCRIPTS := bench-adapters bench-fairness bench-kv_memory bench-low_bits bench-models bench-sleepers bench-speculation
+SCRIPTS += bench-step_cost bench-weights_memory
 .PHONY: $(SCRIPTS)
 $(SCRIPTS): bench-%: build .venv-test/.stamp
 	$(TEST_PYTHON) benchmark/$*.py $(ARGS)

@@ -31,7 +31,7 @@ from harness import Trunkline, embedded_gguf, http, serving, wait_for
 sys.path.insert(0, str(ROOT / "server"))
 from trunkline_server.export.gguf_writer import Entry, write
 from trunkline_server.weights.gguf import GgufFile
-from trunkline_server.weights.tensor import stored_bytes
+from trunkline_server.weights.tensor import ALL_FORMATS, stored_bytes
 
 # The embedded model needs 0.2 GB with this KV pool.
 POOL = ("--max-batch-total-tokens", "4096")
@@ -42,10 +42,16 @@ STREAM_TOKENS = 1500
 WRITE_DEADLINE_S = 600.0
 # What the large model needs beside its weights, without room for the embedded one.
 LARGE_ROOM_MB = 500
-# The shape of a Llama model, of which the number of layers gives the size. Q4_0 has 18 bytes for 32 weights.
+# The shape of a Llama model, of which the number of layers gives the size.
 HIDDEN, INNER, HEADS, KV_HEADS = 4096, 14336, 32, 8
-BLOCK = np.dtype([("scale", "<f2"), ("nibbles", "u1", 16)])
-WEIGHTS_PER_BLOCK = 32
+# The binary16 numbers of blocks with random bytes: their places, and a value with which weights are small. The first
+# byte of MXFP4 is an exponent, and the upper nibbles of the last four words of IQ1_M are the scale.
+HALVES = {"Q4_0": ((0,), 0.01), "IQ4_NL": ((0,), 3e-4), "IQ4_XS": ((0,), 1e-5), "MXFP4": ((), 0.0)}
+HALVES |= {"Q8_0": ((0,), 3e-4)}
+HALVES |= {"Q2_K": ((80, 82), 2e-3), "Q3_K": ((108,), 3e-4), "Q4_K": ((0, 2), 1e-4), "Q5_K": ((0, 2), 5e-5)}
+HALVES |= {"Q6_K": ((208,), 2e-5), "TQ1_0": ((52,), 0.02), "TQ2_0": ((64,), 0.02), "IQ1_S": ((0,), 4e-3)}
+HALVES |= {"IQ2_XXS": ((0,), 2e-4), "IQ2_XS": ((0,), 2e-4), "IQ2_S": ((0,), 2e-4), "IQ3_XXS": ((0,), 1e-4)}
+HALVES |= {"IQ3_S": ((0,), 2e-4), "IQ1_M": ((), 4e-3)}
 
 
 def ask(server: Trunkline, model: str) -> None:
@@ -73,8 +79,28 @@ def row(what: str, times: list[float]) -> None:
     print(f"| {what} | {len(times)} | {low:.0f} | {middle:.0f} | {high:.0f} | {1e3 * max(times):.0f} |", flush=True)
 
 
-def write_large(path: Path, num_gb: float, hidden: int = HIDDEN, inner: int = INNER) -> None:
-    """Writes a Llama model with random 4-bit weights and the embedded model's tokenizer."""
+def random_blocks(rng: np.random.Generator, stored_as: str, shape: tuple[int, int]) -> np.ndarray:
+    """Returns the bytes of a weight of random blocks."""
+    num_blocks = math.prod(shape) // ALL_FORMATS[stored_as].group_elements
+    blocks = rng.integers(0, 256, (num_blocks, ALL_FORMATS[stored_as].group_bytes), dtype=np.uint8)
+    places, scale = HALVES[stored_as]
+    half = np.array([scale], "<f2")
+    for place in places:
+        blocks[:, place : place + 2] = half.view(np.uint8)
+    if stored_as == "MXFP4":
+        blocks[:, 0] = 119
+    if stored_as == "IQ1_M":
+        for word in range(4):
+            upper = int(half.view("<u2")[0]) >> (4 * word) & 15
+            blocks[:, 49 + 2 * word] = blocks[:, 49 + 2 * word] & 15 | upper << 4
+    return blocks.reshape(-1)
+
+
+def write_large(path: Path, num_gb: float, hidden: int = HIDDEN, inner: int = INNER, stored_as: str = "Q4_0") -> None:
+    """Writes a Llama model with random weights and the embedded model's tokenizer.
+
+    It has as many weights as take `num_gb` in Q4_0.
+    """
     source = GgufFile(embedded_gguf())
     metadata = {key: source.stored_value(key) for key in source.metadata if not key.startswith("llama.")}
     (vocab_size, _) = source.tensors["token_embd.weight"].shape
@@ -91,22 +117,16 @@ def write_large(path: Path, num_gb: float, hidden: int = HIDDEN, inner: int = IN
     metadata |= {f"llama.{key}": value for key, value in (numbers | floats).items()}
     rng = np.random.default_rng(0)
 
-    def weights(shape: tuple[int, int]) -> np.ndarray:
-        blocks = np.empty(math.prod(shape) // WEIGHTS_PER_BLOCK, BLOCK)
-        blocks["scale"] = 0.01
-        blocks["nibbles"] = rng.integers(0, 256, (len(blocks), 16), dtype=np.uint8)
-        return blocks.view(np.uint8)
+    def matrix(name: str, shape: tuple[int, int]) -> Entry:
+        return Entry(name, stored_as, shape, partial(random_blocks, rng, stored_as, shape))
 
     def ones() -> bytes:
         return np.ones(hidden, "<f4").tobytes()
 
-    entries = [Entry("token_embd.weight", "Q4_0", (vocab_size, hidden), partial(weights, (vocab_size, hidden)))]
+    entries = [matrix("token_embd.weight", (vocab_size, hidden))]
     entries.append(Entry("output_norm.weight", "F32", (hidden,), ones))
     for layer in range(num_layers):
-        entries += [
-            Entry(f"blk.{layer}.{name}.weight", "Q4_0", shape, partial(weights, shape))
-            for name, shape in matrices.items()
-        ]
+        entries += [matrix(f"blk.{layer}.{name}.weight", shape) for name, shape in matrices.items()]
         entries += [Entry(f"blk.{layer}.{name}.weight", "F32", (hidden,), ones) for name in ("attn_norm", "ffn_norm")]
     write(path, metadata, entries)
 

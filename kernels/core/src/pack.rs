@@ -3,6 +3,7 @@
 #![allow(clippy::extra_unused_type_parameters, reason = "functions of one dispatch have the same parameters")]
 
 pub(crate) mod affine;
+mod arrange;
 pub mod codes;
 mod encode;
 pub mod float;
@@ -46,7 +47,7 @@ pub const QUAD: usize = 4;
 
 /// Version of the packed layout, incremented whenever the bytes of packed weights change. Weights packed with another
 /// version are packed again.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 /// Dequantises one row in its file's format. Fails unless `row` is exactly a row of `out.len()` elements.
 pub fn dequantize_row(format: Format, row: &[u8], out: &mut [f32]) -> Result<(), PackError> {

@@ -9,11 +9,9 @@ use super::kernels::run_vectors;
 use super::quantized::VECTOR_BYTES;
 use trunkline_kernels_core::isa::Isa;
 use trunkline_kernels_core::pack::codes::{
-    RUN, code_bits, factors_at, has_ready_quants, put_form, record_lane_bytes, scale_bytes,
+    RUN, code_bits, factors_at, has_ready_quants, record_lane_bytes, scale_bytes,
 };
-use trunkline_kernels_core::pack::int::{
-    Codes, IntFormat, SIGN_OFFSET, Scales, UnpackedBlock, exponent_value,
-};
+use trunkline_kernels_core::pack::int::{Codes, IntFormat, SIGN_OFFSET, Scales, exponent_value};
 use trunkline_kernels_core::pack::{TILE, Tile};
 use trunkline_kernels_core::vector::{ByteLanes, LANES, simd_entry};
 
@@ -31,7 +29,7 @@ const _: () = assert!(LANES == TILE);
 
 /// True if the planes of the scales are those that kernels multiply.
 const fn has_ready_scales<F: IntFormat>() -> bool {
-    !matches!(F::CODES, Codes::Blocks) && record_lane_bytes::<F>() == 0
+    !matches!(F::CODES, Codes::Words(_)) && record_lane_bytes::<F>() == 0
 }
 
 /// Returns true if weights of this format are not what kernels multiply.
@@ -114,7 +112,8 @@ unsafe fn expand_generic<L: ByteLanes, F: IntFormat>(
 ) {
     match F::CODES {
         Codes::Bits(4 | 8) => {}
-        Codes::Blocks => return expand_blocks::<F>(tile, span, into),
+        // SAFETY: the caller guarantees the instruction set.
+        Codes::Words(_) => return unsafe { expand_words::<L, F>(tile, span, into) },
         _ => {
             let run_bytes = code_bits::<F>() * VECTOR_BYTES;
             let runs = &tile.quants[span.start / RUN * run_bytes..span.end / RUN * run_bytes];
@@ -261,22 +260,22 @@ unsafe fn expand_record<L: ByteLanes, F: IntFormat>(
     }
 }
 
-/// Unpacks whole blocks of the file to bytes and scales.
-fn expand_blocks<F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
+/// Expands whole blocks of words.
+#[inline(always)]
+unsafe fn expand_words<L: ByteLanes, F: IntFormat>(tile: &Tile<'_>, span: Range<usize>, into: &mut Expanded) {
     let tile_bytes = F::BLOCK_BYTES * TILE;
-    let blocks = span.start / F::BLOCK_ELEMENTS..span.end / F::BLOCK_ELEMENTS;
-    let scale_bytes = F::BLOCK_ELEMENTS / F::GROUP * TILE * scale_bytes::<F>();
-    // SAFETY: every bit pattern of a float is valid.
-    let scales = unsafe {
-        std::slice::from_raw_parts_mut(into.scales.as_mut_ptr().cast::<u8>(), size_of_val(&into.scales))
-    };
-    let mut unpacked = UnpackedBlock::default();
-    let blocks = tile.quants[blocks.start * tile_bytes..blocks.end * tile_bytes].chunks_exact(tile_bytes);
+    let blocks = span.start / F::BLOCK_ELEMENTS * tile_bytes..span.end / F::BLOCK_ELEMENTS * tile_bytes;
+    let quants = F::BLOCK_ELEMENTS / RUN * run_vectors::<F>() * VECTOR_BYTES;
+    let (all_quants, all_scales) = (&mut into.quants, &mut into.scales);
     let into =
-        into.quants.chunks_exact_mut(F::BLOCK_ELEMENTS * TILE).zip(scales.chunks_exact_mut(scale_bytes));
-    for (block, (quants, scales)) in blocks.zip(into) {
-        for (lane, source) in block.chunks_exact(F::BLOCK_BYTES).enumerate() {
-            put_form::<F>(source, lane, &mut unpacked, quants, scales);
+        all_quants.chunks_exact_mut(quants).zip(all_scales.chunks_exact_mut(F::BLOCK_ELEMENTS / F::GROUP));
+    for (block, (quants, scales)) in tile.quants[blocks].chunks_exact(tile_bytes).zip(into) {
+        // SAFETY: the caller guarantees the instruction set; prefetching reads nothing.
+        unsafe {
+            for line in (0..tile_bytes).step_by(VECTOR_BYTES) {
+                L::prefetch_near(block.as_ptr().wrapping_add(line + PREFETCH_BYTES));
+            }
+            F::expand::<L>(block, quants, scales);
         }
     }
 }

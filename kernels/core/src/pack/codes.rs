@@ -5,12 +5,14 @@
 //! each code, the lowest bits first. Vector `v` of `w` holds the quads `v`, `v + w`, `v + 2 w`, ..., lowest bits first.
 //! Codes of 8 bits are thus bytes, and those of 4 bits nibbles, the first half of a run in the low ones.
 //!
+//! Blocks of [`Codes::Words`] lie in vectors of one word of each lane, then 2 bytes of each lane if they are left.
+//!
 //! Scales that are not floats lie in a record for each block: `[group][lane]` bytes of scales, the same of minima, and
 //! `[lane]` binary16 factors of scales, then of minima.
 
 use std::ops::Range;
 
-use super::int::{Codes, IntFormat, Scales, UnpackedBlock};
+use super::int::{Codes, IntFormat, MAX_BLOCK_BYTES, Scales, UnpackedBlock};
 use super::plane::PlaneShape;
 use super::{QUAD, TILE};
 
@@ -23,7 +25,7 @@ pub const fn code_bits<F: IntFormat>() -> usize {
     match F::CODES {
         Codes::Bits(bits) => bits,
         Codes::Levels(_) => 4,
-        Codes::Blocks => 8,
+        Codes::Words(_) => 8,
     }
 }
 
@@ -95,7 +97,7 @@ pub const fn scale_bytes<F: IntFormat>() -> usize {
 /// The shapes of the planes of quants, scales and minima.
 pub(super) fn plane_shapes<F: IntFormat>(num_tiles: usize, in_features: usize) -> [PlaneShape; 3] {
     let plane = |vectors_per_tile, lane_bytes| PlaneShape { num_tiles, vectors_per_tile, lane_bytes };
-    if let Codes::Blocks = F::CODES {
+    if let Codes::Words(_) = F::CODES {
         let blocks = plane(in_features / F::BLOCK_ELEMENTS, F::BLOCK_BYTES);
         return [blocks, PlaneShape::NONE, PlaneShape::NONE];
     }
@@ -135,8 +137,14 @@ impl Lane {
         [quants, scales, mins]: [&mut [u8]; 3],
     ) -> bool {
         F::unpack(source, unpacked);
-        if let Codes::Blocks = F::CODES {
-            quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES].copy_from_slice(source);
+        if let Codes::Words(_) = F::CODES {
+            let mut bytes = [0; MAX_BLOCK_BYTES];
+            let bytes = &mut bytes[..F::BLOCK_BYTES];
+            bytes.copy_from_slice(source);
+            F::to_words(bytes);
+            for (at, part) in self.word_parts::<F>(block) {
+                quants[at].copy_from_slice(&bytes[part]);
+            }
             return unpacked.is_finite::<F>();
         }
         self.put_codes::<F>(unpacked, &mut quants[block * block_bytes::<F>()..]);
@@ -150,6 +158,15 @@ impl Lane {
             }
         }
         unpacked.is_finite::<F>()
+    }
+
+    /// The ranges of block `block` in the plane of words, and in the block.
+    fn word_parts<F: IntFormat>(self, block: usize) -> impl Iterator<Item = (Range<usize>, Range<usize>)> {
+        (0..F::BLOCK_BYTES).step_by(QUAD).map(move |start| {
+            let len = QUAD.min(F::BLOCK_BYTES - start);
+            let at = (block * F::BLOCK_BYTES + start) * TILE + self.index * len;
+            (at..at + len, start..start + len)
+        })
     }
 
     /// Writes the codes of a block to its runs, which `runs` begins with.
@@ -207,9 +224,14 @@ impl Lane {
         [quants, scales, mins]: [&[u8]; 3],
         unpacked: &mut UnpackedBlock,
     ) {
-        if let Codes::Blocks = F::CODES {
-            let source = &quants[(block * TILE + self.index) * F::BLOCK_BYTES..][..F::BLOCK_BYTES];
-            return F::unpack(source, unpacked);
+        if let Codes::Words(_) = F::CODES {
+            let mut bytes = [0; MAX_BLOCK_BYTES];
+            let bytes = &mut bytes[..F::BLOCK_BYTES];
+            for (at, part) in self.word_parts::<F>(block) {
+                bytes[part].copy_from_slice(&quants[at]);
+            }
+            F::from_words(bytes);
+            return F::unpack(bytes, unpacked);
         }
         self.get_codes::<F>(&quants[block * block_bytes::<F>()..], unpacked);
         if record_lane_bytes::<F>() > 0 {
@@ -274,23 +296,4 @@ impl Lane {
             *bits = u32::from_le_bytes(bytes);
         }
     }
-}
-
-/// Writes a block of [`Codes::Blocks`] to a lane in the form that kernels multiply: bytes, and floats. `runs` begins at
-/// the block's first run, and `scales` at its first group. The format has no minima.
-#[inline(always)]
-pub fn put_form<F: IntFormat>(
-    source: &[u8],
-    lane: usize,
-    unpacked: &mut UnpackedBlock,
-    runs: &mut [u8],
-    scales: &mut [u8],
-) {
-    F::unpack(source, unpacked);
-    let (codes, _) = unpacked.codes[..F::BLOCK_ELEMENTS].as_chunks::<QUAD>();
-    let (quads, _) = runs.as_chunks_mut::<QUAD>();
-    for (codes, quad) in codes.iter().zip(quads[lane..].iter_mut().step_by(TILE)) {
-        *quad = *codes;
-    }
-    Lane { index: lane }.put_floats::<F>(&unpacked.scales, 0, scales);
 }

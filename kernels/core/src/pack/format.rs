@@ -124,27 +124,27 @@ formats! { $
     /// 256 nibbles, indices of levels, in groups of 32 with 6-bit scales.
     IQ4_XS: int crate::pack::iq4::Iq4Xs;
     /// 32 floats of 4 bits and a power of two.
-    MXFP4: int crate::pack::iq4::Mxfp4;
+    MXFP4: int crate::pack::iq4::Mxfp4 as crate::pack::grid::Iq3S;
     /// 256 numbers of 2 bits in groups of 16 with 4-bit scales and minima.
     Q2_K: int crate::pack::q2_k::Q2K;
     /// 256 numbers -1, 0 and 1, five in a byte, and a binary16 scale.
-    TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::iq4::Iq4Nl;
+    TQ1_0: int crate::pack::ternary::Tq1_0 as crate::pack::ternary::Tq2_0;
     /// 256 numbers -1, 0 and 1, four in a byte, and a binary16 scale.
     TQ2_0: int crate::pack::ternary::Tq2_0;
     /// Indices of 256 vectors of 8 elements, with 4-bit scales of groups of 32.
-    IQ2_XXS: int crate::pack::grid::Iq2Xxs as crate::pack::iq4::Iq4Xs;
+    IQ2_XXS: int crate::pack::grid::Iq2Xxs;
     /// Indices of 512 vectors of 8 elements, with 4-bit scales of groups of 16.
     IQ2_XS: int crate::pack::grid::Iq2Xs;
     /// Indices of 1,024 vectors of 8 elements, with 4-bit scales of groups of 16.
     IQ2_S: int crate::pack::grid::Iq2S as crate::pack::grid::Iq2Xs;
     /// Indices of 256 vectors of 4 elements, with 4-bit scales of groups of 32.
-    IQ3_XXS: int crate::pack::grid::Iq3Xxs as crate::pack::iq4::Iq4Xs;
+    IQ3_XXS: int crate::pack::grid::Iq3Xxs as crate::pack::grid::Iq2Xxs;
     /// Indices of 512 vectors of 4 elements, with 4-bit scales of groups of 32.
-    IQ3_S: int crate::pack::grid::Iq3S as crate::pack::iq4::Iq4Xs;
+    IQ3_S: int crate::pack::grid::Iq3S;
     /// Indices of 2,048 vectors of 8 elements, with 3-bit scales of groups of 32.
-    IQ1_S: int crate::pack::grid::Iq1S as crate::pack::iq4::Iq4Xs;
+    IQ1_S: int crate::pack::grid::Iq1S as crate::pack::grid::Iq3S;
     /// Indices of 2,048 vectors of 8 elements, with 3-bit scales of groups of 16.
-    IQ1_M: int crate::pack::grid::Iq1M as crate::pack::grid::Iq2Xs;
+    IQ1_M: int crate::pack::grid::Iq1M as crate::pack::q6_k::Q6K;
     /// 32 nibbles, a binary32 scale and a binary32 minimum.
     AFFINE4: int crate::pack::affine::Affine4 as crate::pack::q4_k::Q4K;
     /// 32 signed bytes, a binary32 scale and a binary32 minimum.

@@ -1,269 +1,323 @@
-//! Formats whose numbers are indices of vectors in a grid. Packed weights hold the blocks of the file, and their
-//! kernels are those of IQ4_XS (a scale for 32 elements) or of IQ2_XS (one for 16).
+//! Formats whose numbers are indices of vectors in a grid. An element is a level of the grid with a sign, or for IQ1_S
+//! and IQ1_M a level plus or minus an eighth. All scales are products of an 11-bit significand and an integer of up to
+//! 5 bits, which are exact.
 //!
-//! An element is a level of the grid with a sign, or for IQ1_S and IQ1_M a level plus or minus an eighth. All scales
-//! are products of an 11-bit significand and an integer of up to 5 bits, which are exact.
+//! A vector is a word of eight nibbles: the index of the level of element `e` and its sign in bit 3 are nibble `e / 4`
+//! of byte `e % 4`, so that one look-up makes two quads of levels. The functions of formats compute the words of `N`
+//! lanes at once: 16 of a tile, or 1 of a block. To get signs to bit 3 with one shift, packed weights hold them
+//! transposed ([`super::arrange`]).
+
+mod formats;
 
 use half::f16;
 
-use super::int::{Codes, IntFormat, Scales, UnpackedBlock, half_bits, half_value};
+use super::TILE;
+use super::arrange::Arrange;
+use super::int::{Codes, IntFormat, MAX_BLOCK_BYTES, Scales, UnpackedBlock};
+use crate::vector::ByteLanes;
+
+pub(crate) use formats::*;
 
 /// The grids of ggml (`iq2xxs_grid` and so on), 16 bits for each vector, with the index of the first element's level in
 /// the lowest bits. IQ2_XXS begins at word 0, IQ2_XS at 256, IQ2_S at 768, IQ1_S at 1792, IQ3_XXS at 3840 and IQ3_S at
 /// 4096.
 const GRIDS: &[u8; 9216] = include_bytes!("grids.bin");
-/// Quants count from here.
-const ZERO: u8 = 128;
 
-const IQ2_LEVELS: [u8; 4] = [8, 25, 43, 0];
-static IQ2_XXS: [u64; 256] = table(0, IQ2_LEVELS);
-static IQ2_XS: [u64; 512] = table(256, IQ2_LEVELS);
-static IQ2_S: [u64; 1024] = table(768, IQ2_LEVELS);
-/// Eight times the elements -1, 0 and 1, and eight more, so that they are not negative.
-static IQ1: [u64; 2048] = table(1792, [0, 8, 16, 0]);
-static IQ3_XXS: [u32; 256] = table_of_fours(3840, [4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [u32; 512] = table_of_fours(4096, [1, 3, 5, 7, 9, 11, 13, 15]);
-/// For each byte, the bytes of a word that are all ones where the byte has a one.
-static MASKS: [u64; 256] = masks();
+/// The bits of a vector that are signs.
+const SIGNS: u32 = 0x8888_8888;
+/// Elements of a run, which is four vectors.
+const RUN: usize = 32;
 
-/// The masks of 7 bits and an eighth that makes the number of ones even.
-static EVEN_MASKS: [u64; 128] = even_masks();
-
-/// Eight bytes of 1.
-const ONES: u64 = 0x0101_0101_0101_0101;
-
-const fn grid_word(index: usize) -> usize {
-    GRIDS[2 * index] as usize | (GRIDS[2 * index + 1] as usize) << 8
+const fn grid_word(index: usize) -> u32 {
+    GRIDS[2 * index] as u32 | (GRIDS[2 * index + 1] as u32) << 8
 }
 
-/// The vectors of a grid from its word `first` on, with the first element in the lowest byte.
-const fn table<const N: usize>(first: usize, levels: [u8; 4]) -> [u64; N] {
+/// The vectors of a grid from its word `first` on, whose indices have 2 bits.
+const fn table<const N: usize>(first: usize) -> [u32; N] {
     let (mut table, mut at) = ([0; N], 0);
     while at < 8 * N {
         let (index, element) = (at / 8, at % 8);
-        let level = levels[grid_word(first + index) >> (2 * element) & 3];
-        table[index] |= (level as u64) << (8 * element);
+        let level = grid_word(first + index) >> (2 * element) & 3;
+        table[index] |= level << (8 * (element % 4) + 4 * (element / 4));
         at += 1;
     }
     table
 }
 
-/// Likewise, for vectors of four elements.
-const fn table_of_fours<const N: usize>(first: usize, levels: [u8; 8]) -> [u32; N] {
-    let (mut table, mut at) = ([0; N], 0);
+/// Likewise, for the lower and for the upper nibbles of vectors, whose indices have 3 bits.
+const fn table_of_fours<const N: usize>(first: usize) -> [[u32; N]; 2] {
+    let (mut table, mut at) = ([[0; N]; 2], 0);
     while at < 4 * N {
         let (index, element) = (at / 4, at % 4);
-        let level = levels[grid_word(first + index) >> (3 * element) & 7];
-        table[index] |= (level as u32) << (8 * element);
+        let level = grid_word(first + index) >> (3 * element) & 7;
+        table[0][index] |= level << (8 * element);
+        table[1][index] |= level << (8 * element + 4);
         at += 1;
     }
     table
 }
 
-const fn even_masks() -> [u64; 128] {
-    let (all, mut masks, mut bits) = (masks(), [0; 128], 0);
-    while bits < masks.len() {
-        masks[bits] = all[bits | (bits.count_ones() as usize & 1) << 7];
-        bits += 1;
-    }
-    masks
-}
-
-const fn masks() -> [u64; 256] {
-    let (mut masks, mut at) = ([0; 256], 0);
-    while at < 8 * 256 {
-        let (byte, bit) = (at / 8, at % 8);
-        if byte >> bit & 1 == 1 {
-            masks[byte] |= 0xff << (8 * bit);
-        }
+/// The quants of nibbles: `zero` and the level, or `zero` less the level.
+const fn signed_levels<const N: usize>(zero: u8, levels: [u8; N]) -> [u8; 16] {
+    let (mut table, mut at) = ([zero; 16], 0);
+    while at < N {
+        (table[at], table[at + 8]) = (zero + levels[at], zero - levels[at]);
         at += 1;
     }
-    masks
+    table
 }
 
-/// Gives eight levels their signs. Bit `i` of `signs` is set if element `i` is negative.
-#[inline(always)]
-fn signed(levels: u64, signs: u8) -> u64 {
-    with_signs(levels, MASKS[usize::from(signs)])
+/// The quants of IQ1_S and IQ1_M, eight times the numbers.
+const fn shifted_levels(zero: u8) -> [u8; 16] {
+    let mut table = [zero; 16];
+    [table[0], table[1], table[2]] = [zero - 7, zero + 1, zero + 9];
+    [table[8], table[9], table[10]] = [zero - 9, zero - 1, zero + 7];
+    table
 }
 
-/// Gives eight levels their signs. The bytes of negative elements are set in `mask`.
-#[inline(always)]
-fn with_signs(levels: u64, mask: u64) -> u64 {
-    let zero = ONES * u64::from(ZERO);
-    // Levels are below 128, so neither a sum nor a difference leaves its byte.
-    ((zero + levels) & !mask) | ((zero - levels) & mask)
-}
+/// A word of each of `N` lanes, as bytes and as a number.
+type Bytes<const N: usize> = [[u8; 4]; N];
+type Words<const N: usize> = [u32; N];
 
-/// Joins two vectors of four elements.
-#[inline(always)]
-fn joined(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
+/// The indices of a run: words of bytes as pairs, two words for vectors of four elements.
+type Indices<const N: usize> = [[Words<N>; 2]; 2];
 
-/// Adds an eighth to a vector of IQ1_S or IQ1_M, or subtracts it.
-#[inline(always)]
-fn shifted(levels: u64, is_down: bool) -> u64 {
-    levels + ONES * u64::from(if is_down { ZERO - 9 } else { ZERO - 7 })
-}
-
-/// Gives eight levels the signs that 7 bits stand for: their number of ones is even.
-#[inline(always)]
-fn evenly_signed(levels: u64, bits: u32) -> u64 {
-    with_signs(levels, EVEN_MASKS[(bits & 127) as usize])
-}
+/// The four vectors of a run, and the numbers of its scales (only the first if groups have 32 elements).
+type Run<const N: usize> = ([Words<N>; 4], [Words<N>; 2]);
 
 #[inline(always)]
-fn word(block: &[u8], at: usize) -> u32 {
-    half_bits(block, at) | half_bits(block, at + 2) << 16
-}
-
-/// Returns nibble `index` of `bytes`, low ones first.
-#[inline(always)]
-fn nibble(bytes: &[u8], index: usize) -> u32 {
-    u32::from(bytes[index / 2] >> (index % 2 * 4) & 15)
-}
-
-/// Unpacks a block of 8 runs of 32 elements. `run` returns the vectors of a run and the numbers of its `GROUPS` scales,
-/// which are `factor * (2 * number + 1)`.
-#[inline(always)]
-fn unpack_runs<const GROUPS: usize>(
-    out: &mut UnpackedBlock,
-    factor: f32,
-    run: impl Fn(usize) -> ([u64; 4], [u32; GROUPS]),
-) {
-    let scales = out.scales.as_chunks_mut::<GROUPS>().0.iter_mut();
-    for (at, (codes, scales)) in out.codes.as_chunks_mut::<32>().0.iter_mut().zip(scales).enumerate() {
-        let (vectors, numbers) = run(at);
-        for (codes, vector) in codes.as_chunks_mut().0.iter_mut().zip(vectors) {
-            *codes = vector.to_le_bytes();
-        }
-        *scales = numbers.map(|number| (factor * (2 * number + 1) as f32).to_bits());
+fn numbers<const N: usize>(words: &Bytes<N>) -> Words<N> {
+    let mut numbers = [0; N];
+    for (number, word) in numbers.iter_mut().zip(words) {
+        *number = u32::from_le_bytes(*word);
     }
+    numbers
 }
 
-/// Implements a format of groups of 32 or 16 elements.
-macro_rules! grid_format {
-    ($name:ident, $group:literal, $block_bytes:literal, $unpack:path) => {
-        pub enum $name {}
+#[inline(always)]
+fn each<const N: usize>(words: &Words<N>, of: impl Fn(u32) -> u32) -> Words<N> {
+    let mut each = *words;
+    for word in &mut each {
+        *word = of(*word);
+    }
+    each
+}
 
-        impl IntFormat for $name {
-            const GROUP: usize = $group;
-            const CODES: Codes = Codes::Blocks;
-            const SCALES: Scales = Scales::Single;
-            const ZERO_POINT: u8 = ZERO;
-            const HAS_MIN: bool = false;
-            const BLOCK_ELEMENTS: usize = 256;
-            const BLOCK_BYTES: usize = $block_bytes;
+/// Makes the indices of a word's four bytes, as two pairs of 16 bits: bytes 0 and 2, and bytes 1 and 3.
+#[inline(always)]
+fn indices<const N: usize>(low: &Bytes<N>, high: [impl Fn(usize) -> u32; 2]) -> [Words<N>; 2] {
+    let [mut even, mut odd] = [numbers(low); 2];
+    for lane in 0..N {
+        even[lane] = even[lane] & 0x00ff_00ff | high[0](lane);
+        odd[lane] = odd[lane] >> 8 & 0x00ff_00ff | high[1](lane);
+    }
+    [even, odd]
+}
 
-            #[inline(always)]
-            fn unpack(block: &[u8], out: &mut UnpackedBlock) {
-                let block: &[u8; $block_bytes] = block.try_into().expect("a whole block");
-                $unpack(block, out);
+/// Entries of a grid for indices of vectors of eight elements or of four. Those of four have a table of lower and one
+/// of upper nibbles.
+#[derive(Clone, Copy)]
+pub(crate) enum Table {
+    Eights(&'static [u32]),
+    Fours([&'static [u32]; 2]),
+}
+
+/// Reads the vectors of a run.
+///
+/// # Safety
+/// Indices are below the length of the table.
+#[inline(always)]
+unsafe fn read_vectors<const N: usize>(table: Table, indices: &Indices<N>) -> [Words<N>; 4] {
+    // SAFETY: the caller guarantees it.
+    let entry = |table: &[u32], index: u32| unsafe { *table.get_unchecked(index as usize) };
+    let mut into = [[0; N]; 4];
+    match table {
+        Table::Eights(table) => {
+            let [even, odd] = &indices[0];
+            for lane in 0..N {
+                into[0][lane] = entry(table, even[lane] & 0xffff);
+            }
+            for lane in 0..N {
+                into[1][lane] = entry(table, odd[lane] & 0xffff);
+            }
+            for lane in 0..N {
+                into[2][lane] = entry(table, even[lane] >> 16);
+            }
+            for lane in 0..N {
+                into[3][lane] = entry(table, odd[lane] >> 16);
             }
         }
-    };
+        Table::Fours([lower, upper]) => {
+            for ([even, odd], into) in indices.iter().zip(into.as_chunks_mut::<2>().0) {
+                for lane in 0..N {
+                    let [even, odd] = [even[lane], odd[lane]];
+                    into[0][lane] = entry(lower, even & 0xffff) | entry(upper, odd & 0xffff);
+                    into[1][lane] = entry(lower, even >> 16) | entry(upper, odd >> 16);
+                }
+            }
+        }
+    }
+    into
 }
 
-grid_format!(Iq2Xxs, 32, 66, iq2_xxs);
-grid_format!(Iq2Xs, 16, 74, iq2_xs);
-grid_format!(Iq2S, 16, 82, iq2_s);
-grid_format!(Iq3Xxs, 32, 98, iq3_xxs);
-grid_format!(Iq3S, 32, 110, iq3_s);
-grid_format!(Iq1S, 32, 50, iq1_s);
-grid_format!(Iq1M, 16, 56, iq1_m);
-
-/// Layout: binary16 scale; for each 32 elements 4 indices, and a word of four times 7 signs and a 4-bit scale.
+/// Sets the last sign of each vector, which makes the number of signs even. The highest nibble may hold anything else.
 #[inline(always)]
-fn iq2_xxs(block: &[u8; 66], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0) / 8.0, |run| {
-        let indices = &block[2 + 8 * run..][..4];
-        let packed = word(block, 6 + 8 * run);
-        let vector = |at: usize| evenly_signed(IQ2_XXS[usize::from(indices[at])], packed >> (7 * at));
-        (std::array::from_fn(vector), [packed >> 28])
-    });
+fn evened<const N: usize>(signs: &Words<N>) -> Words<N> {
+    each(signs, |word| {
+        let given = word << 4 >> 4;
+        let halves = given ^ given >> 16;
+        let bytes = halves ^ halves >> 8;
+        given | (bytes ^ bytes >> 4) << 28
+    })
 }
 
-/// Layout: binary16 scale, 32 words of a 9-bit index and 7 signs, 16 scales of 4 bits.
+/// Gives the vectors of a run their signs, which are transposed.
 #[inline(always)]
-fn iq2_xs(block: &[u8; 74], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0) / 8.0, |run| {
-        let vector = |at: usize| {
-            let packed = half_bits(block, 2 + 8 * run + 2 * at);
-            evenly_signed(IQ2_XS[(packed & 511) as usize], packed >> 9)
-        };
-        (std::array::from_fn(vector), [0, 1].map(|half| nibble(&block[66 + run..], half)))
-    });
+fn with_signs<const N: usize>(mut vectors: [Words<N>; 4], signs: &Words<N>) -> [Words<N>; 4] {
+    for (at, vector) in vectors.iter_mut().enumerate() {
+        *vector = joined(vector, &each(signs, |signs| signs << (3 - at) & SIGNS));
+    }
+    vectors
 }
 
-/// Layout: binary16 scale, 32 low bytes of indices, 32 bytes of signs, 32 upper pairs of the indices, 16 scales of 4
-/// bits.
+/// Joins the bits of words.
 #[inline(always)]
-fn iq2_s(block: &[u8; 82], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0) / 8.0, |run| {
-        let (indices, signs) = (&block[2 + 4 * run..][..4], &block[34 + 4 * run..][..4]);
-        let vector = |at: usize| {
-            let high = usize::from(block[66 + run] >> (2 * at) & 3);
-            signed(IQ2_S[usize::from(indices[at]) | high << 8], signs[at])
-        };
-        (std::array::from_fn(vector), [0, 1].map(|half| nibble(&block[74 + run..], half)))
-    });
+fn joined<const N: usize>(first: &Words<N>, second: &Words<N>) -> Words<N> {
+    let mut joined = *first;
+    for (word, second) in joined.iter_mut().zip(second) {
+        *word |= second;
+    }
+    joined
 }
 
-/// Layout: binary16 scale, 64 indices; for each 32 elements a word as in IQ2_XXS.
+/// Brings bits `at` and `at + 16` to 8 and 24.
 #[inline(always)]
-fn iq3_xxs(block: &[u8; 98], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0) / 4.0, |run| {
-        let indices = &block[2 + 8 * run..][..8];
-        let packed = word(block, 66 + 4 * run);
-        let four = |at: usize| IQ3_XXS[usize::from(indices[at])];
-        let vector = |at: usize| evenly_signed(joined(four(2 * at), four(2 * at + 1)), packed >> (7 * at));
-        (std::array::from_fn(vector), [packed >> 28])
-    });
+fn rotated(word: u32, at: usize) -> u32 {
+    word.rotate_left((40 - at) as u32 % 32)
 }
 
-/// Layout: binary16 scale, 64 low bytes of indices, 64 ninth bits, 32 bytes of signs, 8 scales of 4 bits.
+/// Makes the highest bit all the signs of a vector.
 #[inline(always)]
-fn iq3_s(block: &[u8; 110], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0), |run| {
-        let (indices, signs) = (&block[2 + 8 * run..][..8], &block[74 + 4 * run..][..4]);
-        let high = usize::from(block[66 + run]);
-        let four = |at: usize| IQ3_S[usize::from(indices[at]) | (high >> at & 1) << 8];
-        let vector = |at: usize| signed(joined(four(2 * at), four(2 * at + 1)), signs[at]);
-        (std::array::from_fn(vector), [nibble(&block[106..], run)])
-    });
+fn spread_sign(word: u32) -> u32 {
+    word.cast_signed().wrapping_shr(31).cast_unsigned() & SIGNS
 }
 
-/// Layout: binary16 scale, 32 low bytes of indices; for each 32 elements a word of four times 3 high bits, a 3-bit
-/// scale and the sign of the eighth.
-#[inline(always)]
-fn iq1_s(block: &[u8; 50], out: &mut UnpackedBlock) {
-    unpack_runs(out, half_value(block, 0) / 8.0, |run| {
-        let indices = &block[2 + 4 * run..][..4];
-        let packed = half_bits(block, 34 + 2 * run);
-        let vector = |at: usize| {
-            let high = (packed >> (3 * at) & 7) as usize;
-            shifted(IQ1[usize::from(indices[at]) | high << 8], packed >> 15 == 1)
-        };
-        (std::array::from_fn(vector), [packed >> 12 & 7])
-    });
+/// A format of blocks of 256 elements. The layouts of words are those of ggml without the binary16 scale before them,
+/// with transposed signs.
+pub(crate) trait Grid {
+    const GROUP: usize;
+    const BYTES: usize;
+    /// The quants of nibbles, their zero point and their bound.
+    const LEVELS: [u8; 16];
+    const ZERO: u8;
+    const MAX_QUANT: usize;
+    /// The factor of the binary16 scale.
+    const FACTOR: f32;
+    const ARRANGE: &'static [Arrange];
+
+    const TABLE: Table;
+
+    /// Computes the indices of a run, which are below the length of the table.
+    fn indices<const N: usize>(words: &[Bytes<N>], run: usize, into: &mut Indices<N>);
+
+    /// Gives the vectors of a run their signs. A scale is the factor times `2 * number + 1`.
+    fn run<const N: usize>(words: &[Bytes<N>], run: usize, vectors: [Words<N>; 4]) -> Run<N>;
 }
 
-/// Layout: 32 low bytes of indices, 32 nibbles of 3 high bits and the sign of the eighth, four words of four 3-bit
-/// scales, whose upper nibbles are those of the binary16 scale.
+/// The binary16 scale of each lane's block: what is left after the words or, in IQ1_M, the upper nibbles of the last.
 #[inline(always)]
-fn iq1_m(block: &[u8; 56], out: &mut UnpackedBlock) {
-    let words: [u32; 4] = std::array::from_fn(|index| half_bits(block, 48 + 2 * index));
-    let bits = words[0] >> 12 | (words[1] >> 12) << 4 | (words[2] >> 12) << 8 | (words[3] >> 12) << 12;
-    let scale = f16::from_bits((bits & 0xffff) as u16).to_f32();
-    unpack_runs(out, scale / 8.0, |run| {
-        let indices = &block[4 * run..][..4];
-        let vector = |at: usize| {
-            let packed = nibble(&block[32 + 2 * run..], at);
-            let levels = IQ1[usize::from(indices[at]) | (packed as usize & 7) << 8];
-            shifted(levels, packed & 8 != 0)
-        };
-        let number = |half: usize| words[run / 2] >> (6 * (run % 2) + 3 * half) & 7;
-        (std::array::from_fn(vector), [0, 1].map(number))
-    });
+fn half_bits<const N: usize>(words: &[Bytes<N>], half: &[u8]) -> [u16; N] {
+    if half.is_empty() {
+        let (first, last) = (numbers(&words[12]), numbers(&words[13]));
+        let nibbles = |word: u32| word >> 12 & 15 | word >> 28 << 4;
+        // Four nibbles.
+        return std::array::from_fn(|lane| (nibbles(first[lane]) | nibbles(last[lane]) << 8) as u16);
+    }
+    let mut bits = [0; N];
+    for (bits, bytes) in bits.iter_mut().zip(half.as_chunks().0) {
+        *bits = u16::from_le_bytes(*bytes);
+    }
+    bits
+}
+
+/// Returns element `element` of the vectors of one lane as a nibble.
+fn nibble(vectors: &[Words<1>; 4], element: usize) -> usize {
+    let ([word], shift) = (vectors[element / 8], element % 4 * 8 + element % 8 / 4 * 4);
+    (word >> shift & 15) as usize
+}
+
+/// Reads the vectors of a run before they have signs.
+#[inline(always)]
+fn vectors_of<G: Grid, const N: usize>(words: &[Bytes<N>], run: usize) -> [Words<N>; 4] {
+    let mut indices = [[[0; N]; 2]; 2];
+    G::indices(words, run, &mut indices);
+    // SAFETY: the format guarantees it.
+    unsafe { read_vectors(G::TABLE, std::hint::black_box(&indices)) }
+}
+
+impl<G: Grid> IntFormat for G {
+    const GROUP: usize = G::GROUP;
+    const CODES: Codes = Codes::Words(G::MAX_QUANT);
+    const SCALES: Scales = Scales::Single;
+    const ZERO_POINT: u8 = G::ZERO;
+    const HAS_MIN: bool = false;
+    const BLOCK_ELEMENTS: usize = 256;
+    const BLOCK_BYTES: usize = G::BYTES;
+
+    fn unpack(block: &[u8], out: &mut UnpackedBlock) {
+        let mut bytes = [0; MAX_BLOCK_BYTES];
+        let bytes = &mut bytes[..G::BYTES];
+        bytes.copy_from_slice(block);
+        Self::to_words(bytes);
+        let (words, half) = bytes.as_chunks();
+        let (words, parts) = (words.as_chunks::<1>().0, RUN / G::GROUP);
+        let [bits] = half_bits(words, half);
+        let factor = f16::from_bits(bits).to_f32() * G::FACTOR;
+        let scales = out.scales.chunks_exact_mut(parts);
+        for (run, (codes, scales)) in out.codes.as_chunks_mut::<RUN>().0.iter_mut().zip(scales).enumerate() {
+            let (vectors, numbers) = G::run(words, run, vectors_of::<G, 1>(words, run));
+            *codes = std::array::from_fn(|element| G::LEVELS[nibble(&vectors, element)]);
+            for (scale, [number]) in scales.iter_mut().zip(numbers) {
+                *scale = (factor * (2 * number + 1) as f32).to_bits();
+            }
+        }
+    }
+
+    fn to_words(block: &mut [u8]) {
+        block.rotate_left(G::BYTES % 4);
+        G::ARRANGE.iter().for_each(|arrange| arrange.apply(block, false));
+    }
+
+    fn from_words(words: &mut [u8]) {
+        G::ARRANGE.iter().for_each(|arrange| arrange.apply(words, true));
+        words.rotate_right(G::BYTES % 4);
+    }
+
+    #[inline(always)]
+    unsafe fn expand<L: ByteLanes>(block: &[u8], quants: &mut [u8], scales: &mut [[f32; TILE]]) {
+        let (words, half) = block.split_at(G::BYTES / 4 * 4 * TILE);
+        let words: &[Bytes<TILE>] = words.as_chunks().0.as_chunks().0;
+        let scales = scales.chunks_exact_mut(RUN / G::GROUP);
+        let quants = quants.as_chunks_mut::<{ RUN * TILE }>().0.iter_mut();
+        // SAFETY: the arrays hold the vectors, and the caller guarantees the instruction set.
+        unsafe {
+            let mut factors = [0.0; TILE];
+            let bits = half_bits(words, half);
+            L::load_f16(bits.as_ptr()).mul(L::splat(G::FACTOR)).store(factors.as_mut_ptr());
+            let table = L::load_table(G::LEVELS.as_ptr());
+            for (run, (quants, scales)) in quants.zip(scales).enumerate() {
+                let (vectors, numbers) = G::run(words, run, vectors_of::<G, TILE>(words, run));
+                for (vector, quads) in vectors.iter().zip(quants.as_chunks_mut::<{ 8 * TILE }>().0) {
+                    let [low, high] = L::look_up(table, L::load_bytes(vector.as_ptr().cast()));
+                    L::store_bytes(low, quads.as_mut_ptr());
+                    L::store_bytes(high, quads.as_mut_ptr().add(4 * TILE));
+                }
+                for (scales, numbers) in scales.iter_mut().zip(numbers) {
+                    // Numbers are below 16.
+                    let scale = |lane: usize| factors[lane] * (2 * numbers[lane] + 1).cast_signed() as f32;
+                    *scales = std::array::from_fn(scale);
+                }
+            }
+        }
+    }
 }

@@ -9,8 +9,13 @@
 
 use half::f16;
 
+use super::TILE;
+use crate::vector::ByteLanes;
+
 /// The most groups per block of any format (Q6_K: 256 / 16).
 pub(crate) const MAX_BLOCK_GROUPS: usize = 16;
+/// The most bytes of a block of words.
+pub(crate) const MAX_BLOCK_BYTES: usize = 112;
 /// The most elements per block of any format.
 pub(crate) const MAX_BLOCK_ELEMENTS: usize = 256;
 
@@ -21,8 +26,8 @@ pub enum Codes {
     Bits(usize),
     /// Numbers of 4 bits, which are indices of the quants.
     Levels(&'static [u8; 16]),
-    /// The blocks of the file.
-    Blocks,
+    /// The blocks of the file as words; see [`IntFormat::to_words`]. The number is the bound of the quants.
+    Words(usize),
 }
 
 impl Codes {
@@ -40,7 +45,7 @@ impl Codes {
                 // One bound for all quants of 8 bits, so that formats share kernels.
                 if largest > 127 { 255 } else { largest }
             }
-            Self::Blocks => 255,
+            Self::Words(max_quant) => max_quant,
         }
     }
 }
@@ -72,7 +77,7 @@ pub trait IntFormat {
     /// Elements that share a scale and a minimum: 32 or 16.
     const GROUP: usize;
     const CODES: Codes;
-    /// For [`Codes::Blocks`], what `unpack` returns: `Half` or `Single`.
+    /// For [`Codes::Words`], what `unpack` returns. Kernels read binary32.
     const SCALES: Scales;
     /// The number subtracted from every quant: 0 or a power of two.
     const ZERO_POINT: u8;
@@ -81,7 +86,7 @@ pub trait IntFormat {
     const BLOCK_BYTES: usize;
 
     /// True if kernels multiply two quants per byte.
-    const NIBBLES: bool = matches!(Self::CODES, Codes::Bits(..=4));
+    const NIBBLES: bool = matches!(Self::CODES, Codes::Bits(..=4) | Codes::Words(..=15));
     /// The bound of the quants.
     const MAX_QUANT: usize = Self::CODES.max_quant();
     /// True if kernels read scales and minima as binary16, false if as binary32.
@@ -89,6 +94,20 @@ pub trait IntFormat {
 
     /// Unpacks a source block of `BLOCK_BYTES` bytes.
     fn unpack(block: &[u8], out: &mut UnpackedBlock);
+
+    /// Brings a block of the file into the order of [`Codes::Words`]: words of 4 bytes, then 2 bytes that are left.
+    fn to_words(_block: &mut [u8]) {}
+
+    /// The inverse of [`IntFormat::to_words`].
+    fn from_words(_words: &mut [u8]) {}
+
+    /// Expands a block of [`Codes::Words`] of a tile to quants and scales as kernels read them.
+    ///
+    /// # Safety
+    /// The CPU must have the instruction set of `L`.
+    unsafe fn expand<L: ByteLanes>(_block: &[u8], _quants: &mut [u8], _scales: &mut [[f32; TILE]]) {
+        unreachable!("other codes are expanded by their bits")
+    }
 
     /// Converts the bits of a scale or minimum, as kernels read it, to f32, exactly.
     fn scale_value(bits: u32) -> f32 {
@@ -195,11 +214,6 @@ pub fn exponent_value(exponent: u8) -> f32 {
 #[inline(always)]
 pub(crate) fn half_bits(block: &[u8], at: usize) -> u32 {
     u32::from(u16::from_le_bytes([block[at], block[at + 1]]))
-}
-
-#[inline(always)]
-pub(crate) fn half_value(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
 /// Unpacks the 32 quants of a Q5_0 or Q5_1 block. `fifth_bits` are in the order of elements. The low nibbles belong to

@@ -1,8 +1,8 @@
 //! Kernels for AVX2 with FMA and F16C.
 //!
 //! `vpmaddubsw` adds pairs in 16 bits. With 4-bit weights a group of 32 cannot overflow them (8 quads of 2 * 15 * 128),
-//! so that they are widened once for a group; weights of 5 and 6 bits are widened after 4 and 2 quads. Weights of 8
-//! bits are multiplied as two nibbles each.
+//! so that they are widened once for a group; weights of 5 and 6 bits are widened after 4 and 2 quads, others after
+//! each. Weights of 8 bits are signed: their magnitudes multiply activations that have their signs.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -91,6 +91,11 @@ impl Products for Maddubs {
     part_with!("avx2,fma,f16c");
 
     #[inline(always)]
+    fn zero_point<F: IntFormat>() -> i32 {
+        if is_signed::<F>() { 0 } else { i32::from(F::ZERO_POINT) }
+    }
+
+    #[inline(always)]
     unsafe fn add_low<F: IntFormat, const R: usize>(
         sums: &mut [__m256i; R],
         quants: *const u8,
@@ -102,21 +107,16 @@ impl Products for Maddubs {
             let part = most_quads::<F>();
             let mut first = quads.start;
             while first < quads.end {
-                let (mut low, mut high) = ([_mm256_setzero_si256(); R], [_mm256_setzero_si256(); R]);
+                let mut low = [_mm256_setzero_si256(); R];
                 for quad in first..(first + part).min(quads.end) {
-                    let weights = load_quad::<F>(quants, quad);
-                    let upper = upper_nibbles(weights);
-                    let lower = if is_split::<F>() { lower_nibbles(weights) } else { weights };
-                    for ((low, high), x) in low.iter_mut().zip(&mut high).zip(x) {
+                    let weights = Weights::new::<F>(load_quad::<F>(quants, quad));
+                    for (low, x) in low.iter_mut().zip(x) {
                         let x = broadcast_quad((**x).low.as_ptr().add(quad * QUAD));
-                        *low = _mm256_add_epi16(*low, _mm256_maddubs_epi16(lower, x));
-                        if is_split::<F>() {
-                            *high = _mm256_add_epi16(*high, _mm256_maddubs_epi16(upper, x));
-                        }
+                        *low = _mm256_add_epi16(*low, weights.times::<F>(x));
                     }
                 }
-                for ((sum, low), high) in sums.iter_mut().zip(low).zip(high) {
-                    *sum = _mm256_add_epi32(*sum, joined::<F>(low, high, 1));
+                for (sum, low) in sums.iter_mut().zip(low) {
+                    *sum = _mm256_add_epi32(*sum, widened(low, 1));
                 }
                 first += part;
             }
@@ -124,54 +124,79 @@ impl Products for Maddubs {
     }
 
     #[inline(always)]
-    unsafe fn add_high<F: IntFormat>(sum: __m256i, quants: *const u8, group: &QuantGroup) -> __m256i {
+    unsafe fn add_high<F: IntFormat>(mut sum: __m256i, quants: *const u8, group: &QuantGroup) -> __m256i {
         // SAFETY: the caller guarantees the conditions.
         unsafe {
-            let weights = top_weights::<F>(quants, group.top_quad());
-            let x = broadcast_quad(group.high.as_ptr());
-            let lower = if is_split::<F>() { lower_nibbles(weights) } else { weights };
-            let low = _mm256_maddubs_epi16(lower, x);
-            let high = _mm256_maddubs_epi16(upper_nibbles(weights), x);
-            _mm256_add_epi32(sum, joined::<F>(low, high, 256))
+            let weights = Weights::new::<F>(top_weights::<F>(quants, group.top_quad()));
+            if is_signed::<F>() {
+                // Only low bytes of the top quad may be -128, whose sign does not change.
+                let low = group.low.as_ptr().add(group.top_quad() * QUAD);
+                let other = low.cast::<u32>().read_unaligned() ^ 0x8080_8080;
+                if other.wrapping_sub(0x0101_0101) & !other & 0x8080_8080 != 0 {
+                    let is_least = _mm256_cmpeq_epi8(broadcast_quad(low), _mm256_set1_epi8(-128));
+                    let is_wrong =
+                        _mm256_and_si256(is_least, _mm256_cmpgt_epi8(_mm256_setzero_si256(), weights.signs));
+                    let missing = _mm256_and_si256(weights.sizes, is_wrong);
+                    let missing = _mm256_maddubs_epi16(missing, _mm256_set1_epi8(1));
+                    sum = _mm256_add_epi32(sum, widened(missing, 256));
+                }
+            }
+            let products = weights.times::<F>(broadcast_quad(group.high.as_ptr()));
+            _mm256_add_epi32(sum, widened(products, 256))
         }
     }
 }
 
-/// True if weights are multiplied as two nibbles each, because 16 bits do not hold the products of two of them.
-const fn is_split<F: IntFormat>() -> bool {
+/// True if 8 bits of weights are multiplied with their signs apart.
+const fn is_signed<F: IntFormat>() -> bool {
     F::MAX_QUANT > 127
 }
 
-/// The most quads whose products 16 bits hold: two for each quad, of a weight or a nibble of it and -128.
+/// The most quads whose products 16 bits hold: two for each quad, of a weight and -128.
 const fn most_quads<F: IntFormat>() -> usize {
-    let largest = if is_split::<F>() { 15 } else { F::MAX_QUANT };
-    i16::MAX as usize / (2 * 128 * largest)
+    if is_signed::<F>() { 1 } else { i16::MAX as usize / (2 * 128 * F::MAX_QUANT) }
 }
 
-#[inline(always)]
-unsafe fn lower_nibbles(x: __m256i) -> __m256i {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe { _mm256_and_si256(x, _mm256_set1_epi8(15)) }
+/// A quad of weights of 8 lanes.
+#[derive(Clone, Copy)]
+struct Weights {
+    /// Unsigned weights, or magnitudes.
+    sizes: __m256i,
+    /// Signed weights, if they are.
+    signs: __m256i,
 }
 
-#[inline(always)]
-unsafe fn upper_nibbles(x: __m256i) -> __m256i {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)) }
-}
-
-/// Adds the pairs of sums of lower nibbles (or whole weights) and those of upper nibbles, times `factor`.
-#[inline(always)]
-unsafe fn joined<F: IntFormat>(low: __m256i, high: __m256i, factor: i16) -> __m256i {
-    // SAFETY: the caller guarantees AVX2.
-    unsafe {
-        let low = _mm256_madd_epi16(low, _mm256_set1_epi16(factor));
-        if is_split::<F>() {
-            _mm256_add_epi32(low, _mm256_madd_epi16(high, _mm256_set1_epi16(16 * factor)))
-        } else {
-            low
+impl Weights {
+    #[inline(always)]
+    unsafe fn new<F: IntFormat>(quad: __m256i) -> Self {
+        const { assert!(!is_signed::<F>() || F::ZERO_POINT == 128) };
+        if !is_signed::<F>() {
+            return Self { sizes: quad, signs: quad };
+        }
+        // SAFETY: the caller guarantees AVX2.
+        unsafe {
+            // Flipping the top bit subtracts 128.
+            let signs = _mm256_xor_si256(quad, _mm256_set1_epi8(-128));
+            Self { sizes: _mm256_abs_epi8(signs), signs }
         }
     }
+
+    /// Adds pairs of products in 16 bits. A product of a negative weight and -128 has the wrong sign.
+    #[inline(always)]
+    unsafe fn times<F: IntFormat>(self, x: __m256i) -> __m256i {
+        // SAFETY: the caller guarantees AVX2.
+        unsafe {
+            let x = if is_signed::<F>() { _mm256_sign_epi8(x, self.signs) } else { x };
+            _mm256_maddubs_epi16(self.sizes, x)
+        }
+    }
+}
+
+/// Adds pairs, times `factor`, in 32 bits.
+#[inline(always)]
+unsafe fn widened(sums: __m256i, factor: i16) -> __m256i {
+    // SAFETY: the caller guarantees AVX2.
+    unsafe { _mm256_madd_epi16(sums, _mm256_set1_epi16(factor)) }
 }
 
 /// Loads 8 lanes of quad `quad` of the weights for a group of activations, 4 unsigned weights per lane.

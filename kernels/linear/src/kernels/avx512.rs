@@ -338,7 +338,9 @@ unsafe fn broadcast_quad(pointer: *const i8) -> __m512i {
 fn shift_by_zero_point<F: IntFormat>(sum: __m512i) -> __m512i {
     match F::ZERO_POINT {
         8 => _mm512_slli_epi32::<3>(sum),
+        16 => _mm512_slli_epi32::<4>(sum),
         32 => _mm512_slli_epi32::<5>(sum),
+        64 => _mm512_slli_epi32::<6>(sum),
         128 => _mm512_slli_epi32::<7>(sum),
         zero_point => _mm512_mullo_epi32(sum, _mm512_set1_epi32(i32::from(zero_point))),
     }

@@ -1,6 +1,6 @@
 //! Kernels for AArch64 NEON with dot products (`sdot`).
 //!
-//! Half a tile is two registers. Weights of at most 6 bits fit in signed bytes; the zero point of 128 of 8-bit weights
+//! Half a tile is two registers. Weights of at most 7 bits fit in signed bytes; the zero point of 128 of 8-bit weights
 //! is subtracted when they are loaded.
 //!
 //! `sdot` and half-precision conversions are inline assembly, because their intrinsics need a newer compiler than this
