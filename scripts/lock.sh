@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/../requirements"
 uv=${UV:-uv}
 # gpu takes the versions of test.
-for name in tools serve test gpu; do
+for name in tools serve otel test gpu; do
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
         --no-emit-index-url "$@" "$name.in" -o "$name.txt"
 done
