@@ -24,6 +24,7 @@ from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan,
 from trunkline_server.backends.cuda.kernels.card import LEAST_CAPABILITY, card_of
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
+from trunkline_server.backends.cuda.kernels.spills import spilling_kernels
 from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
@@ -289,6 +290,12 @@ class _Assembly:
             if config.has_output_head:
                 sampler.warm_up(model.logits[:1].zero_())
             start_times.note("capture", began_ns)
+            if spilled := spilling_kernels():
+                # Their code depends on the shapes of the model and on the card.
+                logger.warning(
+                    "kernels for `%s` spill registers on this card and are slow", self.checkpoint.path.name,
+                    extra={"fields": {"capability": card_of(device.torch_device).name, **spilled}},
+                )  # fmt: skip
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
             info=info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
