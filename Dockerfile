@@ -17,7 +17,9 @@ FROM build AS environment-cpu
 RUN make image-environment PREFIX=/opt/trunkline
 
 FROM build AS environment-cuda
-RUN make image-environment PREFIX=/opt/trunkline GPU=1
+# The address of a wheel of flash-attn for `--numerics fast`, which no registry has (docs/gpu.md).
+ARG FLASH_ATTN=""
+RUN make image-environment PREFIX=/opt/trunkline GPU=1 FLASH="$FLASH_ATTN"
 
 # The user has a number, so that Kubernetes sees that it is not root. Only /models and /tmp are written to. The second
 # port answers the health check, whatever keys and certificates the first one asks for.

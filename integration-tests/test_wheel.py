@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,35 @@ def test_wheels_serve_from_an_empty_environment(installed: Path, monkeypatch: py
         assert Path(f"/proc/{shard}/exe").readlink().name.startswith("python")
         assert str(installed) in " ".join(server.pids_commands())
         assert server.chat("What is two plus two?", max_tokens=8)["choices"][0]["message"]["content"]
+
+
+# What an extra's package answers after it is installed. flash-attn is built without kernels, so that needs no compiler.
+EXTRAS = {
+    "otel": "from trunkline_server.otlp import Exporter; print(Exporter('http://127.0.0.1:1', 0) is not None)",
+    "bitsandbytes": "from bitsandbytes.functional import quantize_4bit as q; print(q is not None)",
+    "gpu": "import torch, triton; print(torch.version.cuda is not None)",
+    "flash": "from importlib.metadata import version; print(version('flash-attn') >= '2.6')",
+}
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_extras_install_into_an_empty_environment(extra: str, installed: Path, tmp_path: Path) -> None:
+    uv, python = str(ROOT / ".tools/bin/uv"), str(tmp_path / "bin/python")
+    (wheel,) = (ROOT / "dist").glob("trunkline_server-*.whl")
+    env = {**os.environ, "PYTHONPATH": "", "FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"}
+
+    def run(*words: str) -> str:
+        return subprocess.run(words, env=env, check=True, capture_output=True, text=True, timeout=900).stdout
+
+    run(uv, "venv", "--python", sys.executable, str(tmp_path))
+    if extra == "flash":
+        run(uv, "pip", "install", "--python", python, "torch", "setuptools", "wheel", "packaging", "numpy")
+    run(uv, "pip", "install", "--python", python, "--no-build-isolation-package", "flash-attn", f"{wheel}[{extra}]")
+    assert run(python, "-c", EXTRAS[extra]).split()[-1] == "True"
+    if extra != "otel":
+        return
+    # Extras that are not asked for are not installed.
+    assert "torch" not in run(uv, "pip", "list", "--python", python)
 
 
 def test_bill_of_materials_lists_packages_and_crates(installed: Path) -> None:

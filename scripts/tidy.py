@@ -40,9 +40,9 @@ PYTHON_LAYERS = {
     "backends.transformers": "backends.interface backends.host_memory backends.reference backends.transformers "
     "models weights errors _kernels",
     "backends.cuda": "_proto adapters backends.interface backends.cuda backends.host_memory backends.late_masks "
-    "backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
+    "start_times backends.sequences backends.states backends.store_files models weights sampling errors _kernels",
     "backends.cpu": "_proto adapters backends.interface backends.cpu backends.host_memory backends.states "
-    "backends.store_files models weights errors _kernels",
+    "start_times backends.store_files models weights errors _kernels",
     "engine": "_proto backends.interface errors plan_checks",
 }
 TORCH_BACKENDS = ("backends.reference", "backends.cuda", "backends.transformers")

@@ -33,6 +33,7 @@ from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.kernels.card import Card
+from trunkline_server.backends.cuda.kernels.spills import MAX_SPILLED_BYTES
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -44,8 +45,6 @@ from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
 CARDS = (HOPPER, Card((8, 6), 72), *OTHER_CARDS)
-# Spills per thread of up to this size are not reported, because a few scalars cost nothing.
-MAX_SPILLED_BYTES = 128
 # A multiple of 16 blocks, as real pools have: Triton compiles for divisibility by 16.
 NUM_LAYERS, POOL_TOKENS = 2, 1 << 17
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}

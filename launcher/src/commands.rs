@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::SystemTime;
 
 use crate::args::parsed::LanesCommand;
 use crate::args::resolved::{ModelRef, Request, ServerConfig};
@@ -95,10 +96,13 @@ fn serve(
     let server = &config.first.server;
     let listener = Listener::open(&server.hostname, server.port)?;
     let metrics_listener = Listener::open_for_metrics(server)?;
+    let began = SystemTime::now();
     let (config, models) = prepare::prepare(config, &python, events, &sender)?;
+    let resolved = SystemTime::now();
     let runtime_dir = RuntimeDir::create(&runtime_dir::bases(), &config.first.log())?;
     let base = Arc::new(Base { listener, metrics_listener, runtime_dir, pace: Pace::default() });
-    let plan = Plan::new(*config, models, (python, router), 0, base);
+    let mut plan = Plan::new(*config, models, (python, router), 0, base);
+    plan.resolved = Some((began, resolved));
     Supervisor::start(plan, Box::new(reread), events, sender)?.run(write_to_stdout)
 }
 

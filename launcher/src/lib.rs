@@ -13,6 +13,7 @@
 //! output       a child's output lines
 //! pace         time limits for the children
 //! plan         what a pair needs to start; `pair` is a router with its shards
+//! start_trace  the trace of a start
 //! supervise/   restarts, drains, replaces and stops them, and loads and unloads models
 //! lanes        the lanes of a pair that are drained
 //! reload       a reload under way
@@ -61,6 +62,7 @@ pub mod restart;
 mod retired;
 pub mod runtime_dir;
 pub mod signals;
+mod start_trace;
 mod status;
 pub mod supervise;
 mod supervised;

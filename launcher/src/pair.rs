@@ -20,6 +20,7 @@ use crate::log::{Field, Log};
 use crate::plan::{Other, Plan, PlannedModel};
 use crate::process::{Event, Process};
 use crate::restart::{RestartPolicy, Verdict};
+use crate::start_trace::StartTrace;
 use crate::supervised::{State, Supervised};
 
 /// Reads the command line, the variables and the configuration file again.
@@ -33,6 +34,8 @@ pub(crate) struct Pair {
     pub(crate) drains: Drains,
     /// A process that can become a shard at once.
     pub(crate) spare: Option<Process>,
+    /// The trace of the start, of which children are a part until a shard computes.
+    trace: StartTrace,
     /// True if the router has reported that a shard computes.
     has_ready_shard: bool,
     /// The models whose shards are told to stop because one of them failed, and why.
@@ -58,6 +61,7 @@ impl Pair {
             ],
         );
         let mut pair = Self {
+            trace: StartTrace::begin(plan.resolved),
             plan,
             children: Vec::new(),
             drains: Drains::default(),
@@ -167,6 +171,9 @@ impl Pair {
             return Ok(process);
         }
         let mut command = self.plan.command(id, other);
+        if !self.has_ready_shard {
+            self.trace.pass_to(id, &mut command);
+        }
         if id == ChildId::Router {
             self.first_loads().into_iter().for_each(|model| {
                 command.args(["--load", &model.to_string()]);

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use trunkline_settings::{Backend, KEY_VARIABLE, Pull, ServeSettings};
 
@@ -45,6 +46,8 @@ pub struct Plan {
     pub router: PathBuf,
     /// Number of reloads before this pair; it keeps the files of two pairs apart.
     pub generation: u32,
+    /// When the launcher began to resolve the models, and when it was done; `None` if it did so beside another pair.
+    pub resolved: Option<(SystemTime, SystemTime)>,
     pub base: Arc<Base>,
 }
 
@@ -103,7 +106,8 @@ impl Plan {
         let planned = planned.map(|(config, model)| PlannedModel::new(config, model));
         let models: BTreeMap<u32, PlannedModel> = (0..).zip(planned).collect();
         let (next_number, later) = (models.len() as u32, Box::new(config.later));
-        Self { models, next_number, later, is_on_demand, python, router, generation, base }
+        let resolved = None;
+        Self { models, next_number, later, is_on_demand, python, router, generation, resolved, base }
     }
 
     /// Returns the first model.

@@ -11,15 +11,17 @@ use trunkline_settings::{KEY_VARIABLE, WATERMARK_KEY_VARIABLE};
 use crate::args;
 use crate::args::resolved::ModelRef;
 use crate::error::LauncherError;
+use crate::start_trace::TRACEPARENT;
 
 const SERVER_MODULE: &str = "trunkline_server";
 /// Prevents `python -m` from importing modules from the working folder.
 const SAFE_PATH: (&str, &str) = ("PYTHONSAFEPATH", "1");
 
-/// Variables with secrets that only the router needs: its keys, the credentials of clouds for `--kv-object-store`, and
-/// those of the collector of `--otlp-endpoint`. A star stands for the rest of a name.
-const ROUTERS_SECRETS: [&str; 6] =
-    [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*", "OTEL_EXPORTER_OTLP_*"];
+/// Variables with secrets that only the router needs: its keys, and the credentials of clouds for `--kv-object-store`.
+/// A star stands for the rest of a name.
+const ROUTERS_SECRETS: [&str; 5] = [KEY_VARIABLE, WATERMARK_KEY_VARIABLE, "AWS_*", "AZURE_*", "GOOGLE_*"];
+/// Variables with secrets that only router and shards need: those of the collector of `--otlp-endpoint`.
+const COLLECTORS_SECRETS: [&str; 1] = ["OTEL_EXPORTER_OTLP_*"];
 /// Variables with secrets that only the commands on models need: the tokens of the Hub.
 const HUB_SECRETS: [&str; 2] = ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"];
 
@@ -139,6 +141,9 @@ fn server_command(python: &Path, subcommand: &str) -> Command {
     let mut command = Command::new(python);
     forget_own_variables(&mut command);
     forget(&mut command, &ROUTERS_SECRETS);
+    if !matches!(subcommand, "serve" | "spare") {
+        forget(&mut command, &COLLECTORS_SECRETS);
+    }
     command.env(SAFE_PATH.0, SAFE_PATH.1).args(["-m", SERVER_MODULE, subcommand]);
     command
 }
@@ -158,9 +163,11 @@ fn forget(command: &mut Command, names: &[&str]) {
     }
 }
 
-/// Removes the launcher's own variables from a child's environment; their checked values reach the child as settings.
+/// Removes the launcher's own variables from a child's environment; their checked values reach the child as settings,
+/// and children that a start waits for get a trace of their own.
 fn forget_own_variables(command: &mut Command) {
     for name in args::serve_variables() {
         command.env_remove(name);
     }
+    command.env_remove(TRACEPARENT);
 }

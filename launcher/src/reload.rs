@@ -30,7 +30,7 @@ pub(crate) struct Reload {
 #[derive(Debug)]
 pub(crate) enum Stage {
     Resolving(Resolving),
-    Starting(Pair),
+    Starting(Box<Pair>),
 }
 
 /// The new configuration, whose models a thread resolves.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 use trunkline_api::app::App;
 use trunkline_base::error::ApiError;
+use trunkline_base::trace::TelemetrySlot;
 use trunkline_engine::shard::Health;
 use trunkline_generation::models::{Action, Entry, Event, ModelId, ModelSettings, Models};
 use trunkline_generation::served::ServedModel;
@@ -56,14 +57,14 @@ pub fn attend(
             report(&Report::Left);
         }
     });
-    let lanes = Lanes::default();
+    let (lanes, telemetry) = (Lanes::default(), app.telemetry.clone());
     tokio::spawn(obey(app.clone(), lanes.clone(), orders, read_added));
     tokio::spawn(async move {
         while let Some(Opened { served, shard_sockets }) = opened.recv().await {
             for (lane, socket) in shard_sockets.into_iter().enumerate() {
                 let own = (socket.clone(), served.clone(), LaneId(lane as u32));
                 lanes.lock().unwrap_or_else(PoisonError::into_inner).push(own);
-                tokio::spawn(report_ready(served.clone(), lane, socket.clone()));
+                tokio::spawn(report_ready(served.clone(), lane, socket.clone(), telemetry.clone()));
                 tokio::spawn(report_excuses(served.lanes.clone(), lane, socket.clone()));
                 tokio::spawn(report_drained(served.lanes.clone(), lane, socket.clone()));
                 tokio::spawn(report_hangs(served.health.clone(), lane, socket));
@@ -225,11 +226,14 @@ fn tell(app: &App, model: u32, event: impl FnOnce(ModelId) -> Event) {
 }
 
 /// Tells the launcher each time that a shard of a lane begins to compute.
-async fn report_ready(served: Arc<ServedModel>, lane: usize, socket: PathBuf) {
+async fn report_ready(served: Arc<ServedModel>, lane: usize, socket: PathBuf, telemetry: TelemetrySlot) {
     let mut last = None;
     loop {
         let shard = served.wait_lane_ready(lane, last.as_ref()).await;
         report(&Report::Ready { socket: socket.clone(), answers: shard.answers() });
+        if let Some(telemetry) = telemetry.get() {
+            telemetry.started();
+        }
         last = Some(shard);
     }
 }

@@ -6,9 +6,11 @@ import os
 import random
 from collections.abc import Sequence
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+Item = TypeVar("Item", bound=Any)
 
 IS_FULL = os.environ.get("TRUNKLINE_TEST_ALL") == "1"
 
@@ -34,6 +36,24 @@ def first(values: Sequence[Any], *kept: Any) -> list[Any]:
     """Returns parameters of which `make test` runs only the kept ones."""
     assert set(kept) <= set(values), "a value that is kept is none of them"
     return [value if value in kept else full(value) for value in values]
+
+
+def first_of_each_kind(items: Sequence[Item]) -> list[Item]:
+    """Returns the first case of each test and format or dtype, and none in f32 where there is another.
+
+    items: of pytest. A GPU compiles kernels for each case, and those in f32, which no server runs, for minutes.
+    """
+    kinds: dict[tuple[str, str], Item] = {}
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        dtypes = [value for name, value in parameters.items() if "format" in name or "dtype" in name]
+        kinds.setdefault((item.nodeid.partition("[")[0], " ".join(map(str, dtypes))), item)
+    others = {test for test, kind in kinds if not _is_f32(kind)}
+    return [item for (test, kind), item in kinds.items() if test not in others or not _is_f32(kind)]
+
+
+def _is_f32(kind: str) -> bool:
+    return any(name in ("f32", "torch.float32") for name in kind.split())
 
 
 def draw_seed() -> int:

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_CODE_USER_MISTAKE
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace, began_ns: int | None = None) -> int:
     from trunkline_server.serve import serve
     from trunkline_server.settings import read_settings
 
@@ -67,13 +67,14 @@ def _serve(options: argparse.Namespace) -> int:
     logging = settings.logging
     log_format = logging.log_format or logs.FORMATS[0]
     logs.configure(logging.log_level, log_format=log_format, lane=options.lane).report_periods()
-    return serve(settings, options)
+    return serve(settings, options, began_ns)
 
 
 def _spare() -> int:
-    from trunkline_server import lifeline, spare
+    from trunkline_server import lifeline, spare, start_times
 
-    return _serve(_parser().parse_args(["serve", *spare.wait_for_arguments(lifeline.STANDARD_INPUT)]))
+    arguments = spare.wait_for_arguments(lifeline.STANDARD_INPUT)
+    return _serve(_parser().parse_args(["serve", *arguments]), start_times.now())
 
 
 def _resolve(options: argparse.Namespace) -> int:

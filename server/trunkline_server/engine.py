@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from trunkline_server._proto.shard_pb2 import StepResult, Transfers
 from trunkline_server.backends.interface import INVALID_PLAN, DraftingBackend, RunAheadBackend, failure, step_result
@@ -21,22 +21,51 @@ from trunkline_server.plan_checks import start_problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trunkline_server._proto.shard_pb2 import AdapterLoad, Chunk, SequenceResult, SequenceStart, StepPlan
+    from trunkline_server._proto.shard_pb2 import AdapterLoad, Chunk, Restore, SequenceResult, SequenceStart, StepPlan
     from trunkline_server.backends.interface import Adapters, Backend, LateMasks, Store
 
 logger = logging.getLogger(__name__)
+
+
+class StepTimes(NamedTuple):
+    """A step that has ended, with times of `time.perf_counter_ns`.
+
+    free_ns: when the device was free for it; prepared_ns: when its chunks were handed to the backend.
+    """
+
+    step_id: int
+    chunks: Sequence[Chunk]
+    free_ns: int
+    prepared_ns: int
+    finished_ns: int
+    device_time_us: int
+    draft_time_us: int
+
+
+class Observer(Protocol):
+    """Sees what the engine does, in its turn, and must be quick."""
+
+    def begun(self, restores: Sequence[Restore], chunks: Sequence[Chunk]) -> None: ...
+
+    def finished(self, step: StepTimes) -> None: ...
+
+    def transferred(self, transfers: Transfers) -> None: ...
+
+    def forgotten(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
 class _Begun:
     """A plan that has begun.
 
-    result: None until the backend has returned it; failures: of chunks that could not run, by sequence id.
+    prepared_ns: when its chunks were handed to the backend; result: None until the backend has returned it;
+    failures: of chunks that could not run, by sequence id.
     """
 
     step_id: int
     chunks: Sequence[Chunk]
     began_ns: int
+    prepared_ns: int
     failures: dict[int, SequenceResult]
     result: StepResult | None = None
 
@@ -47,6 +76,7 @@ class Engine:
     def __init__(self, backend: Backend, *, vocab_size: int) -> None:
         self._backend = backend
         self._adapters: Adapters | None = None
+        self._observer: Observer | None = None
         self._woken = threading.Event()
         # Checked once, because an isinstance check against a protocol takes longer than a step's bookkeeping.
         self._run_ahead_backend = backend if isinstance(backend, RunAheadBackend) else None
@@ -65,6 +95,10 @@ class Engine:
         """Sets what loads the adapters of plans. It must `wake` this engine after each load."""
         self._adapters = loader
 
+    def observe_with(self, observer: Observer) -> None:
+        """Sets what sees steps and transfers."""
+        self._observer = observer
+
     @property
     def num_sequences(self) -> int:
         """Number of sequences that are started and have not ended."""
@@ -79,6 +113,8 @@ class Engine:
         self._unstored_slots.clear()
         self._sequences.clear()
         self._last_step_id = 0
+        if self._observer is not None:
+            self._observer.forgotten()
 
     @property
     def runs_ahead(self) -> bool:
@@ -122,6 +158,9 @@ class Engine:
         draft_time_us = 0 if self._drafting_backend is None else self._drafting_backend.draft_time_us
         result.step_id, result.device_time_us = begun.step_id, device_time_us
         result.draft_time_us = min(draft_time_us, device_time_us)
+        if self._observer is not None:
+            times = (free_ns, begun.prepared_ns, self._last_finished_ns, device_time_us, result.draft_time_us)
+            self._observer.finished(StepTimes(begun.step_id, begun.chunks, *times))
         return result
 
     def begin(self, plan: StepPlan, late_masks: LateMasks | None = None) -> None:
@@ -144,7 +183,9 @@ class Engine:
         for restore in plan.restores:
             self._store(plan.step_id).restore(restore)
         # The list keeps the messages as the same objects.
-        begun = _Begun(plan.step_id, list(plan.chunks), began_ns, {})
+        begun = _Begun(plan.step_id, list(plan.chunks), began_ns, time.perf_counter_ns(), {})
+        if self._observer is not None and self._backend.store is not None:
+            self._observer.begun(plan.restores, begun.chunks)
         self._run(begun, late_masks)
         self._begun.append(begun)
         self._last_step_id = plan.step_id
@@ -160,6 +201,8 @@ class Engine:
             for slot in self._unstored_slots:
                 transfers.stores.add(slot=slot, is_stored=False)
             self._unstored_slots.clear()
+        if self._observer is not None and transfers is not None:
+            self._observer.transferred(transfers)
         if self._adapters is not None and (outcomes := self._adapters.take_outcomes()):
             transfers = transfers or Transfers()
             transfers.adapters.extend(outcomes)

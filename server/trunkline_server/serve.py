@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from trunkline_server import cores, lifeline
+from trunkline_server import cores, lifeline, start_times, telemetry
 from trunkline_server.errors import InvalidArgument
 from trunkline_server.settings import Settings
 
@@ -36,12 +36,13 @@ EXIT_CODE_BUG = 70
 STOP_GRACE_S = 2.0
 
 
-def serve(settings: Settings, options: argparse.Namespace) -> int:
+def serve(settings: Settings, options: argparse.Namespace, began_ns: int | None = None) -> int:
     """Runs the shard and returns its exit code. Raises UserError while loading.
 
-    options: the arguments that tell this shard from others with the same settings.
+    options: the arguments that tell this shard from others with the same settings. began_ns: when a spare process got
+    them, in nanoseconds since 1970.
     """
-    began = time.monotonic()
+    began, entered_ns = time.monotonic(), start_times.now()
     _take_cores(settings, options)
     signals = _Signals(ignore_interrupt=options.lifeline)
     if options.lifeline:
@@ -49,6 +50,8 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     # Imports the service's packages meanwhile: the kernels pack weights without the interpreter's lock.
     threading.Thread(target=importlib.import_module, args=("trunkline_server.service",), daemon=True).start()
     model, base, backend = _load(settings, options)
+    start_times.note("load", entered_ns)
+    loaded_ns = start_times.now()
 
     from trunkline_server.backends.host_memory import process_memory
     from trunkline_server.engine import Engine
@@ -61,11 +64,16 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     info = backend.info
     if info.memory_bytes:
         info = replace(info, memory_bytes=info.memory_bytes + process_memory(info.weight_bytes))
+    if (observer := telemetry.begin(settings, options.lane, began_ns)) is not None:
+        engine.observe_with(observer)
     service = ShardService(model, info, backend.store, adapters, loop, _end_process)
     server = ShardServer(service, Path(options.socket))
     signals.hold()
     loop.start()
     server.start()
+    start_times.note("serve", loaded_ns)
+    if observer is not None:
+        observer.ready()
     # The objects so far live as long as the process. Without this, each full garbage collection would look through all
     # of them between two tokens.
     gc.freeze()
@@ -89,6 +97,8 @@ def serve(settings: Settings, options: argparse.Namespace) -> int:
     server.stop(STOP_GRACE_S)
     if backend.store is not None:
         backend.store.sync()
+    if observer is not None:
+        observer.stop()
     return 0
 
 
@@ -122,7 +132,9 @@ def _load(settings: Settings, options: argparse.Namespace) -> tuple[ModelShape, 
         refuse_pooling(compute.pooling, compute.backend)
         model, backend = registry.build_transformers(path, own)
         return model, None, backend
+    opening_ns = start_times.now()
     checkpoint = open_checkpoint(path)
+    start_times.note("headers", opening_ns)
     checkpoint.config = config = with_pooling(checkpoint.config, compute.pooling, compute.backend)
     logger.debug(
         "model opened",

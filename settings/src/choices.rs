@@ -34,12 +34,14 @@ choices! {
         Int4 = "int4";
         /// 8-bit floats with a scale for each row on the cuda backend, int8 on others.
         Fp8 = "fp8";
-        /// The same as int4.
+        /// NF4 in blocks of 64 weights on the cuda backend, int4 on others.
         Nf4 = "nf4";
         /// The same as int8.
         Bitsandbytes = "bitsandbytes";
-        /// The same as int4.
+        /// The same as nf4.
         BitsandbytesNf4 = "bitsandbytes-nf4";
+        /// FP4 in blocks of 64 weights on the cuda backend, int4 on others.
+        BitsandbytesFp4 = "bitsandbytes-fp4";
         /// The same as int8.
         Eetq = "eetq";
         /// The checkpoint must be quantised with AWQ.

@@ -224,9 +224,9 @@ settings! {
         /// Folder for packed weights, which make the next start faster, or `off` [default: trunkline/weights in the
         /// user's cache folder].
         weights_cache: Option<WeightsCache> = None, Form::FolderOrOff;
-        /// Quantises the weights of an unquantised checkpoint while it is loaded. `fp8` is for the cuda backend and
-        /// int8 on others. `bitsandbytes` and `eetq` mean int8, `nf4` and `bitsandbytes-nf4` int4. `gptq` and `awq`
-        /// check that the checkpoint is quantised so.
+        /// Quantises the weights of an unquantised checkpoint while it is loaded. `fp8`, `nf4`, `bitsandbytes-nf4` and
+        /// `bitsandbytes-fp4` are for the cuda backend; on others the first is int8 and the rest int4. `bitsandbytes`
+        /// and `eetq` mean int8. `gptq` and `awq` check that the checkpoint is quantised so.
         quantize: Quantize = Quantize::None, Form::Choice { what: "TYPE", named: Quantize::NAMED };
         /// Position whose output is the embedding of a text, or `mean` of all; `none` makes no embeddings. By default
         /// the model's files say it, as those of embedding models do. cpu and reference backends only.

@@ -89,7 +89,9 @@ impl Supervisor<'_> {
             Pair::start(plan, Other::Serves, &self.log, &self.sender)
         });
         match started {
-            Ok(pair) => self.reload = Some(Reload { stage: Stage::Starting(pair), caller, ..reload }),
+            Ok(pair) => {
+                self.reload = Some(Reload { stage: Stage::Starting(Box::new(pair)), caller, ..reload })
+            }
             Err(error) => self.refuse_reload(caller, &ReloadError::Failed(error)),
         }
     }
@@ -203,7 +205,7 @@ impl Supervisor<'_> {
     fn switch(&mut self) {
         let Some(Reload { stage: Stage::Starting(pair), caller, .. }) = self.reload.take() else { return };
         self.log = pair.plan.config().log();
-        let old = std::mem::replace(&mut self.serving, pair);
+        let old = std::mem::replace(&mut self.serving, *pair);
         self.replace_catalog(&old);
         self.spare_at = None;
         self.plan_spare();
@@ -219,7 +221,7 @@ impl Supervisor<'_> {
     pub(super) fn fail_reload(&mut self, error: &ReloadError) {
         let Some(Reload { stage, caller, gave_store, drained, .. }) = self.reload.take() else { return };
         if let Stage::Starting(pair) = stage {
-            self.retired.push(Retired::failed(pair, gave_store));
+            self.retired.push(Retired::failed(*pair, gave_store));
             self.forget_ended();
         }
         drained.into_iter().for_each(|lane| self.serving.add(ShardId::of_lane(0, lane), &self.log));

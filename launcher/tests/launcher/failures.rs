@@ -107,6 +107,15 @@ fn crashed_shard_is_started_again_beside_the_same_router() {
         let again = server.bench.nth("shard", "listen", run + 1);
         assert!(is_alive(pid(&again)) && is_alive(router));
     }
+    let traces: Vec<Value> =
+        (1..=4).map(|run| server.bench.nth("shard", "start", run)["traceparent"].clone()).collect();
+    let routers = server.bench.nth("router", "start", 1)["trace"].clone();
+    assert_eq!(traces[0], routers[0], "a start is one trace");
+    let (id, told) = (traces[0].as_str().unwrap(), routers[1].as_str().unwrap());
+    assert!(id.len() == 55 && id.starts_with("00-") && id.ends_with("-01"), "{id}");
+    let times: Vec<u64> = told.split(' ').skip(1).map(|time| time.parse().unwrap()).collect();
+    assert!(told.starts_with("- ") && times.len() == 2 && times[0] <= times[1], "{told}");
+    assert!(traces[1..].iter().all(Value::is_null), "later starts have traces of their own: {traces:?}");
     server.stop();
     assert_eq!(server.bench.events("router", "start").len(), 1);
     assert_eq!(server.rest_of_stdout(), "", "ready is said once");

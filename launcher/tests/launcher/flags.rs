@@ -351,8 +351,8 @@ fn assert_all_arrives(bench: Bench, args: &[&str]) {
     server.bench.nth("shard", "listen", 1);
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), 0, "{}", server.bench.stderr());
-    let routers = [&keys[..], &cloud, &collector].concat();
-    for (role, secrets) in [("resolver", hub.to_vec()), ("shard", Vec::new()), ("router", routers)] {
+    let routers = [&keys[..], &cloud, &collector, &["TRUNKLINE_LAUNCHER_SPAN"]].concat();
+    for (role, secrets) in [("resolver", hub.to_vec()), ("shard", collector.to_vec()), ("router", routers)] {
         let child = server.bench.nth(role, "start", 1);
         let settings = || settings_as_words(&serde_json::from_value(child["settings"].clone()).unwrap());
         let given = match role {

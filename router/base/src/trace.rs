@@ -129,6 +129,9 @@ pub trait Telemetry: Send + Sync {
 
     /// Adds the span of a step.
     fn step(&self, step: &StepRecord);
+
+    /// Ends the spans of the start, since the first shard computes. Later calls change nothing.
+    fn started(&self) {}
 }
 
 /// The receiver of an exporter, once it runs. It never changes then.

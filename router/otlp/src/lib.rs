@@ -8,8 +8,9 @@
 //! crate of ours that this one uses. `measure.rs` has the durations.
 
 mod measure;
+mod start;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use axum::http::HeaderMap;
@@ -27,6 +28,8 @@ use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use trunkline_base::trace::{Exporter, Record, RequestSpan, SpanIds, StepRecord, Telemetry, Timeline};
 
 use measure::Instruments;
+use start::Ids;
+pub use start::LauncherSpan;
 
 /// The longest time that the end of the server waits until the last spans are sent.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
@@ -45,12 +48,16 @@ pub enum StartError {
 /// names, or by gRPC.
 pub fn start(endpoint: &str) -> Result<Exporter, StartError> {
     let protocol = std::env::var(PROTOCOL).ok().filter(|name| !name.is_empty());
-    start_by(endpoint, protocol.as_deref().unwrap_or("grpc"))
+    start_by(endpoint, protocol.as_deref().unwrap_or("grpc"), LauncherSpan::from_environment())
 }
 
 /// Starts sending to `endpoint` by `protocol`: `grpc` or `http/protobuf`. It must be called inside a tokio runtime, and
-/// does not wait for the collector.
-pub fn start_by(endpoint: &str, protocol: &str) -> Result<Exporter, StartError> {
+/// does not wait for the collector. `launcher` is the span of the start that this process is a part of.
+pub fn start_by(
+    endpoint: &str,
+    protocol: &str,
+    launcher: Option<LauncherSpan>,
+) -> Result<Exporter, StartError> {
     let (spans, measurements) = exporters(endpoint, protocol)?;
     let mut resource =
         Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
@@ -58,11 +65,16 @@ pub fn start_by(endpoint: &str, protocol: &str) -> Result<Exporter, StartError> 
         resource = resource.with_service_name("trunkline");
     }
     let resource = resource.build();
-    let tracers =
-        SdkTracerProvider::builder().with_resource(resource.clone()).with_batch_exporter(spans).build();
+    let tracers = SdkTracerProvider::builder()
+        .with_resource(resource.clone())
+        .with_id_generator(Ids::of(launcher.as_ref()))
+        .with_batch_exporter(spans)
+        .build();
     let meters =
         SdkMeterProvider::builder().with_resource(resource).with_periodic_exporter(measurements).build();
-    let telemetry = Otlp { tracer: tracers.tracer("trunkline"), instruments: Instruments::new(&meters) };
+    let tracer = tracers.tracer("trunkline");
+    let start = Mutex::new(launcher.map_or_else(Vec::new, |launcher| start::begin(&tracer, launcher)));
+    let telemetry = Otlp { tracer, instruments: Instruments::new(&meters), start };
     let stop = async move {
         let (spans, measurements) = tokio::join!(
             tokio::task::spawn_blocking(move || tracers.shutdown_with_timeout(STOP_LIMIT)),
@@ -104,6 +116,8 @@ fn exporters(endpoint: &str, protocol: &str) -> Result<(SpanExporter, MetricExpo
 struct Otlp {
     tracer: SdkTracer,
     instruments: Instruments,
+    /// Ends the spans of the start.
+    start: Mutex<Vec<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Telemetry for Otlp {
@@ -147,6 +161,11 @@ impl Telemetry for Otlp {
                 KeyValue::new("trunkline.step.sequences", step.num_sequences as i64),
             ]);
         self.tracer.build_with_context(builder, &Context::new()).end_with_timestamp(step.ended);
+    }
+
+    fn started(&self) {
+        let spans = std::mem::take(&mut *self.start.lock().unwrap_or_else(PoisonError::into_inner));
+        spans.into_iter().for_each(|end| end());
     }
 }
 

@@ -29,6 +29,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 use trunkline_base::limits::Limits;
 use trunkline_base::trace::Exporter;
+use trunkline_otlp::LauncherSpan;
 
 use crate::support::{Router, ShardPlan};
 
@@ -96,6 +97,15 @@ impl MetricsService for Collector {
 impl Collector {
     /// Starts a collector, and makes `router` send to it by `protocol`.
     async fn of(router: &Router, protocol: &str) -> (Self, Exporter) {
+        Self::of_launched(router, protocol, None).await
+    }
+
+    /// Does so in a router that is a part of a start.
+    async fn of_launched(
+        router: &Router,
+        protocol: &str,
+        launcher: Option<LauncherSpan>,
+    ) -> (Self, Exporter) {
         let collector = Self::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -117,7 +127,7 @@ impl Collector {
                 );
             tokio::spawn(async move { axum::serve(listener, routes).await.unwrap() });
         }
-        let exporter = trunkline_otlp::start_by(&url, protocol).unwrap();
+        let exporter = trunkline_otlp::start_by(&url, protocol, launcher).unwrap();
         assert!(router.app.telemetry.set(exporter.telemetry.clone()).is_ok());
         (collector, exporter)
     }
@@ -215,6 +225,32 @@ async fn is_a_tree_of_spans_in_the_clients_trace(protocol: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_is_a_trace_with_the_launchers_span() {
+    let (launcher, began) = ("b7ad6b7169203331", 1_800_000_000_000_000_000_u64);
+    for (outside, parent) in [("-", ""), (PARENT, PARENT)] {
+        let router = Router::default().await;
+        let times = format!("{outside} {began} {}", began + 5);
+        let told = LauncherSpan::parse(&format!("00-{TRACE}-{launcher}-01"), &times);
+        assert!(told.is_some());
+        let (collector, exporter) = Collector::of_launched(&router, "grpc", told).await;
+        for _ in 0..2 {
+            exporter.telemetry.started();
+        }
+        let Collected { requests, .. } = collector.finish(exporter).await;
+        let spans = &requests[0];
+        assert_eq!(spans.keys().collect::<Vec<_>>(), ["resolve", "start", "start router"]);
+        let whole = &spans["start"];
+        assert_eq!((hex(&whole.trace_id), hex(&whole.span_id)), (TRACE.to_owned(), launcher.to_owned()));
+        assert_eq!(hex(&whole.parent_span_id), parent);
+        assert!(whole.start_time_unix_nano == began && spans["resolve"].end_time_unix_nano == began + 5);
+        for part in ["resolve", "start router"] {
+            assert_eq!(hex(&spans[part].parent_span_id), launcher);
+        }
+    }
+    assert_eq!(LauncherSpan::parse("00-1-2", "- 1 -"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_refused_request_names_its_error_and_an_unsampled_one_has_no_span() {
     let router = Router::default().await;
     let (collector, exporter) = Collector::of(&router, "grpc").await;
@@ -264,6 +300,7 @@ async fn tokens_from_the_store_and_grammars_have_spans() {
 
 #[test]
 fn an_unknown_protocol_is_refused() {
-    let error = trunkline_otlp::start_by("http://127.0.0.1:4318", "http/json").err().unwrap().to_string();
+    let error =
+        trunkline_otlp::start_by("http://127.0.0.1:4318", "http/json", None).err().unwrap().to_string();
     assert_eq!(error, "`OTEL_EXPORTER_OTLP_PROTOCOL` is \"http/json\"; hint: use `grpc` or `http/protobuf`");
 }

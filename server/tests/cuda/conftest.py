@@ -1,15 +1,17 @@
-"""Without a GPU, Triton's kernels run in its interpreter, on CPU tensors."""
+"""Without a GPU, Triton's kernels run in its interpreter, on CPU tensors. With one, `make gpu-check` runs few cases."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.tiers import first_of_each_kind
 
 # Triton reads the variable when a kernel is decorated, including those of its own library.
 if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -17,6 +19,30 @@ if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
     os.environ["TRITON_INTERPRET"] = "1"
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmark"))
+
+
+# Less time than this is left for the report of a phase of `make gpu-check`.
+MIN_LEFT_S = 15.0
+
+
+def is_gpu_check() -> bool:
+    """Returns True if this is a phase of `make gpu-check` on a GPU."""
+    return "GPU_CHECK_PHASE" in os.environ and torch.cuda.is_available()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if is_gpu_check():
+        items[:] = first_of_each_kind(items)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leaves out what has no time, so that a phase ends before it is killed, and says so in its results."""
+    if is_gpu_check() and float(os.environ["GPU_CHECK_ENDS"]) - time.time() < MIN_LEFT_S:
+        from gpu.lines import Lines
+
+        lines = Lines(Path(os.environ["GPU_CHECK_RESULTS"]), os.environ["GPU_CHECK_PHASE"])
+        lines.check(f"{item.name} ran", holds=False, detail="no time was left")
+        pytest.skip("no time was left")
 
 
 @pytest.fixture(autouse=True, scope="session")

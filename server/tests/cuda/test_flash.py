@@ -1,9 +1,15 @@
-"""flash-attn beside the backend's own kernels. A module that computes its documented results in torch replaces it."""
+"""flash-attn beside the backend's own kernels, which need a GPU as its own do.
+
+Its results are those of the reference attention that the package contains for its own tests. `make test-all` installs
+the package's Python files; without them, the tests of what surrounds it take those results from this project's oracle.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -50,6 +56,31 @@ def flash_attn_func(
     return out[None].to(q.dtype)
 
 
+# Where `make test-all` installs the package without its kernels.
+INSTALLED = Path(__file__).resolve().parents[3] / "target/flash-attn"
+MODULES = ("flash_attn", "flash_attn.bert_padding", "flash_attn.utils", "flash_attn.utils.testing")
+
+
+@pytest.fixture
+def attention_ref(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """Returns the package's reference, imported without the package itself, which loads its kernels."""
+    folder, spec = INSTALLED / "flash_attn", find_spec("flash_attn")
+    if not folder.exists() and spec is not None and spec.submodule_search_locations:
+        folder = Path(spec.submodule_search_locations[0])
+    if not (folder / "utils/testing.py").exists():
+        pytest.skip("flash-attn's reference is not installed; hint: make target/flash-attn/.stamp")
+    package = ModuleType("flash_attn")
+    package.__path__ = [str(folder)]
+    for name in MODULES:
+        # Deleted afterwards, because other tests look for the package.
+        monkeypatch.setitem(sys.modules, name, package)
+        if name != "flash_attn":
+            monkeypatch.delitem(sys.modules, name)
+    reference: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    reference = importlib.import_module("flash_attn.utils.testing").attention_ref
+    return reference
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     """Installs the module; yields the numbers of rows and keys of each call."""
@@ -71,8 +102,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
     yield seen
 
 
-@pytest.mark.parametrize("heads", [(4, 2, 32), full((3, 1, 80))])
-@pytest.mark.parametrize(
+CHUNKS = pytest.mark.parametrize(
     ("entries", "options"),
     [
         ([(33, 1), (90, 37)], {"scale": 0.3}),
@@ -82,10 +112,45 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, int]]]:
         full([(100, 40)], {"window": 100, "soft_cap": 2.0, "scale": 3.0}),
     ],
 )
+
+
+@pytest.mark.parametrize("heads", [(4, 2, 32), full((3, 1, 80))])
+@CHUNKS
 def test_a_chunk_has_the_attention_of_the_stored_elements(
     device: str, entries: list[tuple[int, int]], options: dict[str, Any], heads: tuple[int, int, int]
 ) -> None:
     """Chunks of prompts with shared KV heads, a window and a soft cap."""
+    check_chunk(flash_attn_func, device, entries, options, heads)
+
+
+@CHUNKS
+def test_a_chunk_has_the_attention_of_the_packages_reference(
+    device: str, entries: list[tuple[int, int]], options: dict[str, Any], attention_ref: Callable[..., Any]
+) -> None:
+    def by_reference(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        softmax_scale: float,
+        window_size: tuple[int, int],
+        **more: Any,
+    ) -> torch.Tensor:
+        # The reference has the default scale, and no window is None.
+        scaled = q.float() * softmax_scale * q.shape[-1] ** 0.5
+        window = tuple(None if size < 0 else size for size in window_size)
+        out: torch.Tensor = attention_ref(scaled, k, v, window_size=window, **more)[0]
+        return out.to(q.dtype)
+
+    check_chunk(by_reference, device, entries, options, (4, 2, 32))
+
+
+def check_chunk(
+    function: Callable[..., object],
+    device: str,
+    entries: list[tuple[int, int]],
+    options: dict[str, Any],
+    heads: tuple[int, int, int],
+) -> None:
     num_heads, num_kv_heads, head_size = heads
     scene = make_scene(
         entries, device=device, num_heads=num_heads, num_kv_heads=num_kv_heads, head_size=head_size, format="bf16"
@@ -94,7 +159,7 @@ def test_a_chunk_has_the_attention_of_the_stored_elements(
     rows = scene.rows(index)
     chunk = LongChunk(index, rows.start, rows.stop, entries[index][0])
     out = torch.full_like(scene.queries, 7.0).to(device)
-    FlashAttention("test", flash_attn_func).attend(
+    FlashAttention("test", function).attend(
         scene.queries.to(device), scene.pool, 1, chunk, scene.tables[index].to(device), out=out,
         **{"window": None, "soft_cap": None, "scale": 0.125, **options},
     )  # fmt: skip

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from gpu import __main__ as program
 from gpu import measure, phases, plan, report
 from gpu.dry import POOL_TOKENS
@@ -23,7 +24,9 @@ from gpu.lines import Lines, of_kind, read_lines
 from gpu.phases import Conductor, Phase
 from gpu.process import end_with
 from gpu.shapes import NAMES, SHAPES, shape_of, write_model
-from tests.cuda.compiled import run_without_interpreter
+from tests.cuda import conftest
+from tests.cuda.compiled import CACHE, run_without_interpreter
+from tests.tiers import first_of_each_kind
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -320,6 +323,63 @@ def test_a_gpu_that_cannot_be_examined_is_not_replaced_by_the_interpreter(
     monkeypatch.setattr(sys, "argv", ["gpu", "--output", str(tmp_path), "--only", "stesp", *flags])
     assert program.main() == (program.CODE_IF_REFUSED if flags else program.CODE_IF_WRONG)
     assert ("the GPU cannot be examined: nothing in 90 s" in capsys.readouterr().err) == (not flags)
+
+
+def test_a_gpu_runs_the_first_case_of_each_kind_and_none_in_f32_beside_others() -> None:
+    def case(test: str, **params: object) -> Any:
+        spec = {"callspec": SimpleNamespace(params=params)} if params else {}
+        return SimpleNamespace(nodeid=test + "[...]" * bool(params), **spec)
+
+    cases = [
+        case("a", format="f32", rows=1), case("a", format="bf16", rows=1), case("a", format="bf16", rows=2),
+        case("a", format="int4", rows=3), case("b"), case("c", dtype=torch.float32), case("c", dtype=torch.float32),
+        case("d", kv_dtype=torch.float16, rows=torch.float32), case("e", rows=1), case("e", rows=2),
+    ]  # fmt: skip
+    assert first_of_each_kind(cases) == [cases[index] for index in (1, 3, 4, 5, 7, 8)]
+
+
+@pytest.mark.parametrize("left_s", [100.0, 1.0])
+def test_a_case_without_time_is_left_out_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_s: float
+) -> None:
+    results = tmp_path / "results.jsonl"
+    monkeypatch.setattr(conftest, "is_gpu_check", lambda: True)
+    monkeypatch.setenv("GPU_CHECK_ENDS", str(time.time() + left_s))
+    monkeypatch.setenv("GPU_CHECK_RESULTS", str(results))
+    monkeypatch.setenv("GPU_CHECK_PHASE", "tests-x")
+    item: Any = SimpleNamespace(name="test_x[1]")
+    if left_s > conftest.MIN_LEFT_S:
+        conftest.pytest_runtest_setup(item)
+        assert not results.exists()
+        return
+    with pytest.raises(pytest.skip.Exception, match="no time was left"):
+        conftest.pytest_runtest_setup(item)
+    assert "test_x[1] ran" in results.read_text()
+
+
+_SPILLS = """
+import sys
+from types import SimpleNamespace
+from triton import knobs
+from gpu.dry import as_on
+from tests.cuda.compiled import HOPPER
+from tests.cuda.launches import gated
+from trunkline_server.backends.cuda.kernels.spills import spilling_kernels
+
+knobs.cache.dir = sys.argv[1]
+dry = as_on(HOPPER)
+# The device's driver tells the words of local memory, the fourth of these numbers.
+dry.utils.load_binary = lambda *_: (1, 1, 0, int(sys.argv[2]), 1024)
+gated(1)
+print(spilling_kernels())
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("words", "named"), [(33, {"_gated_kernel": 132}), (32, {})])
+def test_kernels_that_spill_are_named(tmp_path: Path, words: int, named: dict[str, int]) -> None:
+    printed = run_without_interpreter(["-c", _SPILLS, str(CACHE), str(words)], CACHE, 300)
+    assert printed == f"{named}\n"
 
 
 _COMPILES_TWICE = """

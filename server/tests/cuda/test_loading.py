@@ -106,7 +106,7 @@ def test_floats_are_quantised_as_on_other_backends(device: str, tiny_model: Tiny
 
 def test_floats_are_rounded_to_fp8(device: str, tiny_model: TinyModels) -> None:
     checkpoint = open_checkpoint(tiny_model("qwen2_moe").folder)
-    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, rounds_to_fp8=True)
+    weights = load_weights(checkpoint, torch.device(device), torch.bfloat16, rounds_to="fp8")
     assert isinstance(weights.matrix("lm_head.weight")[0], DenseWeight)
     for projection in ("self_attn.k_proj", "mlp.shared_expert.down_proj", "mlp.experts.1.up_proj"):
         name = f"model.layers.1.{projection}.weight"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 DEFAULTS = Path(__file__).resolve().parents[3] / "settings/tests/serve.json"
 
-GROUPS = ("compute", "step_limits", "shard_cache", "adapter_slots", "logging")
+GROUPS = ("server", "compute", "step_limits", "shard_cache", "adapter_slots", "logging")
 
 
 def write_settings(folder: Path, model: Path, **changes: object) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trunkline_server.errors import BackendUnavailable, InvalidArgument
-from trunkline_server.weights.quantize import FP8, NONE, QuantizedCheckpoint, bits_of
+from trunkline_server.weights.quantize import NONE, ON_DEVICE, QuantizedCheckpoint, bits_of
 
 if TYPE_CHECKING:
     from trunkline_server.backends.interface import Backend
@@ -165,10 +165,11 @@ def _build_cuda(checkpoint: Checkpoint, options: BackendOptions) -> Backend:
         raise BackendUnavailable(
             f"the cuda backend needs {error.name.split('.')[0]}", hint=_install("torch", "triton")
         ) from error
-    bits = bits_of(options.quantize, checkpoint, has_fp8=True)
+    bits = bits_of(options.quantize, checkpoint, on_device=True)
+    rounds_to = bits if bits in ON_DEVICE else None
     return build_on_gpu(
-        checkpoint if bits in (NONE, FP8) else QuantizedCheckpoint(checkpoint, bits, keeps_heads=True),
-        rounds_to_fp8=bits == FP8,
+        checkpoint if bits == NONE or rounds_to else QuantizedCheckpoint(checkpoint, bits, keeps_heads=True),
+        rounds_to=rounds_to,
         kv_cache_dtype=options.kv_cache_dtype,
         numerics=options.numerics,
         max_batch_total_tokens=options.max_batch_total_tokens,

@@ -31,8 +31,10 @@ FP8 = "fp8"
 # The formats of a layer's matrices, and of embedding and head, by the bits of `--quantize`.
 _FORMATS = {"int8": ("Q8_0", "Q8_0"), "int4": ("Q4_1", "Q8_0")}
 QUANTIZED = tuple(_FORMATS)
-# TGI's names, and the formats that have no kernels here, by what comes nearest to them.
-_ALIASES = {"bitsandbytes": "int8", "eetq": "int8", "bitsandbytes-nf4": "int4", "nf4": "int4", FP8: "int8"}
+# TGI's names.
+_ALIASES = {"bitsandbytes": "int8", "eetq": "int8", "bitsandbytes-nf4": "nf4", "bitsandbytes-fp4": "fp4"}
+# The formats to which only the cuda backend quantises, by what comes nearest to them on others.
+ON_DEVICE = {FP8: "int8", "nf4": "int4", "fp4": "int4"}
 # TGI's names for checkpoints that are quantised already.
 _CHECKPOINTS = {"awq": Awq, "gptq": Gptq}
 _FLOATS = ("F32", "F16", "BF16")
@@ -42,8 +44,8 @@ KEPT = ("mlp.gate.weight", "mlp.shared_expert_gate.weight")
 _GROUP = 32
 
 
-def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> str:
-    """Returns `int8`, `int4`, `none`, or if the backend has it, `fp8`.
+def bits_of(option: str, checkpoint: Checkpoint, *, on_device: bool = False) -> str:
+    """Returns `int8`, `int4`, `none`, or a key of `ON_DEVICE` if the backend quantises on its device.
 
     option: a value of `--quantize`. Raises InvalidArgument for a checkpoint that contradicts it.
     """
@@ -55,8 +57,9 @@ def bits_of(option: str, checkpoint: Checkpoint, *, has_fp8: bool = False) -> st
                 hint="drop the flag; the files say how they are quantised",
             )
         return NONE
-    bits = FP8 if option == FP8 and has_fp8 else _ALIASES.get(option, option)
-    if bits != NONE and not has_floats(checkpoint, keeps_fp8=has_fp8):
+    bits = _ALIASES.get(option, option)
+    bits = bits if on_device else ON_DEVICE.get(bits, bits)
+    if bits != NONE and not has_floats(checkpoint, keeps_fp8=on_device):
         raise InvalidArgument(
             f"`--quantize` is {option}, but `{checkpoint.path}` is quantised already", hint="drop the flag"
         )

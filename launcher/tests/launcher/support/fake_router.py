@@ -130,6 +130,7 @@ note(
     settings=SETTINGS,
     flags=sys.argv[1:],
     variables=sorted(name for name in os.environ if name.startswith(SHOWN)),
+    trace=[os.environ.get("TRACEPARENT"), os.environ.get("TRUNKLINE_LAUNCHER_SPAN")],
 )
 assert "--lifeline" in sys.argv
 behaviour = os.environ.get("FAKE_ROUTER", "serve")

@@ -27,7 +27,8 @@ VARIABLES = sorted(name for name in os.environ if name.startswith(SHOWN))
 
 
 def note(role, event, **fields):
-    line = json.dumps({"role": role, "event": event, "pid": os.getpid(), **fields}) + "\n"
+    fields |= {"role": role, "event": event, "pid": os.getpid(), "traceparent": os.environ.get("TRACEPARENT")}
+    line = json.dumps(fields) + "\n"
     descriptor = os.open(JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, line.encode())
     os.close(descriptor)

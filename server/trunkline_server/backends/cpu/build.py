@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trunkline_server import start_times
 from trunkline_server.backends.cpu.backend import CpuBackend
 from trunkline_server.backends.cpu.draft_model import DraftModel
 from trunkline_server.backends.cpu.memory import MemoryNeed
@@ -277,10 +278,12 @@ def _build_executor(
     from trunkline_server import _kernels
 
     packing: Any = {"progress": _logged(tell), "interval_s": PROGRESS_INTERVAL_S}
+    began_ns = start_times.now()
     if kv_dtype != "int4" or packed is None:
         began = time.monotonic()
         cache = None if packed is None else packed.cache
         executor = builder.build(threads, pinning, cache=cache, **packing)
+        _note_load(executor, began_ns, measured=kv_dtype == "int4")
         if kv_dtype == "int4":
             _log_measured(began)
         return executor
@@ -290,11 +293,17 @@ def _build_executor(
     executor = builder.build(threads, pinning, cache=packed.cache, key_scaling=kept, **packing)
     scaling = executor.key_scaling
     assert scaling is not None
+    _note_load(executor, began_ns, measured=scaling != kept)
     if scaling != kept:
         _log_measured(began)
         if packed.is_settled:
             file.keep(scaling)
     return executor
+
+
+def _note_load(executor: Executor, began_ns: int, *, measured: bool) -> None:
+    """Notes the part of the start in which weights were mapped from the cache, or packed, and keys were measured."""
+    start_times.note(("map" if executor.cache_note is not None else "pack") + " and calibrate" * measured, began_ns)
 
 
 def _log_measured(began: float) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from trunkline_server import start_times
 from trunkline_server.backends.cuda import flash
 from trunkline_server.backends.cuda.adapters import DeviceAdapters, SlotLayout
 from trunkline_server.backends.cuda.backend import CudaBackend
@@ -23,11 +24,13 @@ from trunkline_server.backends.cuda.kernels.attention_plan import AttentionPlan,
 from trunkline_server.backends.cuda.kernels.card import LEAST_CAPABILITY, card_of
 from trunkline_server.backends.cuda.kernels.numerics import INTERPRETED
 from trunkline_server.backends.cuda.kernels.rope_kv import rope_tables
+from trunkline_server.backends.cuda.kernels.spills import spilling_kernels
 from trunkline_server.backends.cuda.kernels.tokens import fill_tokens
 from trunkline_server.backends.cuda.kv_pool import KvFormat, KvLayout, KvPool
 from trunkline_server.backends.cuda.loading import default_dtype, load_weights
 from trunkline_server.backends.cuda.memory import DeviceMemory, num_pool_blocks
 from trunkline_server.backends.cuda.ops import CudaOps, DeviceModel, dense
+from trunkline_server.backends.cuda.quantized.four_bits import TABLES, find_quantizer
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE, StepRunner, chunk_shapes, decode_shapes, padded
 from trunkline_server.backends.cuda.sampling import DeviceSampler
 from trunkline_server.backends.cuda.state_pool import StatePool
@@ -86,7 +89,7 @@ def build(
     dtype: torch.dtype | None = None,
     block_size: int = BLOCK_SIZE,
     tiers: TierOptions = _NO_TIERS,
-    rounds_to_fp8: bool = False,
+    rounds_to: str | None = None,
     max_loras: int = 0,
     max_lora_rank: int = 0,
     on_progress: Callable[[float], None] | None = None,
@@ -95,11 +98,11 @@ def build(
 
     kv_cache_dtype: auto (as the weights), bf16, f16, fp8, int8 or int4. numerics: exact (a reply's bits depend only on
     its request) or fast (uses library products). device, dtype, block_size: for tests; None finds a GPU and uses the
-    checkpoint's dtype. tiers: stores below the device. rounds_to_fp8: rounds the matrices of layers to e4m3.
-    max_loras: slots for adapters of at most max_lora_rank. on_progress: see `BackendOptions`. Raises
-    BackendUnavailable, InvalidArgument, DoesNotFit.
+    checkpoint's dtype. tiers: stores below the device. rounds_to: as in `load_weights`. max_loras: slots
+    for adapters of at most max_lora_rank. on_progress: see `BackendOptions`. Raises BackendUnavailable,
+    InvalidArgument, DoesNotFit.
     """
-    began = time.monotonic()
+    began, began_ns = time.monotonic(), start_times.now()
     refuse_beside_states(checkpoint.config, tiers.disk, host_bytes=tiers.host_bytes)
     device = find_device() if device is None else device
     device.use()
@@ -118,14 +121,17 @@ def build(
         # Nothing is kept: two steps, and what waits for them.
         max_batch_total_tokens = 4 * limits.num_rows + 2 * block_size * num_sequences
     with torch.inference_mode():
-        weights = load_weights(
-            checkpoint, device.torch_device, dtype, rounds_to_fp8=rounds_to_fp8, on_progress=on_progress
-        )
+        weights = load_weights(checkpoint, device.torch_device, dtype, rounds_to=rounds_to, on_progress=on_progress)
+        rounded = "" if rounds_to is None else rounds_to
+        if rounds_to in TABLES:
+            rounded = f"{rounds_to} by {find_quantizer()[0]}"
+            _log("weights quantised", to=rounded)
+        start_times.note("pack", began_ns)
         _log("weights loaded", seconds=f"{time.monotonic() - began:.1f}", mib=weights.num_bytes >> 20)
         try:
             return _Assembly(
                 checkpoint=checkpoint, device=device, weights=weights, layout=layout, dtype=dtype, limits=limits,
-                is_fast=numerics == "fast", tiers=tiers, max_rank=max_lora_rank,
+                is_fast=numerics == "fast", tiers=tiers, max_rank=max_lora_rank, rounded=rounded,
             ).build(max_batch_total_tokens, captures=captures and device.can_capture)  # fmt: skip
         except torch.OutOfMemoryError as error:
             free, total = device.free_bytes()
@@ -209,6 +215,8 @@ class _Assembly:
     is_fast: bool
     tiers: TierOptions
     max_rank: int
+    # To what weights were rounded while they were loaded, and by what.
+    rounded: str
 
     def __post_init__(self) -> None:
         self.config = self.checkpoint.config
@@ -277,10 +285,17 @@ class _Assembly:
             max_partial_rows=self._partial_rows(), row_multiple=self.row_multiple,
         )  # fmt: skip
         if captures:
-            began = time.monotonic()
+            began, began_ns = time.monotonic(), start_times.now()
             runner.capture(shapes)
             if config.has_output_head:
                 sampler.warm_up(model.logits[:1].zero_())
+            start_times.note("capture", began_ns)
+            if spilled := spilling_kernels():
+                # Their code depends on the shapes of the model and on the card.
+                logger.warning(
+                    "kernels for `%s` spill registers on this card and are slow", self.checkpoint.path.name,
+                    extra={"fields": {"capability": card_of(device.torch_device).name, **spilled}},
+                )  # fmt: skip
             _log("steps captured", count=len(shapes), seconds=f"{time.monotonic() - began:.1f}")
         return CudaBackend(
             info=info, device=device, runner=runner, sampler=sampler, pool=pool, vocab_size=config.vocab_size,
@@ -292,11 +307,12 @@ class _Assembly:
         """Measures int4's key scaling before memory is divided, and frees the memory that this took."""
         if self.layout.format is not KvFormat.INT4:
             return None
-        began = time.monotonic()
+        began, began_ns = time.monotonic(), start_times.now()
         device = self.device.torch_device
         scaling = measure_key_scaling(self.weights, self.config, self.dtype, device)
         if device.type == "cuda":
             torch.cuda.empty_cache()
+        start_times.note("calibrate", began_ns)
         _log("key scaling measured", seconds=f"{time.monotonic() - began:.1f}")
         return scaling
 
@@ -433,7 +449,7 @@ class _Assembly:
             self.checkpoint.identity().digest.hex(), "cuda", str(NUMERICS_VERSION), _DTYPE_NAMES[self.dtype],
             self.layout.format.value, str(self.is_fast), "" if self.flash is None else self.flash.name,
             triton.__version__, torch.__version__, self.device.kernel_traits(), str(KV_LAYOUT_VERSION),
-            str(self.layout.block_size),
+            str(self.layout.block_size), self.rounded,
         )  # fmt: skip
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16)
         if key_scaling is not None:

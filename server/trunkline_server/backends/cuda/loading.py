@@ -21,6 +21,7 @@ import torch
 from trunkline_server.backends.cuda.finite import not_finite
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.quantized.checkpoints import quantized_weight
+from trunkline_server.backends.cuda.quantized.four_bits import BLOCK, TABLES, find_quantizer
 from trunkline_server.backends.cuda.quantized.gguf import GROUPED_FORMATS, gguf_weight
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight
 from trunkline_server.backends.cuda.quantized.stack import stacked
@@ -30,8 +31,8 @@ from trunkline_server.errors import DamagedFile, DoesNotFit, quoted
 from trunkline_server.weights.checkpoint import Checkpoint
 from trunkline_server.weights.dequantize import dequantize, order_heads
 from trunkline_server.weights.places import expert_stack, head_stack, is_expert, is_head
-from trunkline_server.weights.quantization import EightBits, Mxfp4, Quantization
-from trunkline_server.weights.quantize import WHOLE_MODEL, is_quantizable
+from trunkline_server.weights.quantization import EightBits, FourBitFloats, Mxfp4, Quantization
+from trunkline_server.weights.quantize import FP8, WHOLE_MODEL, is_quantizable
 from trunkline_server.weights.quantized_parts import FLOATS, Part, quantization_state
 from trunkline_server.weights.tensor import Tensor, Weight
 
@@ -57,7 +58,7 @@ _PART_DTYPES = {
     **_DTYPES, "I32": torch.int32, "I8": torch.int8, "U8": torch.uint8, "F8_E4M3": torch.float8_e4m3fn,
 }  # fmt: skip
 
-# The scheme of `rounds_to_fp8`, and elements that are rounded at a time.
+# The scheme of matrices that are rounded to FP8, and elements that are rounded at a time.
 _ROUNDED = EightBits(is_float=True, activations="dynamic")
 _ROUNDED_ELEMENTS = 1 << 24
 
@@ -81,22 +82,22 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     *,
-    rounds_to_fp8: bool = False,
+    rounds_to: str | None = None,
     on_progress: Callable[[float], None] | None = None,
 ) -> DeviceWeights:
     """Loads all weights of a checkpoint onto the device and waits for them.
 
-    dtype: of dense matrices and of activations. rounds_to_fp8: rounds dense matrices of layers to e4m3.
-    on_progress: called with the part of the bytes that is loaded, from 0 to 1.
+    dtype: of dense matrices and of activations. rounds_to: `fp8`, `nf4` or `fp4`, to which dense matrices of layers are
+    rounded. on_progress: called with the part of the bytes that is loaded, from 0 to 1.
     Raises DoesNotFit, UnsupportedFormat, and DamagedFile if a number is not finite in `dtype`.
     """
-    scheme = _ROUNDED if rounds_to_fp8 else checkpoint.quantization
+    scheme = _ROUNDED if rounds_to == FP8 else checkpoint.quantization
     if isinstance(scheme, EightBits) and scheme.is_float and not card_of(device).multiplies_fp8:
         logger.info(
             "multiplying FP8 weights as %s: a GPU of compute capability %s has no FP8 products",
             str(dtype).removeprefix("torch."), card_of(device).name,
         )  # fmt: skip
-    loader = _Loader(checkpoint, device, dtype, rounds_to_fp8, on_progress)
+    loader = _Loader(checkpoint, device, dtype, rounds_to, on_progress)
     try:
         return loader.load()
     except torch.OutOfMemoryError as error:
@@ -116,10 +117,10 @@ class _Loader:
         checkpoint: Checkpoint,
         device: torch.device,
         dtype: torch.dtype,
-        rounds_to_fp8: bool,
+        rounds_to: str | None,
         on_progress: Callable[[float], None] | None,
     ) -> None:
-        self._rounds_to_fp8, self._on_progress = rounds_to_fp8, on_progress
+        self._rounds_to, self._on_progress = rounds_to, on_progress
         self._checkpoint, self._device, self._dtype = checkpoint, device, dtype
         # Keyed by stored name, so that a tied head is loaded once.
         self._tensors: dict[str, Weight] = {}
@@ -275,14 +276,15 @@ class _Loader:
             with staging.on_stream():
                 return gguf_weight(tensors[0].format, parts, self._dtype)
         values = self._dense(tensors, staging)
-        if self._rounds_to_fp8 and all(map(self._is_rounded, tensors)):
+        if self._rounds_to is not None and all(map(self._is_rounded, tensors)):
             with staging.on_stream():
-                return self._rounded(name, values)
+                return self._rounded(name, values) if self._rounds_to == FP8 else self._in_four_bits(name, values)
         return DenseWeight.of(name, values)
 
     def _is_rounded(self, tensor: Tensor) -> bool:
         is_embedding = tensor.name in WHOLE_MODEL or tensor.name.startswith("embeddings.")
-        return is_quantizable(tensor) and not is_embedding and not is_head(tensor.name)
+        has_blocks = self._rounds_to == FP8 or tensor.shape[-1] % BLOCK == 0
+        return is_quantizable(tensor) and has_blocks and not is_embedding and not is_head(tensor.name)
 
     def _rounded(self, name: str, values: torch.Tensor) -> DeviceWeight:
         """Rounds rows to e4m3, so that the largest element of each becomes the largest number."""
@@ -297,6 +299,17 @@ class _Loader:
             rows = slice(begin, begin + step)
             rounded[rows].copy_(values[rows].float() / scales[rows, None])
         return self._converted(_ROUNDED, name, {"weight": rounded, _ROUNDED.scale_name: scales}, {})
+
+    def _in_four_bits(self, name: str, values: torch.Tensor) -> DeviceWeight:
+        kind, (_, quantize) = self._rounds_to, find_quantizer()
+        assert kind in TABLES, "what a weight is rounded to is checked before it is read"
+        step = max(1, _ROUNDED_ELEMENTS // values.shape[1])
+        begins = range(0, len(values), step)
+        codes, scales = zip(*(quantize(values[begin : begin + step], kind) for begin in begins), strict=True)
+        table = torch.tensor(TABLES[kind], device=values.device)
+        parts = {"weight": torch.cat(codes), "weight.absmax": torch.cat(scales), "weight.quant_map": table}
+        state = {"shape": list(values.shape), "blocksize": BLOCK}
+        return self._converted(FourBitFloats(), name, parts, state)
 
     def _dense(self, tensors: Sequence[Tensor], staging: Staging) -> torch.Tensor:
         """Stacks tensors into one matrix [N, K] in the dtype."""
