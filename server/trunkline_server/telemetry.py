@@ -96,7 +96,7 @@ class Telemetry:
         # When transfers began: of stores by slot, of restores by id, with the number of blocks and the store.
         self._stores: dict[int, int] = {}
         self._restores: dict[int, tuple[int, str]] = {}
-        # What steps of a kind take, in microseconds, and their number.
+        # The expected microseconds of steps of each kind, and the number of such steps.
         self._expected: dict[tuple[int, int, int], tuple[float, int]] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
