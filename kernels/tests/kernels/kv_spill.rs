@@ -194,8 +194,9 @@ fn damaged_units_fail_a_step() {
     file.read_exact_at(&mut bytes, 0).unwrap();
     let damaged: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
     file.write_all_at(&damaged, 0).unwrap();
-    let chunk = pair.chunk(0);
-    match pair.executors[1].step_into(&[chunk], &mut Vec::new()) {
+    // All sequences together need every unit, and a part of them is on the disk.
+    let chunks: Vec<Chunk> = (0..pair.sequences.len()).map(|id| pair.chunk(id)).collect();
+    match pair.executors[1].step_into(&chunks, &mut Vec::new()) {
         Err(ExecutorError::LostKv { what }) => {
             assert!(what.contains("other bytes than were written"), "{what}")
         }
