@@ -119,8 +119,8 @@ fn flag_outranks_variable_and_variable_outranks_file() {
     assert_eq!(settings.logging.log_format, Some(LogFormat::Json));
     assert_eq!(
         router["variables"],
-        serde_json::json!(["TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]),
-        "the settings contain them"
+        serde_json::json!(["TRUNKLINE_LAUNCHER_SPAN", "TRUNKLINE_PYTHON", "TRUNKLINE_ROUTER"]),
+        "the settings contain the others"
     );
     for line in server.bench.stderr().lines().filter(|line| line.contains("launcher")) {
         let line: Value = serde_json::from_str(line).unwrap();
