@@ -78,7 +78,7 @@ describe.skipIf(!CHROMIUM)("the chat", () => {
     await lastAnswer(page).getByRole("button", { name: "Answer again", exact: true }).click();
     await page.getByText("Answer 2").waitFor();
     await answered(page);
-    expect(await lastAnswer(page).locator(".branches").innerText()).toBe("2/2");
+    await expect.poll(() => lastAnswer(page).locator(".branches").innerText()).toBe("2/2");
     expect(fake.asked[1]?.seed).not.toBe(fake.asked[0]?.seed);
     await page.getByRole("button", { name: "Previous branch" }).click();
     await page.getByText("Answer 1").waitFor();
