@@ -24,7 +24,7 @@ HEAD_SIZE = 32
 BLOCK_SIZE = 64
 # K and V as int8, and their scales.
 LAYER_BYTES_PER_TOKEN = 2 * HEAD_SIZE + 4
-# A prompt without a token of its output is a stuck step for the router only after this.
+# Long prompts take longer than the usual limits allow.
 TIMEOUT = ("--request-timeout", "3600", "--stuck-step-timeout", "600")
 
 

@@ -66,6 +66,10 @@ impl Executor {
         if ours != theirs {
             return Err(fail(format!("its blocks have (bytes, tokens) {theirs:?}, expected {ours:?}")));
         }
+        // Transfers write to blocks while steps run, whose memory may then be given to others.
+        if self.spill.is_some() {
+            return Err(fail("a part of the pool is in a file".to_owned()));
+        }
         if self.store.is_some() {
             return Err(fail("a store is already attached".to_owned()));
         }

@@ -170,7 +170,7 @@ fn pools_with_a_file_give_the_same_bits() {
             }
         }
         let sizes = pair.executors[1].spill_sizes().unwrap();
-        assert_eq!(sizes.file_bytes / sizes.memory_bytes, 2 * NUM_PLACES / NUM_UNITS);
+        assert_eq!(sizes.file_bytes * NUM_UNITS, sizes.memory_bytes * 2 * NUM_PLACES);
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the file has no name");
 }

@@ -1,4 +1,4 @@
-"""What a collector gets of a shard: an OTLP receiver of the official protobufs reads it back."""
+"""An OTLP receiver of the official protobufs reads back what a shard tells a collector."""
 
 from __future__ import annotations
 

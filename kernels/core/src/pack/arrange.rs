@@ -1,4 +1,4 @@
-//! How packed weights arrange the bits within the words of a block, so that a shift and a mask find those of a vector.
+//! Arranges the bits within the words of a block of packed weights, so that a shift and a mask find those of a vector.
 
 /// An exchange of each bit of a word that is in the mask and the one as many bits above it.
 pub(crate) type Swap = (u32, u32);

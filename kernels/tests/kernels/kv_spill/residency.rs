@@ -6,14 +6,14 @@ use trunkline_kernels::kv_spill::residency::{Load, Residency, STAGES_AHEAD};
 
 use crate::random::Random;
 
-/// What the units hold: the number of the write that wrote them last.
+/// Units that hold the number of the write that wrote them last.
 struct Machine {
     residency: Residency,
     memory: HashMap<u32, u64>,
     disk: HashMap<u32, u64>,
-    /// What each unit should hold.
+    /// The write that each unit should hold.
     expected: HashMap<u32, u64>,
-    /// What each worker does: whether its victim has left already.
+    /// The load of each worker, and true once its victim has left.
     working: Vec<(Load, bool)>,
     num_writes: u64,
     num_reads: usize,

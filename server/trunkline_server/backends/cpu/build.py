@@ -76,7 +76,7 @@ def build(
     options = _LoadOptions(threads=threads, pinning=pinning, kv_dtype=kv_dtype, block_size=block_size, tell=on_progress)
     with _named_errors(sizes.num_blocks, checkpoint):
         place = weights_place(weights_cache, memory.weights_memory)
-        spill = None if memory.kv_memory is None else (memory.kv_memory, spill_folder())
+        spill = None if memory.kv_memory is None else (memory.kv_memory, _spill_folder())
         executor, packed, weight_ids = _load(checkpoint, step, sizes, place, options, bits, max_rank, spill)
         draft_model = (
             None if draft is None else _load_draft(draft, plan.draft_step, sizes.num_blocks, options, plan.draft_dtype)
@@ -168,7 +168,7 @@ def _check_spill(config: ModelConfig, store: StoreOptions | None, draft: Checkpo
         raise InvalidArgument(f"`--kv-memory` cannot be used with `{flag}`", hint="leave one of them out")
 
 
-def spill_folder() -> Path:
+def _spill_folder() -> Path:
     """Returns the folder of files for what exceeds its memory. /tmp is often in memory itself."""
     return Path(os.environ.get("TMPDIR") or "/var/tmp")
 
@@ -338,7 +338,7 @@ def _log_load(executor: Executor, checkpoint: Checkpoint, packed: PackedWeights 
     _log_threads(executor)
     if executor.spill is not None:
         memory_bytes, file_bytes = executor.spill
-        fields = {"memory_mib": memory_bytes >> 20, "file_mib": file_bytes >> 20, "folder": spill_folder()}
+        fields = {"memory_mib": memory_bytes >> 20, "file_mib": file_bytes >> 20, "folder": _spill_folder()}
         logger.info("KV cache exceeds `--kv-memory`, and the rest of it is in a file", extra={"fields": fields})
     if packed is not None:
         return packed.log_lookup(executor, checkpoint)
