@@ -9,27 +9,26 @@ mod constraints;
 mod handle;
 pub mod late;
 mod plans;
+mod route;
 pub mod step_log;
 mod step_spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{self, error::TrySendError};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_scheduler::{
-    AdapterUses, Event, LaneId, LaneStats, Millis, SampledToken, Scheduler, SchedulerConfig, SequenceId,
-    Stats, TenantUsage, Update,
+    AdapterUses, Event, LaneId, LaneStats, Millis, Scheduler, SchedulerConfig, SequenceId, Stats,
+    TenantUsage, Update,
 };
 
 use crate::kv_events::{self, EventFeed, EventSink};
 use crate::shard::proto::StepRequest;
 use crate::shard::{LinkEvent, ShardStatus};
-use trunkline_base::limits::{MAX_LOOKS, MAX_WAITING_TOKENS};
+use trunkline_base::limits::MAX_LOOKS;
 use trunkline_base::metrics::ModelMetrics;
 use trunkline_base::metrics::usage::UsageLedger;
 use trunkline_base::shutdown::Phase;
@@ -44,8 +43,6 @@ use step_spans::StepSpans;
 
 /// The most events handled before the next plan. It bounds a turn under a flood of commands.
 const MAX_EVENTS_PER_TURN: usize = 256;
-/// If a request has this many unread tokens, the threads that write them get a turn before the next step.
-const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 /// The most events of each link that wait for the driver. A shard has at most two results in flight.
 const MAX_WAITING_LINK_EVENTS: usize = 16;
 
@@ -76,7 +73,7 @@ pub struct Driver {
     metrics: Arc<ModelMetrics>,
     /// The runtime of the requests' tasks.
     readers: Handle,
-    /// True if a request has `MANY_WAITING_TOKENS` unread tokens.
+    /// True if a request reads so slowly that its reader gets a turn before the next step; see `route`.
     is_crowded: bool,
     /// True once this turn has answered a question. A question may take a millisecond, so each turn answers one.
     has_answered: bool,
@@ -93,7 +90,7 @@ pub struct DriverEnds {
     pub links: mpsc::Sender<(LaneId, LinkEvent)>,
     /// The current status of each lane's shard.
     pub shards: watch::Receiver<Vec<ShardStatus>>,
-    /// The scheduler's statistics after the last turn.
+    /// The scheduler's statistics after the last event that a client was told of.
     pub stats: watch::Receiver<Stats>,
     /// The statistics of each lane after the last turn.
     pub lanes: watch::Receiver<Vec<LaneStats>>,
@@ -191,25 +188,16 @@ impl Driver {
                 self.kv_events.send(lane, self.scheduler.take_kv_events(lane));
             }
             self.scheduler.record_kv_events(self.kv_events.is_wanted());
-            let stats = self.scheduler.stats();
-            if let Some(num_restores) = self.late_restores.take(&stats, self.turn) {
+            self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
+            self.publish();
+            self.publish_held_bytes();
+            if let Some(num_restores) = self.late_restores.take(&self.stats.borrow(), self.turn) {
                 tracing::warn!(
                     num_restores,
-                    num_blocks = stats.blocks_late,
+                    num_blocks = self.stats.borrow().blocks_late,
                     "the KV store does not answer, its blocks are computed; hint: check the disk of `--kv-disk-path`"
                 );
             }
-            self.tenants.send_modify(|tenants| self.scheduler.tenants(tenants));
-            self.record_usage(&stats);
-            // Turns that only decode change none of these.
-            let of_adapters = |stats: &Stats| {
-                let started = (stats.prompt_tokens, stats.num_running, stats.num_waiting);
-                (started, stats.adapter_slots, stats.adapter_loads, stats.adapter_slots_loaded)
-            };
-            if of_adapters(&self.stats.borrow()) != of_adapters(&stats) {
-                self.adapters.send_replace(self.scheduler.adapter_uses());
-            }
-            self.stats.send_replace(stats);
             self.lanes.send_modify(|lanes| {
                 for (lane, before) in self.scheduler.lane_ids().zip(lanes.iter()) {
                     let num_streams = self.scheduler.lane_stats(lane).escapes - before.escapes;
@@ -227,16 +215,34 @@ impl Driver {
         }
     }
 
-    /// Adds the turn's work and the blocks in use to the tenants' usage.
-    fn record_usage(&mut self, stats: &Stats) {
-        let bytes_per_block = match ShardStatus::of_model(&self.shards.borrow()) {
-            ShardStatus::Ready(info) => info.pool_bytes(stats) as f64 / stats.blocks_total.max(1) as f64,
-            ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
+    /// Publishes what has been done. Updates are sent after it, so that a client that has its answer finds it counted.
+    fn publish(&mut self) {
+        let stats = self.scheduler.stats();
+        // Steps that only decode change none of these.
+        let of_adapters = |stats: &Stats| {
+            let started = (stats.prompt_tokens, stats.num_running, stats.num_waiting);
+            (started, stats.adapter_slots, stats.adapter_loads, stats.adapter_slots_loaded)
         };
+        if of_adapters(&self.stats.borrow()) != of_adapters(&stats) {
+            self.adapters.send_replace(self.scheduler.adapter_uses());
+        }
+        self.stats.send_replace(stats);
         let mut recording = self.usage.record();
         self.scheduler.take_consumption(|tenant, work| recording.add(tenant, work));
+    }
+
+    /// Adds the blocks in use to the tenants' usage.
+    fn publish_held_bytes(&mut self) {
+        let bytes_per_block = match ShardStatus::of_model(&self.shards.borrow()) {
+            ShardStatus::Ready(info) => {
+                let stats = self.stats.borrow();
+                info.pool_bytes(&stats) as f64 / stats.blocks_total.max(1) as f64
+            }
+            ShardStatus::Loading | ShardStatus::Lost(_) => 0.0,
+        };
         let bytes = |usage: &TenantUsage| f64::from(usage.num_blocks) * bytes_per_block;
-        recording.hold(self.tenants.borrow().iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
+        let tenants = self.tenants.borrow();
+        self.usage.record().hold(tenants.iter().map(|usage| (usage.tenant.as_deref(), bytes(usage))));
     }
 
     /// Waits for an event or a deadline and handles it. Returns false if all handles, or all links, are gone.
@@ -302,6 +308,9 @@ impl Driver {
 
     fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now(), event, &mut self.updates);
+        if !self.updates.is_empty() {
+            self.publish();
+        }
         self.route();
     }
 
@@ -411,81 +420,6 @@ impl Driver {
         request.deadline = deadline.map(|at| self.millis(at));
         self.handle(Event::Submit(Box::new(request)));
         self.tell(id, SequenceUpdate::Accepted);
-    }
-
-    /// Sends the scheduler's updates to their requests. If that aborts a request, the new updates are sent too.
-    fn route(&mut self) {
-        while !self.updates.is_empty() {
-            for update in std::mem::take(&mut self.updates) {
-                match update {
-                    Update::Started { id, cached_tokens, queued_ms, restored } => {
-                        self.metrics.queue_seconds.observe(queued_ms as f64 / 1e3);
-                        let time = Duration::from_micros(restored.time_us);
-                        let restored = (restored.num_tokens > 0).then_some((restored.num_tokens, time));
-                        self.tell(id, SequenceUpdate::Started { cached_tokens, restored });
-                    }
-                    Update::Pinned { id, pinned } => self.tell(id, SequenceUpdate::Pinned(pinned)),
-                    Update::Scored { id, scores } => self.tell(id, SequenceUpdate::Scored(scores)),
-                    Update::Drafted { id, num_drafts, num_accepted } => {
-                        self.metrics.draft_tokens.observe(num_drafts.into());
-                        self.tell(id, SequenceUpdate::Drafted { num_drafts, num_accepted });
-                    }
-                    Update::Token { id, token } => self.on_token(id, token),
-                    Update::Pooled { id, vector } => self.tell(id, SequenceUpdate::Pooled(vector)),
-                    Update::Awaits { id, token_ids, drafts } => {
-                        if let Some(allowed) = self.constraints.follow(id, token_ids, drafts) {
-                            let event = Event::Allow { id, allowed };
-                            self.scheduler.handle(self.now(), event, &mut self.updates);
-                        }
-                    }
-                    Update::Ended { id, reason, usage } => {
-                        self.constraints.forget(id);
-                        self.metrics.observe_end(&reason, usage);
-                        self.tell(id, SequenceUpdate::Ended(reason));
-                        self.clients.remove(&id);
-                    }
-                    Update::Rejected { id, reason, retry_after_ms } => {
-                        self.constraints.forget(id);
-                        self.tell(id, SequenceUpdate::Rejected { reason, retry_after_ms });
-                        self.clients.remove(&id);
-                    }
-                }
-            }
-        }
-    }
-
-    fn on_token(&mut self, id: SequenceId, token: SampledToken) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        let now = self.turn;
-        match client.last_token.replace(now) {
-            None => self.metrics.ttft_seconds.observe((now - client.arrived).as_secs_f64()),
-            Some(last) => self.metrics.itl_seconds.observe((now - last).as_secs_f64()),
-        }
-        self.tell(id, SequenceUpdate::Token(token));
-    }
-
-    /// Sends an update without waiting, and aborts the request if its buffer is full. If the request has closed its
-    /// buffer, the update is dropped, because the request sends a command when it ends.
-    fn tell(&mut self, id: SequenceId, update: SequenceUpdate) {
-        let Some(client) = self.clients.get(&id) else { return };
-        match client.updates.try_send(update) {
-            Ok(()) => {
-                self.is_crowded |= client.updates.capacity() <= MAX_WAITING_TOKENS - MANY_WAITING_TOKENS;
-            }
-            Err(TrySendError::Closed(_)) => {}
-            Err(TrySendError::Full(_)) => {
-                client.overflowed.store(true, Ordering::Release);
-                tracing::warn!(
-                    sequence_id = id.0,
-                    limit = MAX_WAITING_TOKENS,
-                    "client reads too slowly, request aborted"
-                );
-                self.clients.remove(&id);
-                self.constraints.forget(id);
-                self.metrics.aborts.inc();
-                self.scheduler.handle(self.now(), Event::Abort(id), &mut self.updates);
-            }
-        }
     }
 }
 

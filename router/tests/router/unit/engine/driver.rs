@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
+use trunkline_base::limits::MAX_WAITING_TOKENS;
 use trunkline_base::metrics::ModelMetrics;
 use trunkline_base::shutdown::Phase;
 use trunkline_base::trace::TelemetrySlot;
-use trunkline_engine::driver::{Driver, DriverEnds, Sequence};
+use trunkline_engine::driver::{Driver, DriverEnds, Sequence, SequenceUpdate};
 use trunkline_engine::shard::proto::StepRequest;
 use trunkline_engine::shard::{LinkEvent, ShardInfo};
 use trunkline_scheduler::{
@@ -73,9 +74,9 @@ fn shard() -> ShardInfo {
     ShardInfo {
         architecture: "test".into(),
         vocab_size: 100,
-        max_position_embeddings: 100,
+        max_position_embeddings: 2048,
         block_size: 8,
-        num_device_blocks: 16,
+        num_device_blocks: 256,
         max_step_tokens: 64,
         max_step_sequences: 4,
         max_draft_tokens: 0,
@@ -134,4 +135,24 @@ async fn a_client_that_leaves_is_aborted_once() {
     assert_eq!(driven.settle().await, (0, 1));
     driven.give_result(&plan);
     assert_eq!(driven.settle().await, (0, 1));
+}
+
+#[tokio::test]
+async fn a_client_that_has_its_answer_finds_it_counted() {
+    // So many unread tokens make the driver give the client a turn before its own has ended.
+    let num_tokens = MAX_WAITING_TOKENS as u32 - 8;
+    let (mut driven, mut sequence, mut plan) = Driven::start(num_tokens).await;
+    for _ in 1..num_tokens {
+        driven.give_result(&plan);
+        plan = driven.plans.recv().await.unwrap().plan.unwrap();
+    }
+    driven.give_result(&plan);
+    let stats = driven.ends.stats.clone();
+    // Tokio would otherwise interrupt a reader of so many updates, and the driver would end its turn.
+    let read = tokio::spawn(tokio::task::unconstrained(async move {
+        while !matches!(sequence.next().await, Some(SequenceUpdate::Ended(_)) | None) {}
+        stats.borrow().output_tokens
+    }));
+    let num_counted = tokio::time::timeout(DEADLINE, read).await.expect("an end").unwrap();
+    assert_eq!(num_counted, u64::from(num_tokens));
 }
