@@ -27,7 +27,7 @@ DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, {"type": "By
 # Models that cannot be written from safetensors.
 REFUSED = {
     "deepseek_v2", "deepseek_v2_groups", "deepseek_v3", "gemma3_shallow", "glm", "gpt_oss_limited", "granitehybrid",
-    "granitehybrid_attention", "granitemoehybrid", "lfm2", "lfm2_moe", "llama_yarn_mscale", "olmo3", "phi3_longrope",
+    "granitehybrid_attention", "granitemoehybrid", "lfm2", "lfm2_moe", "llama_yarn_mscale", "phi3_longrope",
     "qwen2_window", "qwen3_moe_mixed", "qwen3_next", "qwen3_window", "smollm3_marked",
 }  # fmt: skip
 

@@ -21,8 +21,11 @@ CONVERTER_HINT = "convert the model with llama.cpp's convert_hf_to_gguf.py, and 
 
 
 def as_written(config: ModelConfig) -> ModelConfig:
-    """Returns the config with the architecture that a GGUF file says: Mistral calls itself "llama"."""
-    return replace(config, architecture="llama") if config.architecture == "mistral" else config
+    """Returns the config with the architecture as which a GGUF file of it is read; Mistral is "llama" there."""
+    gguf = ARCHITECTURES[config.architecture].gguf
+    if gguf is None or (name := architecture_of(gguf.name, has_experts=config.experts.num_experts > 0)) is None:
+        return config
+    return replace(config, architecture=name)
 
 
 def config_keys(config: ModelConfig, path: Path) -> dict[str, Value]:

@@ -14,6 +14,7 @@ from trunkline_server.models.config import NORMS_BEFORE, Activation, LayerNorms,
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.ops import ClampedSwiglu
 from trunkline_server.models.places import Places
+from trunkline_server.models.shape_parts import Shapes
 
 # Fields for `ModelConfig.from_fields` that replace those which are read for all architectures.
 Fields = dict[str, Any]
@@ -80,12 +81,16 @@ class GgufKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """Readers of an encoder's whole config."""
+    """Readers of an encoder's whole config, and its weights."""
 
     # Arguments: the architecture's name, the keys. They raise DamagedFile or UnsupportedArchitecture.
     from_json: Callable[[str, Keys], ModelConfig]
+    # The names and shapes of all weights but those of `vector` and `score`.
+    shapes: Callable[[ModelConfig], Shapes]
     # Also the size of the vocabulary, and rows of tensors.
     from_gguf: Callable[[str, Keys, int, NumRows], ModelConfig] | None = None
+    # The key of `config.json` that says how a classifier pools; None: by the first token.
+    classifier_pooling_key: str | None = None
 
 
 _JSON, _PLACES = JsonKeys(), Places()
@@ -105,6 +110,8 @@ class Architecture:
     json: JsonKeys = _JSON
     gguf: GgufKeys | None = None
     places: Places = _PLACES
+    # The shapes of a recurrent layer's weights, without its norms and its MLP; None: there are no such layers.
+    mixer_shapes: Callable[[ModelConfig], Shapes] | None = None
     # These are fields of `ModelConfig`, whatever the file says.
     activation: Activation = "silu"
     layer_norms: LayerNorms = NORMS_BEFORE

@@ -18,6 +18,7 @@ from trunkline_server.errors import DamagedFile, InvalidArgument, UnsupportedFor
 from trunkline_server.models.config import MAX_FEATURES, ModelConfig
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import MAX_LABELS, Dense, Kind, Pooling
+from trunkline_server.models.registry import ARCHITECTURES
 from trunkline_server.weights.safetensors import SafetensorsFile, read_json_object
 
 MODULES = "modules.json"
@@ -39,7 +40,7 @@ def stated_pooling(config: ModelConfig, path: Path, values: Mapping[str, object]
     """
     whole = config.pooling is not None and config.pooling.whole
     if _is_classifier(values):
-        kind: Kind = _classifier_kind(path, values) if whole else "last"
+        kind: Kind = _classifier_kind(config, path, values) if whole else "last"
         if not whole and (rows := _answer_tokens(path.parent, values)):
             return _answering(path, config, Pooling("last", labels=("LABEL_0",), answer_rows=rows))
         return replace(config, pooling=Pooling(kind, whole, _labels(path, values)), has_output_head=False)
@@ -123,11 +124,13 @@ def _is_classifier(values: Mapping[str, Any]) -> bool:
     return any(str(name).endswith(_CLASSIFIER) for name in _architectures(values))
 
 
-def _classifier_kind(path: Path, values: Mapping[str, Any]) -> Kind:
-    """Returns the pooling of an encoder's classifier. Only ModernBERT states it."""
-    mode = str(values.get("classifier_pooling", "cls")) if values.get("model_type") == "modernbert" else "cls"
+def _classifier_kind(config: ModelConfig, path: Path, values: Mapping[str, Any]) -> Kind:
+    """Returns the pooling of an encoder's classifier."""
+    encoder = ARCHITECTURES[config.architecture].encoder
+    key = None if encoder is None else encoder.classifier_pooling_key
+    mode = "cls" if key is None else str(values.get(key, "cls"))
     if mode not in ("cls", "mean"):
-        raise UnsupportedFormat(f"`classifier_pooling` {quoted(mode)} of `{path}` is not supported")
+        raise UnsupportedFormat(f"`{key}` {quoted(mode)} of `{path}` is not supported")
     return _MODES[mode]
 
 

@@ -8,6 +8,7 @@ from trunkline_server.errors import UnsupportedArchitecture
 from trunkline_server.models.architecture import Architecture, Encoder, GgufKeys, NumRows
 from trunkline_server.models.bert.forward import classifier, forward
 from trunkline_server.models.bert.places import BERT
+from trunkline_server.models.bert.shapes import weight_shapes
 from trunkline_server.models.config import Mlp, ModelConfig, Norms, Positions, layer_range
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.pooling import MAX_LABELS, RANK, Pooling, kind_from_gguf
@@ -98,7 +99,7 @@ def _bert_config(
 
 
 def _architecture(models: str, gguf: GgufKeys | None = None) -> Architecture:
-    readers = Encoder(from_json=_from_json, from_gguf=_from_gguf)
+    readers = Encoder(from_json=_from_json, from_gguf=_from_gguf, shapes=weight_shapes)
     return Architecture(models=models, forward=forward, classifier=classifier, encoder=readers, gguf=gguf, places=BERT)
 
 

@@ -10,6 +10,7 @@ from trunkline_server.models.architecture import Architecture, Fields, GgufKeys,
 from trunkline_server.models.config import Recurrent, RopeScaling, layer_range
 from trunkline_server.models.granite.forward import forward
 from trunkline_server.models.granite.places import GRANITE_HYBRID, GRANITE_MOE
+from trunkline_server.models.granite.shapes import mixer_shapes
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.places import Places
 from trunkline_server.models.recurrent_keys import layers_from_gguf, layers_from_json, state_from_gguf
@@ -119,5 +120,6 @@ ARCHITECTURES = {
         json=JsonKeys(fields=_hybrid_from_json),
         gguf=GgufKeys(name="granitehybrid", renormalises=True, fields=_hybrid_from_gguf),
         places=GRANITE_HYBRID,
+        mixer_shapes=mixer_shapes,
     ),
 }

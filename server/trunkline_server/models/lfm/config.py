@@ -11,6 +11,7 @@ from trunkline_server.models.expert_keys import experts_from_gguf
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.lfm.forward import forward
 from trunkline_server.models.lfm.places import LFM2, LFM2_MOE
+from trunkline_server.models.lfm.shapes import mixer_shapes
 from trunkline_server.models.recurrent_keys import layers_from_gguf, layers_from_json
 
 
@@ -82,6 +83,7 @@ _LFM2 = Architecture(
     ),
     gguf=GgufKeys(name="lfm2", fields=_from_gguf),
     places=LFM2,
+    mixer_shapes=mixer_shapes,
     query_key_norm=True,
 )  # fmt: skip
 ARCHITECTURES = {

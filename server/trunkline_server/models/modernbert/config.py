@@ -8,6 +8,7 @@ from trunkline_server.models.config import Attention, Mlp, ModelConfig, Norms, P
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.modernbert.forward import classifier, forward
 from trunkline_server.models.modernbert.places import MODERNBERT
+from trunkline_server.models.modernbert.shapes import weight_shapes
 from trunkline_server.models.pooling import Pooling
 
 
@@ -71,7 +72,7 @@ ARCHITECTURES = {
         models="ModernBERT, gte-modernbert and its reranker",
         forward=forward,
         classifier=classifier,
-        encoder=Encoder(from_json=_from_json),
+        encoder=Encoder(from_json=_from_json, shapes=weight_shapes, classifier_pooling_key="classifier_pooling"),
         places=MODERNBERT,
     )
 }

@@ -14,6 +14,7 @@ from trunkline_server.models.config import Recurrent, RopeScaling
 from trunkline_server.models.keys import Keys
 from trunkline_server.models.qwen.forward import forward
 from trunkline_server.models.qwen.places import QWEN3_NEXT
+from trunkline_server.models.qwen.shapes import mixer_shapes
 from trunkline_server.models.recurrent_keys import layers_by_interval, layers_from_json, state_from_gguf
 
 
@@ -77,6 +78,7 @@ ARCHITECTURES = {
         json=replace(_EXPERTS, head_size=256, rotated=0.25, fields=_next_from_json),
         gguf=GgufKeys(name="qwen3next", renormalises=True, fields=_next_from_gguf),
         places=QWEN3_NEXT,
+        mixer_shapes=mixer_shapes,
         query_key_norm=True,
         has_shared_expert=True,
     ),
