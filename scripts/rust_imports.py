@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from import_graph import circles
+
 ROOT = Path(__file__).resolve().parent.parent
 # Each row may import the rows below it. Modules of one row do not import each other.
 BASE_LAYERS = (
@@ -179,13 +181,8 @@ class Crate:
         """Returns the groups of sibling modules that import each other in a circle."""
         found = []
         for parent in sorted(self.modules):
-            edges = self.edges(parent)
-            reach = {child: reachable(edges, child) for child in edges}
-            groups = {
-                tuple(sorted(other for other in edges if other in reach[child] and child in reach[other]))
-                for child in edges
-            }
-            found += [["::".join((*parent, child)) for child in group] for group in sorted(groups) if group]
+            groups = circles(self.edges(parent))
+            found += [["::".join((*parent, child)) for child in group] for group in groups]
         return found
 
 
@@ -194,17 +191,6 @@ def module_of(file: Path) -> Module:
     if parts[-1] == "mod" or parts == ("lib",):
         parts = parts[:-1]
     return tuple(parts)
-
-
-def reachable(edges: dict[str, set[str]], start: str) -> set[str]:
-    found: set[str] = set()
-    waiting = list(edges.get(start, ()))
-    while waiting:
-        child = waiting.pop()
-        if child not in found:
-            found.add(child)
-            waiting += edges.get(child, ())
-    return found
 
 
 def upward(crate: Crate, layers: tuple[tuple[str, ...], ...]) -> list[str]:

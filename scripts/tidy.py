@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import limits
+import python_imports
 import rust_imports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -257,7 +258,8 @@ def check_releases() -> list[str]:
 
 
 def main() -> int:
-    found = [*check_generated(), *check_releases(), *limits.check(ROOT, tracked()), *rust_imports.check()]
+    found = [*check_generated(), *check_releases(), *limits.check(ROOT, tracked())]
+    found += rust_imports.check() + python_imports.check()
     for path in tracked():
         try:
             text = path.read_text()

@@ -32,6 +32,9 @@ def hash_tensors(
 
 # Takes the bytes of a `SamplingParams`.
 def check_sampling(sampling: bytes) -> None: ...
+
+# Returns the bytes of the `SamplingParams` that choose the likeliest token and change no logit.
+def neutral_sampling() -> bytes: ...
 def read_settings(text: bytes) -> str: ...
 
 class WeightCache:

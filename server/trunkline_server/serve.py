@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -197,35 +197,32 @@ class _Signals:
 
 
 def backend_options(settings: Settings, options: argparse.Namespace) -> BackendOptions:
-    """Returns the part of the backend's settings that the lane has among `--replicas`. Raises InvalidArgument."""
+    """Returns the part of the backend's settings that the lane has among `--replicas`. Raises InvalidArgument.
+
+    A setting whose name is that of an option is passed on as it is.
+    """
     from trunkline_server.backends.load_progress import LoadProgress
     from trunkline_server.backends.registry import BackendOptions
 
     compute, limits, cache = settings.compute, settings.step_limits, settings.shard_cache
     num_shares = _num_shares(compute)
-    return BackendOptions(
-        kv_cache_dtype=cache.kv_cache_dtype,
-        kv_windows=cache.kv_windows,
-        numerics=compute.numerics,
-        threads=compute.threads,
-        num_shares=num_shares,
-        pin_threads=compute.pin_threads,
-        max_batch_total_tokens=_part(limits.max_batch_total_tokens, num_shares),
-        model_memory=limits.model_memory,
-        overcommit=limits.overcommit,
-        weights_memory=_part(limits.weights_memory, num_shares),
-        kv_memory=_part(limits.kv_memory, num_shares),
-        max_step_tokens=limits.max_batch_prefill_tokens,
-        max_step_sequences=limits.max_step_sequences,
-        quantize=compute.quantize,
-        weights_cache=_cache_folder(compute.weights_cache),
-        speculative_model=None if compute.speculative_model is None else Path(compute.speculative_model),
-        max_loras=settings.adapter_slots.max_loras or 0,
-        max_lora_rank=settings.adapter_slots.max_lora_rank,
-        kv_disk=_kv_disk(cache, options, compute.replicas),
-        kv_host_bytes=_part(cache.kv_host_size, compute.replicas),
-        on_progress=LoadProgress() if options.lifeline else None,
-    )
+    groups = (compute, limits, cache, settings.adapter_slots)
+    names = {field.name for field in fields(BackendOptions)}
+    as_set = {name: value for group in groups for name, value in vars(group).items() if name in names}
+    of_this_shard = {
+        "num_shares": num_shares,
+        "max_batch_total_tokens": _part(limits.max_batch_total_tokens, num_shares),
+        "weights_memory": _part(limits.weights_memory, num_shares),
+        "kv_memory": _part(limits.kv_memory, num_shares),
+        "max_step_tokens": limits.max_batch_prefill_tokens,
+        "weights_cache": _cache_folder(compute.weights_cache),
+        "speculative_model": None if compute.speculative_model is None else Path(compute.speculative_model),
+        "max_loras": settings.adapter_slots.max_loras or 0,
+        "kv_disk": _kv_disk(cache, options, compute.replicas),
+        "kv_host_bytes": _part(cache.kv_host_size, compute.replicas),
+        "on_progress": LoadProgress() if options.lifeline else None,
+    }
+    return BackendOptions(**(as_set | of_this_shard))
 
 
 def _part(total: int | None, num_parts: int) -> int | None:

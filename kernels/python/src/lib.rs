@@ -31,7 +31,7 @@ use crate::builder::PyProgramBuilder;
 use crate::failure::Failure;
 use crate::late_masks::PyLateMasks;
 use crate::machine::{cpu_features, isa, max_parallel_threads};
-use crate::messages::{block_key, check_sampling, decode};
+use crate::messages::{block_key, check_sampling, decode, neutral_sampling};
 use crate::settings::read_settings;
 use crate::store::{PyStore, extend_key};
 use crate::weight_cache::{PyCacheWriter, PyWeightCache};
@@ -287,6 +287,7 @@ fn _kernels(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(quantize_rows, module)?)?;
     module.add_function(wrap_pyfunction!(skip_strings, module)?)?;
     module.add_function(wrap_pyfunction!(check_sampling, module)?)?;
+    module.add_function(wrap_pyfunction!(neutral_sampling, module)?)?;
     module.add_function(wrap_pyfunction!(read_settings, module)?)?;
     module.add_function(wrap_pyfunction!(hash_tensors, module)?)?;
     module.add_class::<PyAdapter>()?;

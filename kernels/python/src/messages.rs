@@ -31,6 +31,12 @@ pub(super) fn check_sampling(sampling: &[u8]) -> PyResult<()> {
     params.check().map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
+/// Returns the bytes of the `SamplingParams` that choose the likeliest token and change no logit.
+#[pyfunction]
+pub(super) fn neutral_sampling() -> Vec<u8> {
+    SamplingParams::default().into_bytes()
+}
+
 pub(super) fn chunk(message: &proto::Chunk) -> Chunk {
     Chunk {
         sequence_id: message.sequence_id,

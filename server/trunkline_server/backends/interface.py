@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES
+from trunkline_server._kernels import MAX_ERROR_MESSAGE_BYTES, neutral_sampling
 from trunkline_server._proto.shard_pb2 import (
     SEQUENCE_ERROR_CODE_INVALID_PLAN,
     SEQUENCE_ERROR_CODE_NOT_FINITE,
@@ -36,10 +36,9 @@ NOT_FINITE = SEQUENCE_ERROR_CODE_NOT_FINITE
 
 
 def sampling_params(**fields: Any) -> SamplingParams:
-    """Returns parameters with these fields. The others have the values that choose the likeliest token and change no
-    logit, which are not all 0.
-    """
-    return SamplingParams(**{"top_p": 1.0, "typical_p": 1.0, "repetition_penalty": 1.0, **fields})
+    """Returns parameters with these fields. The others choose the likeliest token and change no logit."""
+    neutral = SamplingParams.FromString(neutral_sampling())
+    return SamplingParams(**{field.name: value for field, value in neutral.ListFields()} | fields)
 
 
 class LateMasks(Protocol):

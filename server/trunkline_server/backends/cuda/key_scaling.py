@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import transform_run
+from trunkline_server.backends.cuda.kernels.numerics import TILE_POSITIONS
 from trunkline_server.models.ops import Rope
 
 # Lower bound of a channel's mean square, relative to the mean of its head.

@@ -15,12 +15,12 @@ from trunkline_server.backends.cuda.kernels.attention_plan import (
     rows_like,
 )
 from trunkline_server.backends.cuda.kernels.attention_split import Partials, merge_splits, split_kernel
-from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS, Fixed, Scoring
+from trunkline_server.backends.cuda.kernels.attention_tile import Fixed, Scoring
 from trunkline_server.backends.cuda.kernels.attention_whole import whole_kernel
 from trunkline_server.backends.cuda.kernels.card import Card, card_of, num_programs
 from trunkline_server.backends.cuda.kernels.hadamard import transform_heads, transform_run
 from trunkline_server.backends.cuda.kernels.kv_elements import KINDS, KvLayer
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES
+from trunkline_server.backends.cuda.kernels.numerics import TILE_POSITIONS, TRITON_DTYPES
 from trunkline_server.backends.cuda.kernels.overlap import overlap
 from trunkline_server.errors import InvalidArgument
 

@@ -19,8 +19,6 @@ import triton.language as tl
 from trunkline_server.backends.cuda.kernels.kv_elements import FLOAT, INT4, load_elements
 from trunkline_server.backends.cuda.kernels.numerics import dot, narrow
 
-# Positions of a tile. The bits of attention depend on it.
-TILE_POSITIONS = tl.constexpr(64)
 # Columns of the smallest product of tensor cores, of which only the first is used.
 _COLUMNS = tl.constexpr(16)
 _LOG2_E = tl.constexpr(1.4426950408889634)

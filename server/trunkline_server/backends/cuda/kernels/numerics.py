@@ -14,6 +14,9 @@ from triton.language.target_info import cuda_capability_geq
 # True if kernels run in Triton's interpreter on CPU tensors: TRITON_INTERPRET=1 before triton is imported.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
+# Positions of a tile of attention. The order of its sums, and so its bits, depend on it.
+TILE_POSITIONS = tl.constexpr(64)
+
 # Triton's dtypes for torch's, of activations and weights.
 TRITON_DTYPES = {
     torch.float32: tl.float32,

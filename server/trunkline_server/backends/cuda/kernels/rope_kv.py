@@ -12,7 +12,6 @@ import torch
 import triton
 import triton.language as tl
 
-from trunkline_server.backends.cuda.kernels.attention_tile import TILE_POSITIONS
 from trunkline_server.backends.cuda.kernels.hadamard import transform, transform_run
 from trunkline_server.backends.cuda.kernels.kv_elements import (
     FLOAT,
@@ -25,7 +24,7 @@ from trunkline_server.backends.cuda.kernels.kv_elements import (
     int4_of,
     int8_of,
 )
-from trunkline_server.backends.cuda.kernels.numerics import TRITON_DTYPES, narrow
+from trunkline_server.backends.cuda.kernels.numerics import TILE_POSITIONS, TRITON_DTYPES, narrow
 from trunkline_server.backends.cuda.kernels.overlap import await_previous, overlap
 
 if TYPE_CHECKING:
