@@ -107,9 +107,9 @@ pub struct OutputToken {
     pub logprob: f32,
     /// The likeliest tokens in its place.
     pub top_logprobs: Vec<TokenLogprob>,
-    /// Set for control tokens, which have no text of their own.
+    /// True if it is a control token, which has no text of its own.
     pub special: bool,
-    /// Set for the end token that ends the output.
+    /// True if it is an end token that ends the output.
     pub is_end: bool,
 }
 

@@ -228,7 +228,7 @@ pub struct Run {
     pub prefill_end: u32,
     /// The position at which the sequence goes to another lane (`roles.rs`); none if it stays.
     pub hand_over_at: Option<u32>,
-    /// Set on a preempting sequence whose place another tenant's sequence may take at once.
+    /// True if it is preempting and another tenant's sequence may take its place at once.
     pub gave_way: bool,
     /// A step failed, so no later position was computed.
     pub has_failed: bool,

@@ -23,7 +23,7 @@ const MAX_MATCHERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Document {
     root: Value,
-    /// Set for drafts in which keywords beside a `$ref` have no effect.
+    /// True if it is of a draft in which keywords beside a `$ref` have no effect.
     ignores_siblings: bool,
     references: Vec<String>,
     work_left: Cell<usize>,

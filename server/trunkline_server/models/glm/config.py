@@ -1,5 +1,3 @@
-"""GLM-4: half of each head is rotated. GLM-4-0414 has norms before and behind attention and MLP."""
-
 from __future__ import annotations
 
 from trunkline_server.models.architecture import Architecture, GgufKeys, JsonKeys

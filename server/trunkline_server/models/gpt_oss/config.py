@@ -1,5 +1,3 @@
-"""GPT-OSS (arXiv:2508.10925): experts, biases everywhere, attention sinks, and a window in every other layer."""
-
 from __future__ import annotations
 
 from trunkline_server.models.architecture import Architecture, Fields, GgufKeys, JsonKeys

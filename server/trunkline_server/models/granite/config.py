@@ -1,5 +1,3 @@
-"""Granite 3, dense and with experts: Llama with factors for embeddings, scores, the residual and logits; Granite 4."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""InternLM 2 and 3: Llama with other names, and with keys of their own for biases."""
-
 from __future__ import annotations
 
 from trunkline_server.models.architecture import Architecture, GgufKeys, JsonKeys

@@ -1,0 +1,1 @@
+"""LFM2 (arXiv:2511.23404), dense and with experts."""

@@ -1,5 +1,3 @@
-"""LFM2 (arXiv:2511.23404), dense and with experts."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""ModernBERT (arXiv:2412.13663): an encoder with rotary positions, most of whose layers have a window."""
-
 from __future__ import annotations
 
 from trunkline_server.errors import UnsupportedArchitecture

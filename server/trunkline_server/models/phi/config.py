@@ -1,5 +1,3 @@
-"""Phi-3 (arXiv:2404.14219) to Phi-4: Llama with joined matrices."""
-
 from __future__ import annotations
 
 from trunkline_server.models.architecture import Architecture, GgufKeys, JsonKeys

@@ -1,5 +1,3 @@
-"""StarCoder2 (arXiv:2402.19173): layer norms, biases everywhere, and an MLP without a gate."""
-
 from __future__ import annotations
 
 from trunkline_server.models.architecture import Architecture, GgufKeys, JsonKeys
