@@ -141,7 +141,8 @@ test-rust: .venv/.stamp ## test the crates: TESTS="--test kv"
 	[ -n "$${TRUNKLINE_TEST_ALL:-}" ] || export PROPTEST_RNG_SEED=1
 	run="cargo test --release --workspace --quiet"
 	if [ -n "$(TESTS)" ]; then exec $$run $(TESTS); fi
-	$$run --tests
+	mkdir -p $(REPORTS) && rm -f $(REPORTS)/rust.txt
+	$$run --config 'target."cfg(unix)".runner="$(CURDIR)/scripts/timed-test.sh"' --tests
 	[ -z "$${TRUNKLINE_TEST_ALL:-}" ] || $$run --test grammar --test launcher -- --ignored
 
 test-s3: ##- test the object tier against an S3-compatible server, which it installs
@@ -172,7 +173,7 @@ test-web: web/node_modules/.stamp ## check, test and rebuild the page (needs nod
 	built=$$(mktemp -d) && trap 'rm -rf "$$built"' EXIT
 	npx --no-install vite build --logLevel warn --emptyOutDir --outDir "$$built"
 	diff -rq "$$built" dist || { echo "error: web/dist differs from the sources; hint: make web" >&2; exit 1; }
-	npm test --silent -- $(TESTS)
+	npm test --silent -- --reporter=default --reporter=junit --outputFile.junit=$(REPORTS)/web.xml $(TESTS)
 
 test-open-webui: web/node_modules/.stamp .venv-open-webui/.stamp ##- test Open WebUI, unchanged, in Chromium
 	$(MAKE) build FULL=1

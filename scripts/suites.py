@@ -168,12 +168,15 @@ def exceeded_budgets() -> list[str]:
 
 
 def slowest_tests() -> list[str]:
-    """Returns a line for each of the slowest tests that pytest has reported, whichever suite they belong to."""
+    """Returns a line for each of the slowest tests of all suites; of Rust, whole programs."""
     tests = [
         (float(case.get("time", 0)), report.stem, f"{case.get('classname')}::{case.get('name')}")
         for report in REPORTS.glob("*.xml")
         for case in ET.parse(report).getroot().iter("testcase")
     ]
+    if (programs := REPORTS / "rust.txt").exists():
+        lines = (line.split() for line in programs.read_text().splitlines())
+        tests += [(float(seconds), "rust", f"the program `{name}`") for seconds, name in lines]
     slowest = sorted(tests, reverse=True)[:NUM_SLOWEST]
     return [f"{seconds:7.1f} s  {suite:13} {name[:140]}" for seconds, suite, name in slowest]
 
@@ -210,7 +213,7 @@ def main() -> int:
     while concurrent:
         status = concurrent.pop().wait() or status
     if due:
-        print("==== slowest tests of Python suites", *slowest_tests(), sep="\n")
+        print("==== slowest tests", *slowest_tests(), sep="\n")
     return status
 
 
