@@ -388,7 +388,7 @@ impl Router {
             stats.num_running == 0 && stats.num_waiting == 0 && stats.blocks_held == 0
         })
         .await;
-        // Updates are sent after they are counted. A question is answered in a later turn of the driver, if there is one.
+        // Updates are sent after they are counted. The driver answers a question in a later turn.
         let _ = self.app.served.driver.ask(|_, _| ()).await;
         assert_eq!(self.app.served.stats.borrow().unexpected_results, 0);
         let phase = *self.app.phase.borrow();
