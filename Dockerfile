@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
-# Build:  docker build -t trunkline:0.1.0 --build-arg REVISION=$(git rev-parse HEAD) .
-#         docker build -t trunkline:0.1.0-cuda --target cuda .
-# Run:    docker run --read-only --tmpfs /tmp -p 3000:3000 -v trunkline-models:/models trunkline:0.1.0 [MODEL]
+# Build:  docker build -t trunkline:0.2.0 --build-arg REVISION=$(git rev-parse HEAD) .
+#         docker build -t trunkline:0.2.0-cuda --target cuda .
+# Run:    docker run --read-only --tmpfs /tmp -p 3000:3000 -v trunkline-models:/models trunkline:0.2.0 [MODEL]
 # The image is built with the same make targets as a development build. docs/kubernetes.md has its sizes.
 
 FROM debian:trixie-20260713-slim AS build
@@ -38,7 +38,7 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=5s --timeout=2s --start-period=120s --retries=3 \
     CMD ["python3", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['TRUNKLINE_METRICS_PORT']}/readyz\", timeout=2)"]
 ENTRYPOINT ["trunkline", "serve"]
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=""
 LABEL org.opencontainers.image.title="Trunkline" \
     org.opencontainers.image.description="An inference server for large language models in long conversations" \

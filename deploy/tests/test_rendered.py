@@ -183,11 +183,11 @@ def test_pods_are_restricted(values: Path) -> None:
 def test_backends_differ() -> None:
     cuda = render("--set", "backend=cuda")
     assert container(cuda)["resources"]["limits"]["nvidia.com/gpu"] == 1
-    assert container(cuda)["image"] == "trunkline:0.1.0-cuda"
+    assert container(cuda)["image"] == "trunkline:0.2.0-cuda"
     assert pod(cuda)["spec"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     cpu = render()
     assert "nvidia.com/gpu" not in container(cpu)["resources"]["limits"]
-    assert container(cpu)["image"] == "trunkline:0.1.0"
+    assert container(cpu)["image"] == "trunkline:0.2.0"
     assert "nodeSelector" not in pod(cpu)["spec"]
 
 
