@@ -143,8 +143,8 @@ macro_rules! declare {
         }
 
         impl RequestNumbers {
-            /// The range of each number.
-            pub const RANGES: &[(&str, RangeInclusive<f32>)] = &[$((stringify!($name), $request)),*];
+            /// The name, range and default of each number.
+            pub const ROWS: &[(&str, RangeInclusive<f32>, f32)] = &[$((stringify!($name), $request, $default as f32)),*];
         }
 
         impl From<SamplingParams> for proto::SamplingParams {

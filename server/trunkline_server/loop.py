@@ -125,6 +125,7 @@ class EngineLoop:
             # A failing disk is no bug, and the message says everything.
             if isinstance(bug, OSError):
                 logger.critical("the shard restarts (%s, %d sequences): %s", step, self._engine.num_sequences, bug)
+                logger.debug("where it failed", exc_info=bug)
             else:
                 logger.critical("engine loop failed (%s, %d sequences)", step, self._engine.num_sequences, exc_info=bug)
             self._on_bug(bug)

@@ -39,7 +39,7 @@ const WITH_BODY: [(&str, &str); 4] = [
         models::anthropic::ModelInfo,
         models::anthropic::ModelPage
     )),
-    modifiers(&AllPaths, &CommonAnswers, &SamplingRanges)
+    modifiers(&AllPaths, &CommonAnswers, &SamplingRows)
 )]
 pub struct ApiDoc;
 
@@ -97,15 +97,15 @@ impl Modify for CommonAnswers {
     }
 }
 
-/// Adds the range of each sampling parameter to the requests that have it.
-struct SamplingRanges;
+/// Adds range and default of each sampling parameter to the requests that have it.
+struct SamplingRows;
 
-impl Modify for SamplingRanges {
+impl Modify for SamplingRows {
     fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
         let schemas = document.components.iter_mut().flat_map(|components| components.schemas.values_mut());
         for schema in schemas {
             let RefOr::T(Schema::Object(Object { properties, .. })) = schema else { continue };
-            for (name, range) in RequestNumbers::RANGES {
+            for (name, range, default) in RequestNumbers::ROWS {
                 let Some(RefOr::T(Schema::Object(field))) = properties.get_mut(*name) else { continue };
                 // In answers the fields are numbers that are always there.
                 let SchemaType::Array(types) = &field.schema_type else { continue };
@@ -113,9 +113,11 @@ impl Modify for SamplingRanges {
                     continue;
                 }
                 if types.contains(&Type::Integer) {
+                    field.default = Some((*default as i64).into());
                     field.minimum = Some(Number::Int(*range.start() as isize));
                     continue;
                 }
+                field.default = Some(digits(*default).into());
                 field.maximum = Some(number(*range.end()));
                 if range::is_above_zero(range) || field.exclusive_minimum.is_some() {
                     field.exclusive_minimum = Some(number(0.0));
@@ -127,9 +129,13 @@ impl Modify for SamplingRanges {
     }
 }
 
-/// Returns the bound that the shortest digits of `bound` denote.
 fn number(bound: f32) -> Number {
-    Number::Float(bound.to_string().parse().expect("a number's own digits"))
+    Number::Float(digits(bound))
+}
+
+/// Returns the number that the shortest digits of `number` denote.
+fn digits(number: f32) -> f64 {
+    number.to_string().parse().expect("a number's own digits")
 }
 
 fn complete(route: &Route, operation: &mut Operation) {

@@ -196,12 +196,13 @@ describe("parameters", () => {
       schemas: {
         ChatCompletionRequest: {
           properties: {
-            temperature: { type: ["number", "null"], description: "Two\nlines.", minimum: 0, maximum: 100 },
+            temperature: { type: ["number", "null"], description: "Two\nlines.", minimum: 0, maximum: 100, default: 1 },
             top_k: { type: ["integer", "null"], minimum: -1 },
             timeout: { type: ["number", "null"], exclusiveMinimum: 0 },
             stop: { oneOf: [{ type: "null" }, { $ref: "#/x", description: "Ends it." }] },
             ignore_eos: { type: ["boolean", "null"] },
             unheard_of: { type: "number" },
+            new_filter: { type: ["number", "null"], minimum: 0, maximum: 1, default: 0.5 },
           },
         },
       },
@@ -216,10 +217,11 @@ describe("parameters", () => {
       "stop texts",
       "ignore_eos boolean",
       "timeout number",
+      "new_filter number",
     ]);
-    expect(all[0]).toMatchObject({ help: "Two lines.", minimum: 0, maximum: 100 });
+    expect(all[0]).toMatchObject({ help: "Two lines.", minimum: 0, maximum: 100, default: 1 });
     expect(all[2]?.help).toBe("Ends it.");
-    expect(all.map(rangeOf)).toEqual(["0 to 100", "from -1", "", "", "above 0"]);
+    expect(all.map(rangeOf)).toEqual(["0 to 100", "from -1", "", "", "above 0", "0 to 1"]);
     expect(parametersOf({ components: 7 })).toEqual([]);
   });
 

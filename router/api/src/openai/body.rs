@@ -74,14 +74,16 @@ macro_rules! generation_body {
             pub bad_words: Option<Vec<String>>,
             /// The penalty of DRY for tokens that continue a repeated text; the default is 0. Part of llama.cpp's API,
             /// like the next four fields.
+            #[schema(default = 0.0)]
             pub dry_multiplier: Option<f64>,
             /// The factor by which each further repeated token raises the penalty; the default is 1.75.
+            #[schema(default = 1.75)]
             pub dry_base: Option<f64>,
             /// The least number of repeated tokens that counts; the default is 2.
-            #[schema(minimum = 0, maximum = 1024)]
+            #[schema(minimum = 0, maximum = 1024, default = 2)]
             pub dry_allowed_length: Option<i64>,
             /// The number of last tokens in which repetitions are searched; -1, the default, for all.
-            #[schema(minimum = -1)]
+            #[schema(minimum = -1, default = -1)]
             pub dry_penalty_last_n: Option<i64>,
             /// Texts that a repetition does not cross; by default a line break, `:`, `"` and `*`.
             pub dry_sequence_breakers: Option<Vec<String>>,

@@ -10,11 +10,17 @@ export type Parameter = {
   minimum?: number;
   maximum?: number;
   exclusiveMinimum?: number;
+  default?: number;
 };
 
 export type ParameterGroup = { title: string; parameters: Parameter[] };
 
-/** The order of the panel. A parameter that the server does not describe is left out. */
+const LAST_GROUP = "More";
+
+/**
+ * The order of the panel. A parameter that the server does not describe is left out, and one that has a default but is
+ * not named here comes last.
+ */
 const GROUPS: [title: string, names: string[]][] = [
   ["Sampling", ["temperature", "top_p", "top_k", "min_p", "seed"]],
   ["Length", ["max_completion_tokens", "min_tokens", "stop", "ignore_eos"]],
@@ -32,7 +38,7 @@ const GROUPS: [title: string, names: string[]][] = [
   ],
   ["Reasoning", ["reasoning_effort", "thinking_token_budget"]],
   [
-    "More",
+    LAST_GROUP,
     [
       "typical_p",
       "top_n_sigma",
@@ -68,9 +74,15 @@ export async function fetchParameters(): Promise<void> {
 export function parametersOf(document: unknown): ParameterGroup[] {
   const properties = dig(document, "components", "schemas", "ChatCompletionRequest", "properties");
   if (!isRecord(properties)) return [];
+  const named = new Set(GROUPS.flatMap(([, names]) => names));
+  const others = Object.entries(properties)
+    .filter(([name, schema]) => !named.has(name) && isRecord(schema) && typeof schema.default === "number")
+    .map(([name]) => name);
   return GROUPS.map(([title, names]) => ({
     title,
-    parameters: names.flatMap((name) => parameterOf(name, properties[name]) ?? []),
+    parameters: [...names, ...(title === LAST_GROUP ? others : [])].flatMap(
+      (name) => parameterOf(name, properties[name]) ?? [],
+    ),
   })).filter(({ parameters }) => parameters.length > 0);
 }
 
@@ -91,7 +103,7 @@ function parameterOf(name: string, schema: unknown): Parameter | undefined {
     kind: kind ?? (name === "stop" ? "texts" : "text"),
     help: typeof described === "string" ? described.replace(/\s*\n\s*/g, " ") : "",
   };
-  for (const bound of ["minimum", "maximum", "exclusiveMinimum"] as const) {
+  for (const bound of ["minimum", "maximum", "exclusiveMinimum", "default"] as const) {
     const value = schema[bound];
     if (typeof value === "number") parameter[bound] = value;
   }

@@ -233,13 +233,10 @@ function TextField({ id, parameter: { name, kind }, value }: { id: string; param
 }
 
 function Slider({ parameter, value }: { parameter: Parameter; value: unknown }) {
-  const { name, kind, minimum, maximum, exclusiveMinimum } = parameter;
+  const { name, kind, minimum, maximum, exclusiveMinimum, default: neutral } = parameter;
   const [least, most] = USUAL[name] ?? [exclusiveMinimum ?? minimum, maximum];
   // A range without an end, or a very long one, is typed.
   if (least === undefined || most === undefined || most - least > 20) return null;
-  const neutral =
-    { temperature: 1, top_p: 1, typical_p: 1, repetition_penalty: 1, dry_base: 1.75, xtc_threshold: 0.1 }[name] ??
-    Math.max(least, 0);
   return (
     <input
       type="range"
@@ -247,7 +244,7 @@ function Slider({ parameter, value }: { parameter: Parameter; value: unknown }) 
       min={least}
       max={most}
       step={kind === "integer" ? 1 : 0.01}
-      value={typeof value === "number" ? value : neutral}
+      value={typeof value === "number" ? value : (neutral ?? Math.max(least, 0))}
       onInput={(event) => {
         const chosen = event.currentTarget.valueAsNumber;
         setParameter(name, exclusiveMinimum !== undefined && chosen <= exclusiveMinimum ? 0.01 : chosen);
