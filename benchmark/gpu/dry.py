@@ -34,10 +34,12 @@ from trunkline_server.backends.cuda import kernels, loading
 from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.kernels.card import Card
+from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.spills import MAX_SPILLED_BYTES
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
+from gpu import assumptions
 from gpu.assumptions import CHECKS, Place
 from gpu.lines import Lines
 from gpu.process import phase_lines
@@ -176,6 +178,8 @@ def main() -> int:
         run(options.model, options.kv_cache_dtype, options.dtype, card, phase_lines())
         return 0
     as_on(card)
+    # The library would multiply on the CPU, for minutes.
+    vars(assumptions).update(library_linear=linear)
     with torch.inference_mode():
         # The results of the checks mean nothing.
         CHECKS[options.check](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))
