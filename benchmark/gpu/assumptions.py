@@ -2,7 +2,8 @@
 
 PYTHONPATH=benchmark:server python -m gpu.assumptions NAME
 
-- `products`: tensor-core instructions of every width add in the same order.
+- `products`: tensor-core instructions of every width add in the same order. The results also say whether cuBLAS without
+  room for partial sums does, in which case exact prefill could use it.
 - `attention`: a query's row has the same result whether its context is split or not, alone or in a batch.
 - `steps`: replaying a graph equals launching its kernels, two steps in flight equal one, and a sequence has the same
   results in batches of any size.
@@ -13,9 +14,10 @@ order of addition in products.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -29,8 +31,11 @@ from trunkline_server.backends.cuda.build import build
 from trunkline_server.backends.cuda.device import CudaDevice, Device
 from trunkline_server.backends.cuda.kernels.card import card_of
 from trunkline_server.backends.cuda.kernels.grouped import dequantized_rows
-from trunkline_server.backends.cuda.kernels.linear import linear
+from trunkline_server.backends.cuda.kernels.linear import library_linear, linear
+from trunkline_server.backends.cuda.kernels.linear_dense import dense_linear
 from trunkline_server.backends.cuda.kernels.linear_grouped import MAX_REGISTER_ROWS
+from trunkline_server.backends.cuda.kernels.product import ProductEnd
+from trunkline_server.backends.cuda.kernels.product_plan import ProductPlan
 from trunkline_server.backends.cuda.quantized.grouped import GroupedWeight, padded
 from trunkline_server.backends.cuda.quantized.scaled import ScaledWeight
 from trunkline_server.backends.cuda.weights import DenseWeight, DeviceWeight
@@ -45,6 +50,7 @@ from gpu.steps import Outcomes, Sequences
 # The products of Llama-3-8B for query, key and value, for gate and up, and for down. The last one has many splits.
 PRODUCT_SHAPES = ((6144, 4096), (28_672, 4096), (4096, 14_336), (64, 8192))
 ROWS = (1, 2, 3, 8, 9, 16, 17, 32, 33, 48, 64, 65, 100, 128, 129, 256, 300)
+NO_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":16:8", "CUBLASLT_WORKSPACE_SIZE": "1"}
 SAMPLED = sampling_params(
     temperature=0.9, top_p=0.95, seed=11, repetition_penalty=1.1, frequency_penalty=0.2, logprobs=True,
     num_top_logprobs=3,
@@ -119,6 +125,10 @@ def check_products(place: Place, lines: Lines) -> None:
             lines.check(name, holds=finite and not differing, detail=", ".join(differing))
             if isinstance(weight, GroupedWeight):
                 _check_register_operand(x[: min(counts[-1], MAX_REGISTER_ROWS)], weight, f"{kind} {shape}", lines)
+            if isinstance(weight, DenseWeight):
+                lines.figure(
+                    "cuBLAS", "library products", {"product": f"{kind} {shape}"} | try_library(x, weight, counts)
+                )
 
 
 def _check_register_operand(x: torch.Tensor, weight: GroupedWeight, name: str, lines: Lines) -> None:
@@ -128,6 +138,23 @@ def _check_register_operand(x: torch.Tensor, weight: GroupedWeight, name: str, l
     dense = DenseWeight.of("w", dequantized_rows(weight, None, empty))
     same = torch.equal(made, linear(x, dense, out_dtype=torch.float32))
     lines.check(f"products: {name} from registers as from shared memory", holds=same)
+
+
+def try_library(x: torch.Tensor, weight: DenseWeight, counts: Sequence[int]) -> dict[str, str]:
+    """Says whether the library's product of every number of rows has the same bits, and those of our kernel without
+    splits. cuBLAS gets no room for partial sums, which it reads when it is first used.
+    """
+    os.environ |= NO_WORKSPACE
+    whole = library_linear(x, weight)
+    differing = [n for n in counts if not torch.equal(library_linear(x[:n], weight), whole[:n])]
+    plan = ProductPlan(*weight.shape, num_splits=1, split_elements=padded(weight.num_inputs))
+    ours = dense_linear(x, weight.values, plan, ProductEnd(), torch.empty_like(whole))
+    assert isinstance(ours, torch.Tensor), "without splits nothing is left to add"
+    share = float((ours != whole).float().mean())
+    return {
+        "differs for rows": ", ".join(map(str, differing)) or "none",
+        "elements unlike our kernel's": f"{share:.2%}" if share else "none",
+    }
 
 
 def check_attention(place: Place, lines: Lines) -> None:

@@ -31,16 +31,19 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from trunkline_server.backends.cuda import build as assembly
 from trunkline_server.backends.cuda import kernels, loading
+from trunkline_server.backends.cuda.backend import CudaBackend
 from trunkline_server.backends.cuda.device import Device, Graph
 from trunkline_server.backends.cuda.kernels.card import Card
+from trunkline_server.backends.cuda.kernels.linear import linear
 from trunkline_server.backends.cuda.kernels.spills import MAX_SPILLED_BYTES
 from trunkline_server.backends.cuda.runner import ROW_MULTIPLE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
+from gpu import assumptions
 from gpu.assumptions import CHECKS, Place
 from gpu.lines import Lines
 from gpu.process import phase_lines
-from gpu.shapes import NAMES, is_fp8, shape_of, write_model
+from gpu.shapes import NAMES, Shape, is_fp8, shape_of, write_model
 from gpu.steps import measure_decode, measure_prefill
 
 WARP_THREADS = 32
@@ -118,6 +121,25 @@ def as_on(card: Card) -> DryDriver:
     return dry
 
 
+def built(model: str, num_layers: int = NUM_LAYERS, **options: Any) -> tuple[CudaBackend, Shape]:
+    """Returns a backend of the first layers of a model, as on a card. Its step shapes are launched as for a capture."""
+    shape = replace(shape_of(model), num_hidden_layers=num_layers)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_model(shape, Path(folder), "cpu", is_fp8=is_fp8(model))
+        return assembly.build(open_checkpoint(path), device=IdleDevice(), **options), shape
+
+
+def launch_steps(model: str, kv_cache_dtype: str, dtype: str) -> None:
+    """Launches what steps of a model launch, whatever the size of its pool and its number of layers."""
+    backend, shape = built(
+        model, kv_cache_dtype=kv_cache_dtype, dtype=DTYPES[dtype], max_batch_total_tokens=POOL_TOKENS
+    )
+    for batch in (1, 8, 64):
+        measure_decode(backend, shape, batch, 100, 3, NO_LIMITS)
+    for length in (512, 8192):
+        measure_prefill(backend, shape, length, 1, NO_LIMITS)
+
+
 def run(model: str, kv_cache_dtype: str, dtype: str, card: Card, lines: Lines) -> None:
     dry = as_on(card)
     # Name, spilled bytes per thread and shared memory of each compiled kernel.
@@ -129,17 +151,7 @@ def run(model: str, kv_cache_dtype: str, dtype: str, card: Card, lines: Lines) -
 
     knobs.compilation.listener = listen
     began = time.perf_counter()
-    shape = replace(shape_of(model), num_hidden_layers=NUM_LAYERS)
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_model(shape, Path(folder), "cpu", is_fp8=is_fp8(model))
-        backend = assembly.build(
-            open_checkpoint(path), device=IdleDevice(), kv_cache_dtype=kv_cache_dtype,
-            dtype=DTYPES[dtype], max_batch_total_tokens=POOL_TOKENS,
-        )  # fmt: skip
-    for batch in (1, 8, 64):
-        measure_decode(backend, shape, batch, 100, 3, NO_LIMITS)
-    for length in (512, 8192):
-        measure_prefill(backend, shape, length, 1, NO_LIMITS)
+    launch_steps(model, kv_cache_dtype, dtype)
     seconds = time.perf_counter() - began
     spilling = sorted({f"{name} {size}" for name, size, _ in compiled if size > MAX_SPILLED_BYTES})
     row = {
@@ -166,6 +178,8 @@ def main() -> int:
         run(options.model, options.kv_cache_dtype, options.dtype, card, phase_lines())
         return 0
     as_on(card)
+    # The library would multiply on the CPU, for minutes.
+    vars(assumptions).update(library_linear=linear)
     with torch.inference_mode():
         # The results of the checks mean nothing.
         CHECKS[options.check](Place("cpu", is_gpu=True), Lines(Path(os.devnull), "dry"))

@@ -22,7 +22,7 @@ KV_DTYPES = ("auto", "int8", "fp8", "int4")
 # A window of 30 minutes on a GPU in commands of at most 10, in which a machine also starts and files are carried: the
 # minutes of each command, and its phases. What is not here is for a second window.
 WINDOW = (
-    (8.0, ("assumptions", "tests-linear", "tests-attention", "tests-choose")),
+    (8.0, ("assumptions", "races", "tests-linear", "tests-attention", "tests-choose")),
     (8.0, ("weights-llama-8b", "start-llama-8b", "steps-llama-8b", "requests-llama-8b")), (8.0, ("traffic",)),
 )  # fmt: skip
 # Seconds of `traffic` with one server, whose shard starts again, and with a server for each size of chunks.
@@ -51,7 +51,7 @@ class UnknownPhaseError(Exception):
 def device_stages(scratch: Path, launcher: Path | None, models: Sequence[str], cores: int) -> list[Stage]:
     """Returns the stages on a GPU: checks, concurrently because compiling takes most of the time, then measurements."""
     tests = [path for path in sorted(TESTS.glob("test_*.py")) if DEVICE_FIXTURE in path.read_text()]
-    checks = _checks("small", KV_DTYPES, tests, scratch, launcher)
+    checks = [*_checks("small", KV_DTYPES, tests, scratch, launcher), Phase("races", ["-m", "gpu.races"], 100)]
     # Room may be short, so small models are written first.
     checks += [_measure("weights", name, scratch, 100) for name in sorted(models, key=weight_bytes)]
     checks += [_measure("start", name, scratch, 140) for name in models]

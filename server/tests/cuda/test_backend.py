@@ -30,12 +30,16 @@ PROMPT = np.random.default_rng(5).integers(0, VOCAB_SIZE, 24).tolist()
 WITH_LOGPROBS = sampling_params(logprobs=True, num_top_logprobs=3)
 BLOCK_SIZE = 16
 NUM_BLOCKS = 32
+# On a card, whole models are in bf16 as on servers, because f32's kernels compile for minutes. Largest difference of
+# logits and logprobs from those of the reference, which stays in f32.
+IS_BF16 = torch.cuda.is_available()
+DTYPE, ATOL = (torch.bfloat16, 0.15) if IS_BF16 else (torch.float32, 2e-4)
 
 
 def build_cuda(checkpoint: Checkpoint, device: str | Device, **changes: Any) -> CudaBackend:
     options: dict[str, Any] = {
         "max_batch_total_tokens": NUM_BLOCKS * BLOCK_SIZE, "max_step_tokens": 64, "max_step_sequences": 8,
-        "dtype": torch.float32, "block_size": BLOCK_SIZE,
+        "dtype": DTYPE, "block_size": BLOCK_SIZE,
     }  # fmt: skip
     if isinstance(device, str):
         device = CudaDevice() if device == "cuda" else Device()
@@ -72,6 +76,17 @@ def run_alone(
 assert_same = partial(running.assert_same, atol=1e-4)
 
 
+def assert_near(actual: list[SampledToken], expected: list[SampledToken]) -> None:
+    """Compares greedy tokens with the reference's. In bf16, tokens that are nearly as likely change places, so the
+    first one may be any of the likeliest and the others are not compared.
+    """
+    if not IS_BF16:
+        running.assert_same(actual, expected, ATOL)
+        return
+    likeliest = {top.token_id: top.logprob for top in expected[0].top_logprobs}
+    assert actual[0].logprob == pytest.approx(likeliest.get(actual[0].token_id), abs=ATOL)
+
+
 def mask_of(*token_ids: int) -> bytes:
     return sum(1 << token_id for token_id in token_ids).to_bytes(-(-VOCAB_SIZE // 8), "little")
 
@@ -92,23 +107,24 @@ def test_logits_match_the_reference(case: str, tiny_model: TinyModels, device: s
         return
     tokens = PROMPT[:13]
     actual = build_cuda(checkpoint, device, max_step_sequences=16).score(tokens)
-    np.testing.assert_allclose(actual, ReferenceBackend(checkpoint).score(tokens), atol=2e-4)
+    np.testing.assert_allclose(actual, ReferenceBackend(checkpoint).score(tokens), atol=ATOL)
 
 
 def test_a_prompt_in_chunks_then_decodes(backend: CudaBackend, reference: ReferenceBackend) -> None:
     expected = run_alone(reference, [24], [3, 1, 2])
-    assert_same(run_alone(backend, [9, 15], [9, 4, 30]), expected)
+    assert_near(run_alone(backend, [9, 15], [9, 4, 30]), expected)
 
 
 def test_latents_in_chunks_then_decodes(tiny_model: TinyModels, device: str) -> None:
     checkpoint = open_checkpoint(tiny_model("deepseek_v2").folder)
     backend = build_cuda(checkpoint, device)
     size = checkpoint.config.head_size
-    assert backend.info.bytes_per_block == BLOCK_SIZE * checkpoint.config.num_layers * size * 4
+    assert backend.info.bytes_per_block == BLOCK_SIZE * checkpoint.config.num_layers * size * DTYPE.itemsize
     expected = run_alone(ReferenceBackend(checkpoint), [24], [3, 1, 2], num_decodes=1)
-    assert_same(run_alone(backend, [9, 15], [9, 4, 30], num_decodes=1), expected)
+    assert_near(run_alone(backend, [9, 15], [9, 4, 30], num_decodes=1), expected)
 
 
+@pytest.mark.skipif(IS_BF16, reason="bf16 draws other tokens; `test_choose` compares the sampler")
 def test_seeds_draw_what_the_reference_draws(backend: CudaBackend, reference: ReferenceBackend) -> None:
     params = changed(
         WITH_LOGPROBS, temperature=1.0, top_p=0.9, top_k=50, seed=77, repetition_penalty=1.2, presence_penalty=0.5,
@@ -135,7 +151,7 @@ def test_sequences_side_by_side_some_prefill_some_decode(backend: CudaBackend, r
             one.end(runner.sequence_id)
         outputs[name] = [runner.output for runner in runners]
     for actual, expected in zip(outputs["cuda"], outputs["reference"], strict=True):
-        assert_same(actual, expected)
+        assert_near(actual, expected)
 
 
 def test_two_steps_in_flight_equal_consecutive_steps(backend: CudaBackend) -> None:
@@ -405,9 +421,10 @@ def test_scores_of_a_prompt(backend: CudaBackend, reference: ReferenceBackend) -
         one.end(1)
     assert len(found["cuda"]) == 8
     for actual, expected in zip(found["cuda"], found["reference"], strict=True):
-        assert actual.rank == expected.rank
-        assert [top.token_id for top in actual.top_logprobs] == [top.token_id for top in expected.top_logprobs]
-        assert actual.logprob == pytest.approx(expected.logprob, abs=1e-4)
+        assert actual.logprob == pytest.approx(expected.logprob, abs=ATOL)
+        if not IS_BF16:
+            assert actual.rank == expected.rank
+            assert [top.token_id for top in actual.top_logprobs] == [top.token_id for top in expected.top_logprobs]
 
 
 def test_a_copied_block_holds_what_the_source_holds(backend: CudaBackend) -> None:

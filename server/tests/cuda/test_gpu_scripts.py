@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -26,7 +27,7 @@ from gpu.process import end_with
 from gpu.shapes import NAMES, SHAPES, shape_of, write_model
 from tests.cuda import conftest
 from tests.cuda.compiled import CACHE, run_without_interpreter
-from tests.tiers import first_of_each_kind
+from tests.tiers import first, first_of_each_kind
 from trunkline_server.backends.cuda.build import BLOCK_SIZE
 from trunkline_server.weights.checkpoint import open_checkpoint
 
@@ -420,6 +421,15 @@ def test_kernels_compiled_in_advance_have_tables_as_divisible_as_those_of_server
     """Triton compiles anew for an argument that is a multiple of 16. A server's pool holds the longest sequence."""
     longest = shape_of(name).max_position_embeddings
     assert longest // BLOCK_SIZE % 16 == min(POOL_TOKENS, longest) // BLOCK_SIZE % 16 == 0
+
+
+@pytest.mark.parametrize("kv_cache_dtype", first(["auto", "fp8", "int8", "int4"], "auto"))
+def test_servers_of_other_sizes_launch_the_kernels_compiled_in_advance(kv_cache_dtype: str, tmp_path: Path) -> None:
+    found = json.loads(run_without_interpreter(["-m", "tests.cuda.launch_keys", kv_cache_dtype], tmp_path, 300))
+    assert found["known"] > 40
+    assert found["others"]["start"] == found["others"]["traffic"] == []
+    # The test would see one argument that is divisible elsewhere.
+    assert len(found["others"]["twenty blocks"]) >= 2
 
 
 def test_a_missing_module_is_named_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
