@@ -72,7 +72,7 @@ pub struct KvUnpinned {
 ///
 /// Text is shown only to the tenant that owns the node and to admins.
 #[utoipa::path(
-    get, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    get, path = "/v1/kv/tree/{id}",
     params(("id" = String, Path, description = "The `id` of a node"), NodeQuery, ModelQuery),
     responses(
         (status = 200, description = "The node", body = KvNodeText),
@@ -132,7 +132,7 @@ fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> Strin
 ///
 /// The pin counts towards the node's tenant, within `--max-pinned-share` and the tenant's share.
 #[utoipa::path(
-    post, path = "/v1/kv/tree/{id}/pin", tag = "KV cache", request_body = PinRequest,
+    post, path = "/v1/kv/tree/{id}/pin", request_body = PinRequest,
     params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The numbers of pinned tokens", body = KvPinned),
@@ -172,7 +172,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
 
 /// Ends all pins of prefixes that end in a node or in its descendants, no matter which request made them.
 #[utoipa::path(
-    delete, path = "/v1/kv/tree/{id}/pin", tag = "KV cache",
+    delete, path = "/v1/kv/tree/{id}/pin",
     params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The number of unpinned blocks", body = KvUnpinned),

@@ -172,7 +172,7 @@ pub struct KvTotals {
 
 /// Returns the size and use of the KV cache, by tier and by tenant.
 #[utoipa::path(
-    get, path = "/v1/kv", tag = "KV cache", params(ModelQuery),
+    get, path = "/v1/kv", params(ModelQuery),
     responses(
         (status = 200, description = "The totals", body = KvTotals),
         (status = 503, description = "No shard is connected", body = ErrorResponse),

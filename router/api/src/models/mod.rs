@@ -151,7 +151,7 @@ pub(crate) fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard,
 /// that it answers 503 while the model loads and while the server drains. With the header `anthropic-version` the
 /// answer is an AnthropicModelList.
 #[utoipa::path(
-    get, path = "/v1/models", tag = "OpenAI", params(ModelsQuery),
+    get, path = "/v1/models", params(ModelsQuery),
     responses(
         (status = 200, description = "The models and their adapters", body = ModelList),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
@@ -188,7 +188,7 @@ async fn page(
 /// Describes one model or adapter. Its name may contain slashes. With the header `anthropic-version` the answer is an
 /// AnthropicModel.
 #[utoipa::path(
-    get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "The model's name")),
+    get, path = "/v1/models/{id}", params(("id" = String, Path, description = "The model's name")),
     responses(
         (status = 200, description = "The model or adapter", body = ModelCard),
         (status = 404, description = "The model is not served", body = ErrorResponse),

@@ -64,7 +64,7 @@ body! {
 
 /// Generates the next message of a chat.
 #[utoipa::path(
-    post, path = "/api/chat", tag = "Ollama", request_body = ChatBody,
+    post, path = "/api/chat", request_body = ChatBody,
     responses(
         (status = 200, description = "The reply; a stream of lines unless `stream` is false", body = ChatAnswer<'_>),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -70,7 +70,7 @@ body! {
 
 /// Answers a prompt.
 #[utoipa::path(
-    post, path = "/api/generate", tag = "Ollama", request_body = GenerateBody,
+    post, path = "/api/generate", request_body = GenerateBody,
     responses(
         (
             status = 200, body = GenerateAnswer<'_>,

@@ -65,7 +65,7 @@ const REFUSED: &[Refused] = &[
 
 /// Generates the next messages of a chat.
 #[utoipa::path(
-    post, path = "/v1/chat/completions", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/chat/completions", request_body = Body,
     responses(
         (
             status = 200, body = Answer,

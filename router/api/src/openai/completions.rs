@@ -45,7 +45,7 @@ const REFUSED: &[Refused] = &[
 
 /// Continues one or more prompts.
 #[utoipa::path(
-    post, path = "/v1/completions", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/completions", request_body = Body,
     responses(
         (status = 200, description = "The outputs; a stream of such objects if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

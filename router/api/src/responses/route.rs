@@ -59,7 +59,7 @@ const OTHERS: OtherFields<'_> =
 
 /// Generates a response to the input, or continues a stored response.
 #[utoipa::path(
-    post, path = "/v1/responses", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/responses", request_body = Body,
     responses(
         (status = 200, description = "The response; a stream of events if `stream` is true", body = ResponseObject),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -77,7 +77,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// Returns a stored response.
 #[utoipa::path(
-    get, path = "/v1/responses/{id}", tag = "OpenAI",
+    get, path = "/v1/responses/{id}",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 200, description = "The stored response", body = ResponseObject),
@@ -105,7 +105,7 @@ fn json_response(json: Bytes) -> Response {
 
 /// Deletes a stored response.
 #[utoipa::path(
-    delete, path = "/v1/responses/{id}", tag = "OpenAI",
+    delete, path = "/v1/responses/{id}",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 200, description = "The response was deleted", body = Deleted),
@@ -121,7 +121,7 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
 
 /// Refuses to cancel a response: only one in the background can be cancelled, and this server has none.
 #[utoipa::path(
-    post, path = "/v1/responses/{id}/cancel", tag = "OpenAI",
+    post, path = "/v1/responses/{id}/cancel",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 400, description = "The response is not in the background", body = ErrorResponse),
@@ -138,7 +138,7 @@ pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>, request
 
 /// Counts the prompt tokens of a response without generating it.
 #[utoipa::path(
-    post, path = "/v1/responses/input_tokens", tag = "OpenAI", request_body = CountBody,
+    post, path = "/v1/responses/input_tokens", request_body = CountBody,
     responses(
         (status = 200, description = "The number of prompt tokens", body = InputTokens),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -38,7 +38,7 @@ const MEMORY_OF_BYTE: usize = 16;
 
 /// Returns the text of tokens. Control tokens appear as their names.
 #[utoipa::path(
-    post, path = "/detokenize", tag = "TGI", request_body = DetokenizeRequest,
+    post, path = "/detokenize", request_body = DetokenizeRequest,
     responses(
         (status = 200, description = "The text of the tokens", body = DetokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

@@ -69,7 +69,7 @@ enum Form {
 
 /// Generates text that continues a prompt.
 #[utoipa::path(
-    post, path = "/generate", tag = "TGI", request_body = Body,
+    post, path = "/generate", request_body = Body,
     responses(
         (
             status = 200, body = GenerateAnswer,
@@ -84,7 +84,7 @@ pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response
 
 /// Generates text that continues a prompt, as a stream of tokens.
 #[utoipa::path(
-    post, path = "/generate_stream", tag = "TGI", request_body = Body,
+    post, path = "/generate_stream", request_body = Body,
     responses(
         (status = 200, description = "A stream of events", content_type = "text/event-stream", body = StreamAnswer),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -96,7 +96,7 @@ pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> R
 
 /// Generates text like `/generate`, but returns a list with one output unless `stream` is true.
 #[utoipa::path(
-    post, path = "/", tag = "TGI", request_body = Body,
+    post, path = "/", request_body = Body,
     responses(
         (status = 200, description = "The output; a stream of events if `stream` is true", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

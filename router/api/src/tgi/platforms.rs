@@ -34,7 +34,7 @@ struct Kind<'a> {
 /// Forwards the request by its body: to `/v1/chat/completions` if it has `messages`, to `/v1/completions` if it has
 /// `prompt`, and otherwise to `/`.
 #[utoipa::path(
-    post, path = "/invocations", tag = "TGI", request_body = Body,
+    post, path = "/invocations", request_body = Body,
     responses(
         (status = 200, description = "The answer of the chosen route; here that of `/`", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -113,7 +113,7 @@ pub struct VertexResponse {
 
 /// Generates text for each instance of a Vertex AI request.
 #[utoipa::path(
-    post, path = "/vertex", tag = "TGI", request_body = VertexRequest,
+    post, path = "/vertex", request_body = VertexRequest,
     responses(
         (status = 200, description = "The generated texts", body = VertexResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

@@ -102,7 +102,7 @@ pub struct SimpleToken {
 
 /// Tokenizes a text or a chat with the model's tokenizer.
 #[utoipa::path(
-    post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
+    post, path = "/tokenize", request_body = TokenizeRequest,
     responses(
         (status = 200, description = "The tokens of the text", body = TokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -123,7 +123,7 @@ pub struct ChatTokenizeResponse {
 
 /// Renders a chat with the model's chat template and tokenizes it.
 #[utoipa::path(
-    post, path = "/chat_tokenize", tag = "TGI", request_body = openai::ChatBody,
+    post, path = "/chat_tokenize", request_body = openai::ChatBody,
     responses(
         (status = 200, description = "The prompt and its tokens", body = ChatTokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

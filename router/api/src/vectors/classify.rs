@@ -57,7 +57,7 @@ pub struct Classified {
 
 /// Returns the probability of each of the model's classes for each input.
 #[utoipa::path(
-    post, path = "/v1/classify", tag = "vLLM", request_body = ClassifyRequest,
+    post, path = "/v1/classify", request_body = ClassifyRequest,
     responses(
         (status = 200, description = "The classes", body = ClassifyResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -140,7 +140,7 @@ pub enum Predictions<'a> {
 
 /// Returns the score of each class, the highest first, in the form of Text Embeddings Inference.
 #[utoipa::path(
-    post, path = "/predict", tag = "TEI", request_body = PredictRequest,
+    post, path = "/predict", request_body = PredictRequest,
     responses(
         (status = 200, description = "The classes", body = Predictions<'_>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),

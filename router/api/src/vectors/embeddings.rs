@@ -98,7 +98,7 @@ impl Vector {
 
 /// Returns the embedding of each input.
 #[utoipa::path(
-    post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingRequest,
+    post, path = "/v1/embeddings", request_body = EmbeddingRequest,
     responses(
         (status = 200, description = "The embeddings", body = EmbeddingResponse<'_>),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -160,7 +160,7 @@ pub struct EmbedRequest {
 
 /// Returns the embedding of each input, in the form of Text Embeddings Inference.
 #[utoipa::path(
-    post, path = "/embed", tag = "TEI", request_body = EmbedRequest,
+    post, path = "/embed", request_body = EmbedRequest,
     responses(
         (status = 200, description = "The embeddings", body = Vec<Vec<f32>>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),

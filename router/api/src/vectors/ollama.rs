@@ -58,7 +58,7 @@ pub struct EmbedAnswer<'a> {
 
 /// Returns the embedding of each input, in Ollama's form.
 #[utoipa::path(
-    post, path = "/api/embed", tag = "Ollama", request_body = EmbedBody,
+    post, path = "/api/embed", request_body = EmbedBody,
     responses(
         (status = 200, description = "The embeddings", body = EmbedAnswer<'_>),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -122,7 +122,7 @@ pub struct EmbeddingAnswer {
 
 /// Returns the embedding of a text, in the older of Ollama's forms.
 #[utoipa::path(
-    post, path = "/api/embeddings", tag = "Ollama", request_body = EmbeddingBody,
+    post, path = "/api/embeddings", request_body = EmbeddingBody,
     responses(
         (status = 200, description = "The embedding", body = EmbeddingAnswer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -177,7 +177,7 @@ pub struct TeiRank {
 
 /// Ranks documents by their relevance to a query.
 #[utoipa::path(
-    post, path = "/v1/rerank", tag = "Jina and Cohere", request_body = RerankRequest,
+    post, path = "/v1/rerank", request_body = RerankRequest,
     responses(
         (status = 200, description = "The documents, the most relevant first", body = RerankResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -190,7 +190,7 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
 /// Ranks documents by their relevance to a query. The answer has the form of Text Embeddings Inference if the documents
 /// are in `texts`, and that of `/v1/rerank` if they are in `documents`.
 #[utoipa::path(
-    post, path = "/rerank", tag = "TEI", request_body = RerankRequest,
+    post, path = "/rerank", request_body = RerankRequest,
     responses(
         (status = 200, description = "The documents, the most relevant first", body = Vec<TeiRank>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),
@@ -320,7 +320,7 @@ pub struct Score {
 
 /// Scores pairs of texts.
 #[utoipa::path(
-    post, path = "/v1/score", tag = "vLLM", request_body = ScoreRequest,
+    post, path = "/v1/score", request_body = ScoreRequest,
     responses(
         (status = 200, description = "The scores", body = ScoreResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
