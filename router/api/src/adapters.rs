@@ -68,7 +68,7 @@ impl AdapterRow {
     }
 }
 
-/// Lists the adapters that the caller may use.
+/// Lists the adapters that the caller may use, with rank, size and state.
 #[utoipa::path(
     get, path = "/lora-adapters", params(ModelQuery),
     responses((status = 200, description = "The adapters", body = Vec<AdapterRow>))

@@ -14,7 +14,7 @@ use trunkline_base::metrics::text::TextForm;
 use trunkline_base::request_id::RequestId;
 use trunkline_base::tenants::Caller;
 
-/// Reports whether the server is alive: the process answers, and the shard has not hung several times in a row.
+/// Reports whether the server is alive: 200 `ok`, or 503 when shards have hung several times in a row.
 #[utoipa::path(
     get, path = "/livez",
     responses(
@@ -26,7 +26,8 @@ pub async fn livez(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.models.liveness().map(|()| "ok"))
 }
 
-/// Reports whether the server is ready: the model is loaded, the step loop advances, and the server is not draining.
+/// Reports whether the server is ready: 200 `ready` if the model is loaded, the step loop advances and the server is
+/// not draining, or 503 with the reason.
 #[utoipa::path(
     get, path = "/readyz",
     responses(
@@ -38,7 +39,7 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.models.readiness().map(|()| "ready"))
 }
 
-/// Reports whether the server is ready, under the path that TGI uses. See `/readyz`.
+/// Reports whether the server is ready like `/readyz`, with an empty body, under the path that TGI uses.
 #[utoipa::path(
     get, path = "/health",
     responses(

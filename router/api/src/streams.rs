@@ -49,7 +49,7 @@ pub struct DeletedStream {
     deleted: bool,
 }
 
-/// Lists your kept streams.
+/// Lists your kept streams, newest first.
 ///
 /// Without API keys the list is empty, since nobody knows whose a stream is: only those find it who know its id.
 #[utoipa::path(
@@ -69,7 +69,7 @@ pub async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Call
     axum::Json(StreamList { object: "list", data }).into_response()
 }
 
-/// Returns a kept stream from its beginning, and follows it to its end.
+/// Returns a kept stream from its beginning, and follows it to its end; 404 `stream_not_found`.
 ///
 /// A request whose header `Trunkline-Stream` has an id goes on when its client is gone. Its answer is kept for a day
 /// after its end, while there is memory for it.

@@ -41,7 +41,7 @@ const REFUSED: &[Refused] = &[
 /// The known fields that [`Body`] does not have.
 const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &["metadata"] };
 
-/// Generates the next message of a conversation.
+/// Generates the next message of a conversation, whole or as events.
 #[utoipa::path(
     post, path = "/v1/messages", request_body = Body,
     responses(

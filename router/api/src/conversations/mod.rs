@@ -32,7 +32,7 @@ const MAX_TITLE_CHARS: usize = 200;
 /// The most characters of a search.
 const MAX_SEARCH_CHARS: usize = 200;
 
-/// Lists your conversations, those changed last first.
+/// Lists your conversations, those changed last first; with `?search=WORDS` those that contain all words.
 ///
 /// With the header `If-None-Match` it answers 304 if nothing has changed since the list with that `ETag`.
 #[utoipa::path(
@@ -83,7 +83,7 @@ async fn list_own(
     memory.hold(answer.await?).await
 }
 
-/// Returns a conversation with all of its turns.
+/// Returns a conversation with all of its turns; 404 `conversation_not_found`.
 #[utoipa::path(
     get, path = "/v1/history/{id}",
     params(("id" = String, Path, description = "The id of the conversation")),

@@ -170,7 +170,7 @@ pub struct KvTotals {
     pub tenants: Vec<TenantTotals>,
 }
 
-/// Returns the size and use of the KV cache, by tier and by tenant.
+/// Returns the size and use of the KV cache, by tier and by tenant. A tenant sees its own; an admin sees all.
 #[utoipa::path(
     get, path = "/v1/kv", params(ModelQuery),
     responses(

@@ -92,7 +92,8 @@ pub struct KvRemoved {
     pub removed_blocks: u32,
 }
 
-/// Walks the tree of cached prefixes, page by page.
+/// Walks the tree of cached prefixes in pages (`after`, `limit`), of one `lane` (0 by default), optionally of one
+/// `prompt_cache_key`.
 #[utoipa::path(
     get, path = "/v1/kv/tree", params(PageQuery, ModelQuery),
     responses(

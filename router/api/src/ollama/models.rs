@@ -112,7 +112,7 @@ pub struct ShowBody {
     pub model: Option<String>,
     /// An older name of `model`, which counts if both are sent.
     pub name: Option<String>,
-    /// Accepted; the description has no parts that are left out.
+    /// Accepted; nothing is left out either way.
     pub verbose: Option<bool>,
     /// Options, which do not change the description.
     pub options: Option<Options>,
@@ -146,7 +146,7 @@ pub struct Version {
     pub version: &'static str,
 }
 
-/// Lists the models and their adapters.
+/// Lists the models and the adapters that the key may use.
 #[utoipa::path(
     get, path = "/api/tags",
     responses(
@@ -198,7 +198,7 @@ fn details(card: &ModelCard, shard: Option<&ShardInfo>) -> Details {
     }
 }
 
-/// Lists the models that are loaded.
+/// Lists the models that are in memory.
 #[utoipa::path(
     get, path = "/api/ps",
     responses(

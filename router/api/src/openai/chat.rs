@@ -63,7 +63,7 @@ const REFUSED: &[Refused] = &[
     },
 ];
 
-/// Generates the next messages of a chat.
+/// Generates the next messages of a chat, whole or as events.
 #[utoipa::path(
     post, path = "/v1/chat/completions", request_body = Body,
     responses(

@@ -43,7 +43,7 @@ const REFUSED: &[Refused] = &[
     Refused { field: "reasoning", neutral: &["{}"], hint: "use /v1/chat/completions" },
 ];
 
-/// Continues one or more prompts.
+/// Continues one or more prompts of text or token ids, whole or as events.
 #[utoipa::path(
     post, path = "/v1/completions", request_body = Body,
     responses(

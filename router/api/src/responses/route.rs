@@ -57,7 +57,7 @@ const REFUSED: &[Refused] = &[
 const OTHERS: OtherFields<'_> =
     OtherFields { refused: REFUSED, harmless: &["user", "safety_identifier", "stream_options"] };
 
-/// Generates a response to the input, or continues a stored response.
+/// Generates a response to the input, or continues a stored response, whole or as events.
 #[utoipa::path(
     post, path = "/v1/responses", request_body = Body,
     responses(
@@ -75,7 +75,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 }
 
-/// Returns a stored response.
+/// Returns a stored response; 404 `response_not_found`.
 #[utoipa::path(
     get, path = "/v1/responses/{id}",
     params(("id" = String, Path, description = "The id of the response")),
@@ -119,7 +119,8 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     respond::answer::<ErrorResponse>(removed.map(answer))
 }
 
-/// Refuses to cancel a response: only one in the background can be cancelled, and this server has none.
+/// Refuses to cancel a response with 400 `response_not_in_background`: only one in the background can be cancelled, and
+/// this server has none.
 #[utoipa::path(
     post, path = "/v1/responses/{id}/cancel",
     params(("id" = String, Path, description = "The id of the response")),

@@ -67,7 +67,7 @@ enum Form {
     Events,
 }
 
-/// Generates text that continues a prompt.
+/// Generates text that continues a prompt; as events with `stream`.
 #[utoipa::path(
     post, path = "/generate", request_body = Body,
     responses(
@@ -82,7 +82,7 @@ pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response
     respond(&app, request, Form::Object).await
 }
 
-/// Generates text that continues a prompt, as a stream of tokens.
+/// Generates text that continues a prompt, always as events.
 #[utoipa::path(
     post, path = "/generate_stream", request_body = Body,
     responses(
