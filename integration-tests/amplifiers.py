@@ -110,6 +110,11 @@ def long_texts() -> Iterator[Amplifier]:
     )
     yield Amplifier("/tokenize", "pieces", {"content": "FILL", "with_pieces": True}, text())
     yield Amplifier("/detokenize", "ids", {"tokens": "FILL"}, IDS)
+    whole: dict[str, Any] = {"stream": False, "options": {"num_predict": 1}}
+    yield Amplifier("/api/chat", "long message", {"messages": chat["messages"], **whole}, text())
+    yield Amplifier("/api/generate", "long prompt", {"prompt": "FILL", **whole}, text())
+    yield Amplifier("/api/show", "long name", {"model": "FILL"}, text())
+    yield Amplifier("/infill", "long prefix", {"input_prefix": "FILL", "input_suffix": "x", "n_predict": 1}, text())
 
 
 MESSAGE = '{"role":"user","content":"x"}'
@@ -215,3 +220,5 @@ def pooling() -> Iterator[Amplifier]:
     yield Amplifier("/v1/embeddings", "long text", {"input": "FILL"}, text())
     yield Amplifier("/v1/embeddings", "token ids", {"input": "FILL"}, IDS)
     yield Amplifier("/embed", "many texts", {"inputs": "FILL"}, items('"a"'))
+    yield Amplifier("/api/embed", "many texts", {"input": "FILL"}, items('"a"'))
+    yield Amplifier("/api/embeddings", "long text", {"prompt": "FILL"}, text())

@@ -46,10 +46,14 @@ RANGE = re.compile(
 )
 
 
+def pages(root: Path) -> list[Path]:
+    """Returns the pages in docs/api, OpenAI's first, to whose rows the others refer."""
+    return sorted((root / "docs/api").glob("*.md"), key=lambda page: (page.stem != "openai", page.stem))
+
+
 def api_pages(root: Path) -> str:
-    """Returns the text of all pages in docs/api, OpenAI's first, to whose rows the others refer."""
-    pages = sorted((root / "docs/api").glob("*.md"), key=lambda page: (page.stem != "openai", page.stem))
-    return "\n".join(page.read_text() for page in pages)
+    """Returns the text of all pages."""
+    return "\n".join(page.read_text() for page in pages(root))
 
 
 @dataclass(frozen=True)
@@ -69,15 +73,7 @@ class Row:
         return self.field
 
     def range(self) -> re.Match[str] | None:
-        return RANGE.match(self.allowed.removeprefix("required, ").removeprefix("from "))
-
-    def bounds(self) -> dict[str, float]:
-        """Returns the ends of a numeric range, by the names that a JSON schema has for them."""
-        if not (match := self.range()):
-            return {}
-        low = min(number(text) for text in (match["low"], match["other"]) if text)
-        ends = {"exclusiveMinimum" if match["open"] else "minimum": low}
-        return ends | ({"maximum": number(match["high"])} if match["high"] else {})
+        return RANGE.match(re.sub(r"^(required, )?(?:(?:integer|number), )?(from )?", "", self.allowed))
 
     def ends(self) -> tuple[list[float], list[float]]:
         """Returns the allowed ends of a numeric range, and the nearest values outside it."""
@@ -159,7 +155,7 @@ def field_tables(page: str) -> list[tuple[str, str, list[str]]]:
 
 
 def read_rows(page: str) -> list[Row]:
-    """Returns every row of every table of fields.
+    """Returns every row of every table of fields, which may have a part for fields that are refused and ignored.
 
     Raises ValueError for an unknown or missing table, and for a row that cannot be parsed.
     """
@@ -167,9 +163,9 @@ def read_rows(page: str) -> list[Row]:
     rows: list[Row] = []
     known: dict[tuple[str, str], Row] = {}
     for section, header, lines in field_tables(page):
-        name = names.pop((section, header), None)
+        name = names.get((section, header))
         if name is None:
-            raise ValueError(f"unexpected or repeated table at {section}, {header}")
+            raise ValueError(f"unexpected table at {section}, {header}")
         for line in lines:
             found = parse_rows(name, line, known)
             for row in found:
@@ -177,6 +173,6 @@ def read_rows(page: str) -> list[Row]:
                     raise ValueError(f"{row.field} has two rows in {section}, {header}")
                 rows.append(row)
             known |= {(row.field, row.status): row for row in found}
-    if names:
-        raise ValueError(f"missing tables of fields: {sorted(names.values())}")
+    if missing := TABLES.keys() - {row.table for row in rows}:
+        raise ValueError(f"missing tables of fields: {sorted(missing)}")
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 import socket
 import ssl
 import struct
@@ -12,26 +13,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import api_places
 import httpx
 from api_table import api_pages, read_rows
 from faults import Faults
 from harness import ROOT, http
 from tenants import headers
 
-CHAT, COMPLETIONS, RESPONSES, ANTHROPIC = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 USER = [{"role": "user", "content": "x"}]
-# Path → a body without numbers, and the table of its fields in docs/api. Those of `/generate` are in `parameters`.
-BODIES: dict[str, tuple[dict[str, Any], str]] = {
-    CHAT: ({"messages": USER}, "chat"),
-    COMPLETIONS: ({"prompt": "x"}, "completion"),
-    RESPONSES: ({"input": "x"}, "response"),
-    ANTHROPIC: ({"messages": USER}, "messages"),
-    "/generate": ({"inputs": "x"}, "parameters"),
-}
 NUMBERS = [row for row in read_rows(api_pages(ROOT)) if row.range() or row.allowed.startswith("integer")]
 # They are text, because Python would write these numbers in another way.
 EDGES = "0 -0.0 1e-40 1e-320 -1 0.5 2147483648 9007199254740993 18446744073709551616 1e308 1e309"
-LENGTH_FIELDS = {RESPONSES: "max_output_tokens", "/generate": "max_new_tokens"}
+# The places of fields that are numbers.
+PLACES = [place for place in api_places.PLACES if any(row.table == place.table for row in NUMBERS)]
 # Characters with more than one token each. Their tokens fill the buffers of a connection several times.
 RARE = "\u0f40\u1200\u2e80" * 10_000
 # Unlike the default, reads no certificates, which takes 30 ms.
@@ -102,14 +97,13 @@ class Hostile:
 
     def edge(self) -> None:
         """Sends two numbers at the edges of their types."""
-        path = self.draw.choice(list(BODIES))
-        body, table = BODIES[path]
-        names = [row.field for row in NUMBERS if row.table == table and row.field not in body]
-        numbers = {LENGTH_FIELDS.get(path, "max_tokens"): "4"}
-        numbers |= {name: self.draw.choice(EDGES.split()) for name in self.draw.sample(names, 2)}
-        text = ", ".join(f'"{name}": {value}' for name, value in numbers.items())
-        text = f'"parameters": {{{text}}}' if path == "/generate" else text
-        self._post(path, f"{json.dumps(body)[:-1]}, {text}}}")
+        place = self.draw.choice(PLACES)
+        body = json.loads(place.body)
+        holder = api_places.holder_of(body, place.holder)
+        names = [row.field for row in NUMBERS if row.table == place.table and row.field not in holder]
+        for name in self.draw.sample(names, min(2, len(names))):
+            holder[name] = f"EDGE {self.draw.choice(EDGES.split())}"
+        self._post(place.route.format(id="x"), re.sub(r'"EDGE ([^"]+)"', r"\1", json.dumps(body)))
 
     def opaque(self) -> None:
         """Sends a megabyte of small values where the server expects a few."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from amplifiers import MAX_BODY_BYTES, Amplifier, generating, pooling
+from api_places import PLACES
 from harness import ALL_TIERS, Trunkline, cpu_seconds, http, peak_bytes, resident_bytes, serving
 from vector_models import write_bert
 
@@ -118,6 +119,11 @@ def long_polls(server: Trunkline) -> list[str]:
         longest = min(bound for bound, count in counts.items() if count == counts[float("inf")])
         print(f"{route:30} longest poll ≤ {longest * 1000:g} ms")
     return [f"{route} {counts}" for route, counts in routes.items() if counts[MAX_POLL_S] < counts[float("inf")]]
+
+
+def test_every_route_with_a_body_is_amplified() -> None:
+    paths = {amplifier.path.replace("0-0", "{id}") for amplifier in (*generating(), *pooling())}
+    assert {place.route for place in PLACES} - paths == set()
 
 
 def test_no_request_to_a_generating_model_costs_more_than_its_bytes() -> None:

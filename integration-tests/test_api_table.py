@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import re
 import threading
@@ -15,20 +14,13 @@ from http.client import HTTPConnection
 from typing import Any
 
 import pytest
-from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES, USER
+from api_places import PLACES, Place, holder_of
+from api_samples import BESIDE, KEPT_RESPONSE, PROMPT, SAMPLES
 from api_table import Row, api_pages, neutral_values, parse_rows, read_rows
 from harness import ROOT, Trunkline, http, serving, write_infilling
 from vector_models import write_bert
 
 ROWS = read_rows(api_pages(ROOT))
-CHAT = {"messages": USER, "max_tokens": 2, "temperature": 0}
-COMPLETION = {"prompt": PROMPT, "max_tokens": 2, "temperature": 0}
-PAIRS = {"query": PROMPT, "documents": [PROMPT, "A rose is"]}
-INFILL = {"input_prefix": PROMPT, "input_suffix": ".", "n_predict": 2, "temperature": 0}
-OLLAMA_OPTIONS = {"num_predict": 2, "temperature": 0}
-OLLAMA_CHAT = {"messages": USER, "stream": False, "options": OLLAMA_OPTIONS}
-OLLAMA_GENERATE = {"prompt": PROMPT, "stream": False, "options": OLLAMA_OPTIONS}
-GENERATE = {"inputs": PROMPT, "parameters": {"max_new_tokens": 2}}
 # Concurrent requests. They share steps and stay below the server's limit even if each has two outputs.
 NUM_SENDERS = 16
 # The server closes a connection that is not used for 10 s after an answer. A request of a thread can take as long.
@@ -39,10 +31,8 @@ WRONG: list[Any] = [[[]]]
 OF_EACH_TYPE: list[Any] = [True, 2, "x", ["x"], {"x": 1}]
 # Fields whose largest values would generate too many outputs for a test. Values just beyond the range are still sent.
 COSTLY = {"n", "best_of"}
-# Rows whose range counts elements, or the tokens of a prompt.
-LISTS = {"messages", "instances", "num_ctx"}
-# Rows whose range is wider in the OpenAPI document, because another field allows more.
-WIDER = {("completion", "max_tokens")}
+# Rows whose least value is allowed only with other fields, or too small for the prompt.
+NOT_ALONE = {("completion", "max_tokens"), ("ollama_options", "num_ctx")}
 # Fields that a route refuses although other routes of its table accept them: route → field → accepted values.
 EXCEPT: dict[str, dict[str, list[Any]]] = {
     "/generate_stream": {"best_of": [1], "decoder_input_details": []},
@@ -61,115 +51,8 @@ EXCEPT: dict[str, dict[str, list[Any]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Place:
-    """A route that accepts the fields of a table.
-
-    `holder` is the path of the object in its body that has the fields, and `text` the path of the text in its answer.
-    `classifies`: a server whose model classifies answers it, not the one that generates.
-    """
-
-    table: str
-    route: str
-    body: str
-    holder: str = ""
-    status: int = 400
-    text: tuple[str | int, ...] = ()
-    classifies: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.table}-{self.route}"
-
-    @property
-    def is_first(self) -> bool:
-        """Returns True if this is the first place of its table."""
-        return next(place for place in PLACES if place.table == self.table) is self
-
-
-def in_instance(body: dict[str, Any]) -> str:
-    return json.dumps({"instances": [body]})
-
-
-CHAT_TEXT = ("choices", 0, "message", "content")
-PLACES = [
-    Place("chat", "/v1/chat/completions", json.dumps(CHAT), text=CHAT_TEXT),
-    Place("chat", "/invocations", json.dumps(CHAT), text=CHAT_TEXT),
-    Place("chat", "/v1/chat/completions/render", json.dumps(CHAT), text=("token_ids",)),
-    Place("chat", "/chat_tokenize", json.dumps(CHAT), status=422, text=("templated_text",)),
-    Place("chat", "/vertex", in_instance(CHAT), "instances[]", 422, ("predictions", 0)),
-    Place("message", "/v1/chat/completions", json.dumps(CHAT), "messages[]"),
-    Place("completion", "/v1/completions", json.dumps(COMPLETION), text=("choices", 0, "text")),
-    Place("completion", "/invocations", json.dumps(COMPLETION), text=("choices", 0, "text")),
-    Place("completion", "/v1/completions/render", json.dumps(COMPLETION), text=(0, "token_ids")),
-    Place("infill", "/infill", json.dumps(INFILL), text=("content",)),
-    Place(
-        "response",
-        "/v1/responses",
-        json.dumps({"input": PROMPT, "max_output_tokens": 2, "temperature": 0}),
-        text=("output", 0, "content", 0, "text"),
-    ),
-    Place("input_tokens", "/v1/responses/input_tokens", json.dumps({"input": PROMPT}), text=("input_tokens",)),
-    Place("messages", "/v1/messages", json.dumps(CHAT), text=("content", 0, "text")),
-    Place("count_tokens", "/v1/messages/count_tokens", json.dumps({"messages": USER}), text=("input_tokens",)),
-    *(Place("generate", route, json.dumps(GENERATE), status=422) for route in ("/generate", "/generate_stream", "/")),
-    Place("generate", "/invocations", json.dumps(GENERATE), status=422),
-    *(
-        Place("parameters", route, json.dumps(GENERATE), "parameters", 422)
-        for route in ("/generate", "/generate_stream", "/", "/invocations")
-    ),
-    Place("parameters", "/vertex", in_instance(GENERATE), "instances[].parameters", 422),
-    Place("tokenize", "/tokenize", json.dumps({"inputs": PROMPT}), status=422),
-    Place("detokenize", "/detokenize", json.dumps({"tokens": [5, 6]}), status=422),
-    Place("embeddings", "/v1/embeddings", json.dumps({"input": PROMPT}), text=("data", 0, "embedding")),
-    Place("embed", "/embed", json.dumps({"inputs": PROMPT}), status=422),
-    Place("rerank", "/rerank", json.dumps(PAIRS), status=422, text=("results",)),
-    Place("rerank", "/v1/rerank", json.dumps(PAIRS), text=("results",)),
-    Place("score", "/v1/score", json.dumps({"text_1": PROMPT, "text_2": PROMPT}), text=("data", 0, "score")),
-    Place("classify", "/v1/classify", json.dumps({"input": PROMPT}), text=("data", 0, "probs"), classifies=True),
-    Place("predict", "/predict", json.dumps({"inputs": PROMPT}), status=422, classifies=True),
-    Place("ollama_chat", "/api/chat", json.dumps(OLLAMA_CHAT), text=("message", "content")),
-    Place("ollama_message", "/api/chat", json.dumps(OLLAMA_CHAT), "messages[]", text=("message", "content")),
-    Place("ollama_generate", "/api/generate", json.dumps(OLLAMA_GENERATE), text=("response",)),
-    Place("ollama_options", "/api/generate", json.dumps(OLLAMA_GENERATE), "options", text=("response",)),
-    Place("ollama_options", "/api/chat", json.dumps(OLLAMA_CHAT), "options", text=("message", "content")),
-    Place("ollama_embed", "/api/embed", json.dumps({"input": PROMPT}), text=("embeddings",)),
-    Place("ollama_embeddings", "/api/embeddings", json.dumps({"prompt": PROMPT}), text=("embedding",)),
-    Place("ollama_show", "/api/show", "{}", text=("template",)),
-    Place("vertex", "/vertex", in_instance(GENERATE), status=422),
-    Place("pin", "/v1/kv/tree/{id}/pin", "{}"),
-]
 # Routes whose few fields the text describes.
 IN_WORDS = {"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/v1/history/{id}", "/api/delete", "/api/pull"}
-# Table → schema of the OpenAPI document.
-SCHEMAS = {
-    "chat": "ChatCompletionRequest",
-    "message": "ChatMessage",
-    "completion": "CompletionRequest",
-    "infill": "InfillRequest",
-    "response": "ResponsesRequest",
-    "input_tokens": "ResponsesCountRequest",
-    "messages": "MessagesRequest",
-    "count_tokens": "CountTokensRequest",
-    "generate": "GenerateRequest",
-    "parameters": "GenerateParameters",
-    "tokenize": "TokenizeRequest",
-    "detokenize": "DetokenizeRequest",
-    "embeddings": "EmbeddingRequest",
-    "embed": "EmbedRequest",
-    "rerank": "RerankRequest",
-    "score": "ScoreRequest",
-    "classify": "ClassifyRequest",
-    "predict": "PredictRequest",
-    "ollama_chat": "OllamaChatRequest",
-    "ollama_message": "OllamaMessage",
-    "ollama_generate": "OllamaGenerateRequest",
-    "ollama_options": "OllamaOptions",
-    "ollama_embed": "OllamaEmbedRequest",
-    "ollama_embeddings": "OllamaEmbeddingRequest",
-    "ollama_show": "OllamaShowRequest",
-    "vertex": "VertexRequest",
-    "pin": "PinRequest",
-}
 
 
 @dataclass(frozen=True)
@@ -191,14 +74,6 @@ class Probe:
         return f"{'left out' if self.value is None else self.value}, expected to be {self.expected}"
 
 
-def holder_of(body: Any, path: str) -> Any:
-    """Returns the object at a path such as `instances[].parameters`, taking the first element of each list."""
-    for name in filter(None, path.split(".")):
-        body = body[name.removesuffix("[]")]
-        body = body[0] if name.endswith("[]") else body
-    return body
-
-
 def body_of(probe: Probe) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(probe.place.body)
     parent, _, name = probe.row.field.rpartition(".")
@@ -213,7 +88,8 @@ def body_of(probe: Probe) -> dict[str, Any]:
 
 def ends(row: Row) -> tuple[list[float], list[float]]:
     """Returns the ends of a row's range that a test can afford, and the nearest values outside it."""
-    inside, outside = row.ends() if row.field not in LISTS else ([], [])
+    inside, outside = row.ends()
+    inside = [] if (row.table, row.field) in NOT_ALONE else inside
     return [value for value in inside if row.field not in COSTLY or value <= 2], outside
 
 
@@ -386,49 +262,6 @@ def test_every_supported_field_has_a_sample_or_a_range() -> None:
     assert BESIDE.keys() <= supported.keys()
 
 
-def properties(openapi: dict[str, Any], schema: str, path: str = "") -> dict[str, Any]:
-    """Returns the properties of the object at a path within a schema, or none if it is not described as an object."""
-    schemas = openapi["components"]["schemas"]
-
-    def forms(described: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Resolves a schema's reference or alternatives."""
-        if "$ref" in described:
-            yield from forms(schemas[described["$ref"].rpartition("/")[2]])
-        elif "oneOf" in described:
-            yield from itertools.chain.from_iterable(map(forms, described["oneOf"]))
-        else:
-            yield described
-
-    found = [schemas[schema]]
-    for name in filter(None, path.split(".")):
-        children = [form["properties"].get(name.removesuffix("[]"), {}) for form in found if "properties" in form]
-        found = [form for child in children for form in forms(child)]
-        if name.endswith("[]"):
-            found = [form for listing in found for form in forms(listing.get("items", {}))]
-    return {name: described for form in found for name, described in form.get("properties", {}).items()}
-
-
-def bounds(schema: dict[str, Any]) -> dict[str, float]:
-    return {key: schema[key] for key in ("minimum", "exclusiveMinimum", "maximum") if key in schema}
-
-
-@pytest.mark.parametrize("table", SCHEMAS)
-def test_documented_fields_are_the_properties_of_the_openapi_document(walk: Walk, table: str) -> None:
-    supported = {row.field: row for row in ROWS if row.table == table and row.status == "supported"}
-    described = set(properties(walk.openapi, SCHEMAS[table]))
-    assert described and described - supported.keys() == set(), "properties that no row lists as supported"
-    missing, other_ranges = set(), set()
-    for row_field, row in supported.items():
-        parent, _, name = row_field.rpartition(".")
-        found = properties(walk.openapi, SCHEMAS[table], parent)
-        if name not in found:
-            missing.add(row_field)
-        elif (table, name) not in WIDER and not bounds(found[name]).items() <= row.bounds().items():
-            other_ranges.add(f"{row_field}: {row.allowed}, but {found[name]}")
-    assert not missing, "rows without a property in the document"
-    assert not other_ranges, "rows with another range than the document"
-
-
 def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:
     routes = {
         route
@@ -437,7 +270,7 @@ def test_every_route_with_a_request_body_has_a_place(walk: Walk) -> None:
         if "requestBody" in method
     }
     assert routes - IN_WORDS == {place.route for place in PLACES}
-    assert {place.table for place in PLACES} == {row.table for row in ROWS} == set(SCHEMAS)
+    assert {place.table for place in PLACES} == {row.table for row in ROWS}
 
 
 @pytest.mark.parametrize(

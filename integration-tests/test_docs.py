@@ -6,8 +6,9 @@ import re
 import subprocess
 from typing import Any
 
+import api_docs
 import pytest
-from api_table import api_pages, read_rows
+from api_table import api_pages
 from harness import ROOT, TRUNKLINE, Trunkline, http, wait_for
 
 DOCS = ROOT / "docs"
@@ -93,10 +94,17 @@ def openapi(server: Trunkline) -> dict[str, Any]:
     return document
 
 
-def test_documented_routes_are_those_of_the_server(server: Trunkline, openapi: dict[str, Any]) -> None:
-    listed = {(method.upper(), path) for path, methods in openapi["paths"].items() for method in methods}
-    documented = set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", api_pages(ROOT), re.MULTILINE))
-    assert documented == listed | set(UNLISTED_ROUTES)
+def test_tables_are_snapshots_of_the_openapi_document(openapi: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    for path, (text, current) in api_docs.written(openapi).items():
+        if request.config.getoption("--record"):
+            path.write_text(current)
+        else:
+            assert text == current, f"{path.name} is out of date; write its tables again with `make snapshots`"
+
+
+def test_routes_beside_the_document_are_documented(server: Trunkline) -> None:
+    rows = section_rows("## Routes")[-len(UNLISTED_ROUTES) :]
+    assert {tuple(re.findall(r"`([^`]+)`", row)[:2]) for row in rows} == set(UNLISTED_ROUTES)
     for (method, path), status in UNLISTED_ROUTES.items():
         assert http.request(method, server.base_url + path).status_code == status, path
 
@@ -232,21 +240,6 @@ def test_documented_tool_formats_are_those_of_the_table() -> None:
         rows.append([f"{name} ({', '.join(aliases)})" if aliases else name, models])
     _header, _line, *documented = section_rows("### Tools")
     assert rows == [[cell.strip() for cell in row.split("|")[1:3]] for row in documented]
-
-
-def test_documented_defaults_of_sampling_parameters_are_those_of_the_table() -> None:
-    table = (ROOT / "contract/src/sampling.rs").read_text()
-    found = re.findall(r"^ +(\w+): \w+ = .+,\n +sent as \w+ = (\S+) in .+?, ?(model)?", table, re.MULTILINE)
-    defaults = {name: (float(default), bool(is_models)) for name, default, is_models in found}
-    rows = [row for row in read_rows(api_pages(ROOT)) if row.field in defaults and row.status == "supported"]
-    assert {row.field for row in rows} == defaults.keys()
-    for row in rows:
-        default, is_models = defaults[row.field]
-        match = re.search(r"; default ([\d.]+)(.*)", row.allowed)
-        assert match, row
-        # TGI's dialect ignores the model's defaults.
-        is_models &= row.table != "parameters"
-        assert (float(match[1]), "the model's" in match[2]) == (default, is_models), row
 
 
 def test_every_decision_is_in_the_index() -> None:

@@ -143,8 +143,11 @@ macro_rules! declare {
         }
 
         impl RequestNumbers {
-            /// The name, range and default of each number.
-            pub const ROWS: &[(&str, RangeInclusive<f32>, f32)] = &[$((stringify!($name), $request, $default as f32)),*];
+            /// The name, range and default of each number, and the field of `generation_config.json` that may set
+            /// another default, or nothing.
+            pub const ROWS: &[(&str, RangeInclusive<f32>, f32, &str)] = &[
+                $((stringify!($name), $request, $default as f32, [$(stringify!($model),)? ""][0])),*
+            ];
         }
 
         impl From<SamplingParams> for proto::SamplingParams {

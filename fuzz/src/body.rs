@@ -11,7 +11,9 @@ use axum::http::{Request, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
+use trunkline_api::dialect::Errors;
 use trunkline_api::openapi::ApiDoc;
+use trunkline_api::route::{self, ROUTES, Route};
 use trunkline_base::limits::ServerLimits;
 use trunkline_base::tenants::Access;
 use trunkline_generation::model::Model;
@@ -22,21 +24,6 @@ use crate::event::parse_events;
 use crate::memory::peak_bytes;
 use crate::mock::{MockShard, ShardPlan, bytes, write_model};
 
-/// Routes, selected by the first byte of an input.
-const ROUTES: &[&str] = &[
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/generate",
-    "/generate_stream",
-    "/",
-    "/tokenize",
-    "/chat_tokenize",
-    "/invocations",
-    "/vertex",
-];
 /// The longest wait for an answer, which is reached only if the router hangs.
 const DEADLINE: Duration = Duration::from_secs(20);
 const MAX_ANSWER_BYTES: usize = 256 << 20;
@@ -84,27 +71,46 @@ fn fixture() -> &'static Fixture {
     })
 }
 
+/// Returns the routes that read a body, which the first byte of an input selects. An admin's bodies name files to open.
+fn routes_with_body() -> &'static [&'static Route] {
+    static FOUND: OnceLock<Vec<&Route>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let document = serde_json::to_value(ApiDoc::openapi()).unwrap();
+        let has_body = |route: &&Route| {
+            let method = route.method.as_str().to_lowercase();
+            document["paths"][route.shown_path()][method].get("requestBody").is_some()
+        };
+        ROUTES.iter().filter(|route| route.access != route::Access::Admins).filter(has_body).collect()
+    })
+}
+
 /// Runs an input that consists of one byte for the route and the body.
 pub fn run(data: &[u8]) {
-    let Some((&route, body)) = data.split_first() else { return };
-    let route = ROUTES[usize::from(route) % ROUTES.len()];
+    let Some((&number, body)) = data.split_first() else { return };
+    let routes = routes_with_body();
+    let route = routes[usize::from(number) % routes.len()];
     let fixture = fixture();
-    let request = Request::post(route).header(header::CONTENT_TYPE, "application/json");
+    let request = Request::builder().method(route.method.clone()).uri(route.path.replace("{id}", "x"));
+    let request = request.header(header::CONTENT_TYPE, "application/json");
     let request = request.body(Body::from(body.to_vec())).unwrap();
     let answered = async {
         let response = fixture.routes.clone().oneshot(request).await.unwrap();
-        let is_stream = response
-            .headers()
-            .get(header::CONTENT_TYPE)
-            .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let content_type = content_type.map(|form| form.to_str().unwrap().to_owned()).unwrap_or_default();
         let status = response.status();
-        (status, is_stream, to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.unwrap())
+        (status, content_type, to_bytes(response.into_body(), MAX_ANSWER_BYTES).await.unwrap())
     };
     let answered = fixture.runtime.block_on(async { tokio::time::timeout(DEADLINE, answered).await });
-    let (status, is_stream, answer) = answered.expect("an answer comes in time");
-    if is_stream {
+    let (status, content_type, answer) = answered.expect("an answer comes in time");
+    if content_type.starts_with("text/event-stream") {
         for event in parse_events(&answer) {
             assert!(event == "[DONE]" || serde_json::from_str::<Value>(&event).is_ok(), "{event}");
+        }
+        return;
+    }
+    if content_type.starts_with("application/x-ndjson") {
+        for line in answer.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
+            assert!(serde_json::from_slice::<Value>(line).is_ok(), "{}", String::from_utf8_lossy(line));
         }
         return;
     }
@@ -112,13 +118,16 @@ pub fn run(data: &[u8]) {
     if status == StatusCode::OK {
         return;
     }
-    assert!(status.is_client_error(), "{route} answers {status} {value}");
+    assert!(status.is_client_error(), "{} answers {status} {value}", route.path);
     let error = &value["error"];
     // `/invocations` answers in the dialect of its body.
-    let is_openai = route.starts_with("/v1") || route == "/invocations" && error.is_object();
-    let message = if is_openai { &error["message"] } else { error };
-    assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{route} answers {value}");
-    assert_eq!(value["type"] == "error", route.starts_with("/v1/messages"), "{value}");
+    let has_object = match route.errors {
+        Errors::OpenAi | Errors::Anthropic => true,
+        Errors::Ollama | Errors::Tgi => route.path == "/invocations" && error.is_object(),
+    };
+    let message = if has_object { &error["message"] } else { error };
+    assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{} answers {value}", route.path);
+    assert_eq!(value["type"] == "error", route.errors == Errors::Anthropic, "{value}");
 }
 
 /// Returns the answer to a request that must succeed.
@@ -169,43 +178,46 @@ pub fn seeds() -> Vec<Vec<u8>> {
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "2"}]}]}]);
     let bodies = [
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": user, "max_tokens": 4, "stream": true, "stream_options": {"include_usage": true},
             "logprobs": true, "top_logprobs": 2, "n": 2, "seed": -1, "stop": ["a", "b"], "temperature": 0.5,
             "top_p": 0.9, "top_k": 3, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1}),
         ),
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": parts, "max_completion_tokens": 4, "prompt_cache_key": "k", "cache_salt": "s",
             "prompt_cache_retention": "24h", "cache_retention": {"priority": "high", "ttl_s": 9}}),
         ),
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "é", "text": "a",
             "cache_control": {"type": "ephemeral"}}, {"type": "text", "refusal": "b", "text": "🙂"}]}], "max_tokens": 4}),
         ),
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": called, "tools": [{"type": "function", "function": function}],
             "tool_choice": "required", "parallel_tool_calls": false, "max_tokens": 40}),
         ),
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": user, "max_tokens": 40, "response_format": {"type": "json_schema",
             "json_schema": {"name": "n", "strict": true, "schema": schema}}, "reasoning_effort": "low",
             "chat_template_kwargs": {"a": [1]}, "include_reasoning": false}),
         ),
         (
-            0,
+            "/v1/chat/completions",
             json!({"messages": user, "max_tokens": 9, "guided_regex": "[a-c]{2,3}", "continue_final_message": true}),
         ),
         (
-            1,
+            "/v1/completions",
             json!({"prompt": ["ab", [97, 98]], "max_tokens": 4, "best_of": 3, "n": 2, "echo": true, "logprobs": 2}),
         ),
-        (1, json!({"prompt": [97], "max_tokens": 9, "guided_grammar": "start: /a+/", "stream": true})),
         (
-            2,
+            "/v1/completions",
+            json!({"prompt": [97], "max_tokens": 9, "guided_grammar": "start: /a+/", "stream": true}),
+        ),
+        (
+            "/v1/responses",
             json!({"input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x"}]},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c", "output": "2"}], "instructions": "i", "store": true,
@@ -213,46 +225,69 @@ pub fn seeds() -> Vec<Vec<u8>> {
             "text": {"format": {"type": "text"}}, "reasoning": {"effort": "low"}, "metadata": {"a": "b"}}),
         ),
         (
-            2,
+            "/v1/responses",
             json!({"input": [{"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}]},
             {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "t"}]}, {"role": "assistant",
             "content": [{"type": "refusal", "refusal": "é", "text": "a"}]}, {"type": "item_reference", "id": "msg_x"}],
             "previous_response_id": "resp_x"}),
         ),
         (
-            3,
+            "/v1/messages",
             json!({"messages": blocks, "system": [{"type": "text", "text": "s"}], "max_tokens": 4, "stream": true,
             "tools": [{"name": "f", "input_schema": schema}], "tool_choice": {"type": "auto"},
             "thinking": {"type": "enabled", "budget_tokens": 1024}, "stop_sequences": ["z"]}),
         ),
-        (4, json!({"messages": user, "system": "s"})),
+        ("/v1/messages/count_tokens", json!({"messages": user, "system": "s"})),
         (
-            5,
+            "/generate",
             json!({"inputs": "x", "parameters": {"max_new_tokens": 4, "details": true, "do_sample": true, "best_of": 2,
             "top_n_tokens": 2, "truncate": 3, "return_full_text": true, "stop": ["q"], "seed": 1}}),
         ),
         (
-            6,
+            "/generate_stream",
             json!({"inputs": "x", "parameters": {"max_new_tokens": 40, "grammar": {"type": "json", "value": schema}}}),
         ),
         (
-            7,
+            "/",
             json!({"inputs": "x", "parameters": {"decoder_input_details": true, "typical_p": 0.5, "watermark": true, "max_new_tokens": 2}}),
         ),
-        (8, json!({"inputs": "xé🙂", "add_special_tokens": false})),
+        ("/tokenize", json!({"inputs": "xé🙂", "add_special_tokens": false})),
         (
-            9,
+            "/chat_tokenize",
             json!({"messages": parts, "add_generation_prompt": false, "tools": [{"type": "function", "function": function}]}),
         ),
-        (10, json!({"messages": user, "max_tokens": 2, "stop_token_ids": [105], "logit_bias": {"97": -1.5}})),
-        (10, json!({"prompt": "x", "max_tokens": 2, "prompt_logprobs": 1, "truncate_prompt_tokens": -1})),
-        (10, json!({"inputs": "x", "stream": true, "parameters": {"max_new_tokens": 2}})),
         (
-            11,
+            "/invocations",
+            json!({"messages": user, "max_tokens": 2, "stop_token_ids": [105], "logit_bias": {"97": -1.5}}),
+        ),
+        (
+            "/invocations",
+            json!({"prompt": "x", "max_tokens": 2, "prompt_logprobs": 1, "truncate_prompt_tokens": -1}),
+        ),
+        ("/invocations", json!({"inputs": "x", "stream": true, "parameters": {"max_new_tokens": 2}})),
+        (
+            "/vertex",
             json!({"instances": [{"inputs": "x", "parameters": {"max_new_tokens": 2}}, {"messages": user,
             "max_tokens": 2, "temperature": 0.5}]}),
         ),
+        (
+            "/api/chat",
+            json!({"messages": user, "options": {"num_predict": 4, "top_k": 2}, "think": false, "format": "json"}),
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": "x", "options": {"num_predict": 4}, "stream": false, "keep_alive": "5m"}),
+        ),
+        (
+            "/infill",
+            json!({"input_prefix": "a", "input_suffix": "b", "n_predict": 2, "input_extra": [{"text": "c"}]}),
+        ),
+        ("/detokenize", json!({"tokens": [97, 98]})),
+        ("/v1/rerank", json!({"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1})),
+        ("/v1/kv/tree/{id}/pin", json!({"ttl_s": 9})),
     ];
-    let seed = |(route, body): (u8, Value)| [&[route], body.to_string().as_bytes()].concat();
+    let number =
+        |path: &str| routes_with_body().iter().position(|route| route.path == path).expect("a route") as u8;
+    let seed = |(path, body): (&str, Value)| [&[number(path)], body.to_string().as_bytes()].concat();
     bodies.into_iter().map(seed).collect()
 }

@@ -33,6 +33,7 @@ pub mod response_store;
 pub mod responses;
 pub mod route;
 mod sampling_body;
+pub mod shown;
 pub mod steps;
 pub(crate) mod stream;
 pub mod streams;

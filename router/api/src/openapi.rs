@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use axum::http::{HeaderMap, Method, header};
-use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::http::Method;
 use bytes::Bytes;
 use trunkline_contract::{RequestNumbers, range};
 use utoipa::openapi::path::Operation;
@@ -11,9 +10,10 @@ use utoipa::openapi::schema::{Object, Schema, SchemaType, Type};
 use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, Number, OpenApi};
 
-use super::dialect::Dialect;
-use super::route::{Events, Kind, ModelField, Paths, Route};
-use super::{models, openai, page, tgi};
+use super::dialect::{Dialect, Errors};
+use super::route::{Access, Events, Kind, ModelField, Paths, Route};
+use super::shown::Document;
+use super::{models, openai, tgi};
 use trunkline_http::StreamForm;
 
 /// The errors that any route with a body may return.
@@ -48,22 +48,8 @@ static DOCUMENT: LazyLock<utoipa::openapi::OpenApi> = LazyLock::new(ApiDoc::open
 /// The document as JSON text, which all answers share. Serializing it cannot fail, because its parts are JSON.
 static TEXT: LazyLock<Bytes> = LazyLock::new(|| serde_json::to_vec(&*DOCUMENT).unwrap_or_default().into());
 
-/// Answers `/openapi.json`.
-pub async fn document() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], TEXT.clone())
-}
-
-/// Answers `/docs`, a page that shows the document.
-pub async fn page() -> impl IntoResponse {
-    Html(include_str!("docs.html"))
-}
-
-/// Answers `/` of a server without a web page, where a browser gets the page of the document.
-pub async fn to_page(headers: HeaderMap) -> Response {
-    if page::accepts_html(&headers) {
-        return Redirect::temporary("/docs").into_response();
-    }
-    page::ollama_runs().into_response()
+pub fn document() -> Document {
+    Document(TEXT.clone())
 }
 
 /// Adds what the handlers of the table of routes say.
@@ -75,7 +61,7 @@ impl Modify for AllPaths {
     }
 }
 
-/// Adds the responses that do not depend on the handler: event streams, and errors of keys, bodies and models.
+/// Adds what the table says of an operation: its dialect, event streams, and errors of keys, bodies and models.
 struct CommonAnswers;
 
 impl Modify for CommonAnswers {
@@ -97,7 +83,8 @@ impl Modify for CommonAnswers {
     }
 }
 
-/// Adds range and default of each sampling parameter to the requests that have it.
+/// Adds range and default of each sampling parameter to the requests that have it, and who sets the default: the
+/// `model`, if it names one, or the `server`.
 struct SamplingRows;
 
 impl Modify for SamplingRows {
@@ -105,13 +92,15 @@ impl Modify for SamplingRows {
         let schemas = document.components.iter_mut().flat_map(|components| components.schemas.values_mut());
         for schema in schemas {
             let RefOr::T(Schema::Object(Object { properties, .. })) = schema else { continue };
-            for (name, range, default) in RequestNumbers::ROWS {
+            for (name, range, default, of_model) in RequestNumbers::ROWS {
                 let Some(RefOr::T(Schema::Object(field))) = properties.get_mut(*name) else { continue };
                 // In answers the fields are numbers that are always there.
                 let SchemaType::Array(types) = &field.schema_type else { continue };
                 if !types.contains(&Type::Null) {
                     continue;
                 }
+                let set_by = if of_model.is_empty() { "server" } else { "model" };
+                field.extensions = Some([("x-default-set-by", set_by)].into_iter().collect());
                 if types.contains(&Type::Integer) {
                     field.default = Some((*default as i64).into());
                     field.minimum = Some(Number::Int(*range.start() as isize));
@@ -139,31 +128,35 @@ fn digits(number: f32) -> f64 {
 }
 
 fn complete(route: &Route, operation: &mut Operation) {
-    let dialect = route.dialect;
+    let errors = route.errors;
+    operation.tags = Some(vec![route.dialect.name().to_owned()]);
     if route.needs_key() {
-        add(operation, dialect, "401", "API keys are configured, and the request has no valid one");
+        add(operation, errors, "401", "API keys are configured, and the request has no valid one");
+    }
+    if route.access == Access::Admins {
+        add(operation, errors, "403", "The caller is no admin");
     }
     if operation.request_body.is_some() {
         for (status, description) in WITH_BODY {
-            add(operation, dialect, status, description);
+            add(operation, errors, status, description);
         }
         if route.model == ModelField::Named {
-            add(operation, dialect, "404", "The model is not served");
+            add(operation, errors, "404", "The model is not served");
         }
     }
     if route.kind == Kind::Looks {
-        add(operation, dialect, "429", "The tenant has reached its rate of requests");
+        add(operation, errors, "429", "The tenant has reached its rate of requests");
     }
     if matches!(route.kind, Kind::Chats(_) | Kind::Completes(_) | Kind::MakesVectors) {
-        add(operation, dialect, "503", "The server is not ready or is draining");
+        add(operation, errors, "503", "The server is not ready or is draining");
     }
     if operation.responses.responses.contains_key("503") && operation.request_body.is_some() {
-        add(operation, dialect, "504", "The request timed out");
-        let lost = if dialect == Dialect::Tgi { "424" } else { "502" };
-        add(operation, dialect, lost, "The shard disconnected or failed the request");
+        add(operation, errors, "504", "The request timed out");
+        let lost = if errors == Errors::Tgi { "424" } else { "502" };
+        add(operation, errors, lost, "The shard disconnected or failed the request");
     }
     if route.kind == Kind::Renders {
-        add(operation, dialect, "503", "The model is loading, or the server is draining");
+        add(operation, errors, "503", "The model is loading, or the server is draining");
     }
     let schema = match route.events() {
         Events::Never => return,
@@ -172,21 +165,15 @@ fn complete(route: &Route, operation: &mut Operation) {
     };
     if let Some(RefOr::T(answer)) = operation.responses.responses.get_mut("200") {
         let content = Content::new(schema.map(Ref::from_schema_name));
-        let form = if dialect == Dialect::Ollama { StreamForm::Lines } else { StreamForm::Events };
+        let form = if route.dialect == Dialect::Ollama { StreamForm::Lines } else { StreamForm::Events };
         answer.content.insert(form.content_type().to_owned(), content);
     }
 }
 
 /// Adds an error response unless the handler documents that status itself.
-fn add(operation: &mut Operation, dialect: Dialect, status: &str, description: &str) {
-    let schema = match dialect {
-        Dialect::Anthropic => "AnthropicError",
-        Dialect::OpenAi => "OpenAiError",
-        Dialect::Ollama => "OllamaError",
-        Dialect::Tgi => "TgiError",
-    };
+fn add(operation: &mut Operation, errors: Errors, status: &str, description: &str) {
     operation.responses.responses.entry(status.to_owned()).or_insert_with(|| {
-        let content = Content::new(Some(Ref::from_schema_name(schema)));
+        let content = Content::new(Some(Ref::from_schema_name(errors.schema())));
         ResponseBuilder::new().description(description).content("application/json", content).build().into()
     });
 }

@@ -14,9 +14,9 @@ use trunkline_base::metrics::text::TextForm;
 use trunkline_base::request_id::RequestId;
 use trunkline_base::tenants::Caller;
 
-/// Reports whether the server is alive: the process answers, and the shard has not hung several times in a row.
+/// Reports whether the server is alive: 200 `ok`, or 503 when shards have hung several times in a row.
 #[utoipa::path(
-    get, path = "/livez", tag = "Operating",
+    get, path = "/livez",
     responses(
         (status = 200, description = "The server is alive", body = String),
         (status = 503, description = "The server must be restarted; the error says why", body = tgi::ErrorResponse),
@@ -26,9 +26,10 @@ pub async fn livez(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.models.liveness().map(|()| "ok"))
 }
 
-/// Reports whether the server is ready: the model is loaded, the step loop advances, and the server is not draining.
+/// Reports whether the server is ready: 200 `ready` if the model is loaded, the step loop advances and the server is
+/// not draining, or 503 with the reason.
 #[utoipa::path(
-    get, path = "/readyz", tag = "Operating",
+    get, path = "/readyz",
     responses(
         (status = 200, description = "The server is ready", body = String),
         (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
@@ -38,9 +39,9 @@ pub async fn readyz(State(app): State<Arc<App>>) -> Response {
     respond::answer::<tgi::ErrorResponse>(app.models.readiness().map(|()| "ready"))
 }
 
-/// Reports whether the server is ready, under the path that TGI uses. See `/readyz`.
+/// Reports whether the server is ready like `/readyz`, with an empty body, under the path that TGI uses.
 #[utoipa::path(
-    get, path = "/health", tag = "TGI",
+    get, path = "/health",
     responses(
         (status = 200, description = "The server is ready"),
         (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
@@ -55,7 +56,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Response {
 
 /// Reports whether the server is ready, under the path that SageMaker requires. See `/health`.
 #[utoipa::path(
-    get, path = "/ping", tag = "TGI",
+    get, path = "/ping",
     responses(
         (status = 200, description = "The server is ready"),
         (status = 503, description = "The server is not ready; the error says why", body = tgi::ErrorResponse),
@@ -68,7 +69,7 @@ pub async fn ping(state: State<Arc<App>>) -> Response {
 /// Returns metrics in Prometheus' text format, or in the OpenMetrics format if the `Accept` header asks for it. A
 /// tenant sees its own samples only; an admin sees those of all tenants.
 #[utoipa::path(
-    get, path = "/metrics", tag = "Operating",
+    get, path = "/metrics",
     responses((
         status = 200, description = "The metrics", body = String, content_type = "text/plain",
     ))

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
-use super::dialect::Dialect;
+use super::dialect::Errors;
 use trunkline_base::error::ApiError;
 
 /// Scripts and requests stay with this server, and nothing of the page can be put into another one. Images that a
@@ -95,7 +95,7 @@ pub fn ollama_runs() -> &'static str {
 fn answer(path: &str, headers: &HeaderMap) -> Response {
     let Some(idx) = ASSETS.iter().position(|asset| asset.path == path) else {
         let path = path.chars().take(128).collect();
-        return Dialect::Tgi.error_response(&ApiError::UnknownRoute { path, similar: None });
+        return Errors::Tgi.response(&ApiError::UnknownRoute { path, similar: None });
     };
     let (asset, tag) = (&ASSETS[idx], &TAGS[idx]);
     let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| has_tag(known, tag));

@@ -90,7 +90,7 @@ pub struct StepList {
 /// Returns the last steps and what each computed for which sequence. A tenant sees its own sequences and the others'
 /// share of a step; an admin sees all.
 #[utoipa::path(
-    get, path = "/v1/steps", tag = "Operating", params(StepsQuery, ModelQuery),
+    get, path = "/v1/steps", params(StepsQuery, ModelQuery),
     responses(
         (status = 200, description = "The steps", body = StepList),
         (status = 400, description = "The query is invalid", body = ErrorResponse),

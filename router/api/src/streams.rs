@@ -49,11 +49,11 @@ pub struct DeletedStream {
     deleted: bool,
 }
 
-/// Lists your kept streams.
+/// Lists your kept streams, newest first.
 ///
 /// Without API keys the list is empty, since nobody knows whose a stream is: only those find it who know its id.
 #[utoipa::path(
-    get, path = "/v1/streams", tag = "Streams",
+    get, path = "/v1/streams",
     responses((status = 200, description = "The streams, newest first", body = StreamList)),
 )]
 pub async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Response {
@@ -69,12 +69,12 @@ pub async fn list(State(app): State<Arc<App>>, Extension(caller): Extension<Call
     axum::Json(StreamList { object: "list", data }).into_response()
 }
 
-/// Returns a kept stream from its beginning, and follows it to its end.
+/// Returns a kept stream from its beginning, and follows it to its end; 404 `stream_not_found`.
 ///
 /// A request whose header `Trunkline-Stream` has an id goes on when its client is gone. Its answer is kept for a day
 /// after its end, while there is memory for it.
 #[utoipa::path(
-    get, path = "/v1/streams/{id}", tag = "Streams",
+    get, path = "/v1/streams/{id}",
     params(("id" = String, Path, description = "The id of the stream")),
     responses(
         (status = 200, description = "The events of the request's own route", content_type = "text/event-stream", body = String),
@@ -94,7 +94,7 @@ pub async fn read(
 
 /// Stops a kept stream if it runs, and forgets it.
 #[utoipa::path(
-    delete, path = "/v1/streams/{id}", tag = "Streams",
+    delete, path = "/v1/streams/{id}",
     params(("id" = String, Path, description = "The id of the stream")),
     responses(
         (status = 200, description = "The stream was deleted", body = DeletedStream),

@@ -69,7 +69,7 @@ pub struct UsageReport {
 /// Returns what tenants used, by the hour, since the server started and for at most 31 days. A tenant sees its own rows
 /// only; an admin sees those of all tenants.
 #[utoipa::path(
-    get, path = "/v1/usage", tag = "Operating", params(UsageQuery),
+    get, path = "/v1/usage", params(UsageQuery),
     responses(
         (status = 200, description = "The usage", body = UsageReport),
         (status = 400, description = "The query is invalid", body = ErrorResponse),

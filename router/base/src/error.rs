@@ -76,7 +76,7 @@ pub enum ApiError {
     #[error("adapter `{name}` cannot be used: {problem}")]
     UnusableAdapter { name: Arc<str>, problem: Arc<str> },
     #[error("only admins may use `{route}`; hint: use a key of a tenant with `admin = true`")]
-    AdminsOnly { route: &'static str },
+    AdminsOnly { route: String },
     #[error(
         "node `{node}` is not in the KV cache, or it has changed; hint: `GET /v1/kv/tree` lists all nodes"
     )]

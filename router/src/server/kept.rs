@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use trunkline_api::app::App;
-use trunkline_api::dialect::Dialect;
+use trunkline_api::dialect::Errors;
 use trunkline_api::kept_streams::{NotKept, is_id};
 use trunkline_api::route::{Kind, Route};
 use trunkline_base::error::ApiError;
@@ -22,18 +22,18 @@ pub async fn keep(State(app): State<Arc<App>>, request: Request, next: Next) -> 
     let Some(id) = request.headers().get(KEEP_STREAM).filter(|_| streams) else {
         return next.run(request).await;
     };
-    let dialect = Dialect::of(&request);
+    let errors = Errors::of(&request);
     let Some(id) = id.to_str().ok().filter(|id| is_id(id)).map(str::to_owned) else {
         let problem = "must have 1 to 64 letters, digits, `-` or `_`";
-        return dialect.error_response(&ApiError::value("Trunkline-Stream", problem));
+        return errors.response(&ApiError::value("Trunkline-Stream", problem));
     };
     let caller = match Caller::of_request(&request) {
         Ok(caller) => caller,
-        Err(error) => return dialect.error_response(&error),
+        Err(error) => return errors.response(&error),
     };
     let kept = app.kept_streams.keep(caller.name(), &id, async move { next.run(request).await }).await;
     kept.unwrap_or_else(|error| {
-        dialect.error_response(&match error {
+        errors.response(&match error {
             NotKept::Taken => ApiError::StreamExists { id },
             NotKept::Deleted => ApiError::UnknownStream { id },
         })

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use trunkline_api::app::App;
-use trunkline_api::dialect::Dialect;
+use trunkline_api::dialect::Errors;
 use trunkline_api::respond::Failure;
 use trunkline_api::route::{Kind, Route};
 use trunkline_base::error::{ApiError, ErrorClass};
@@ -41,7 +41,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     };
     request.extensions_mut().insert(id.clone());
     let request_id = id.as_str();
-    let dialect = Dialect::of(&request);
+    let errors = Errors::of(&request);
     let span = tracing::info_span!("request", id = request_id);
     let polls =
         app.metrics.http_longest_poll_seconds.get_or_create_owned(&RouteLabel { route: route.clone() });
@@ -51,7 +51,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
     let mut response = handled.unwrap_or_else(|_| {
         // The panic hook has already logged the message and place of the panic.
         tracing::error!(request_id, route, "a handler panicked");
-        dialect.error_response(&ApiError::Bug { request_id: id.clone() })
+        errors.response(&ApiError::Bug { request_id: id.clone() })
     });
 
     let status = response.status().as_u16();
@@ -70,7 +70,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
             // What follows a field's name may be a key that the client made up, and no text of a request is logged.
             let field = field.as_deref().and_then(|field| field.split(['.', '[']).next());
             let is_refused = id.trace().is_none_or(|trace| trace.update(|record| record.fail(code)));
-            let is_probe = row.is_some_and(|row| matches!(row.kind, Kind::Probes(_)));
+            let is_probe = row.is_some_and(|row| row.kind == Kind::Probes);
             if !is_probe {
                 app.metrics.observe_failure(class, code);
             }
@@ -97,7 +97,7 @@ pub async fn observe(State(app): State<Arc<App>>, mut request: Request, next: Ne
         }
     }
     if let Ok(value) = HeaderValue::from_str(request_id) {
-        if dialect == Dialect::Anthropic {
+        if errors == Errors::Anthropic {
             // Anthropic's clients read this header.
             response.headers_mut().insert(HeaderName::from_static("request-id"), value.clone());
         }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use axum::routing::get;
 use axum::{Extension, Router};
 
 use super::Front;
 use super::kept;
 use super::observe::observe;
 use trunkline_api::app::App;
-use trunkline_api::dialect::Dialect;
-use trunkline_api::route::{self, Kind, Route};
-use trunkline_api::{openapi, operate};
+use trunkline_api::dialect::Errors;
+use trunkline_api::openapi;
+use trunkline_api::route::{self, Access, Group, Kind, Route};
 use trunkline_base::error::ApiError;
 use trunkline_base::limits::MAX_HEADER_FIELDS;
 use trunkline_base::tenants::{Caller, ClientNetwork, RateSlot};
@@ -23,13 +22,9 @@ use trunkline_http::browser::{BrowserGuard, Foreign};
 use trunkline_http::cors;
 
 fn routes(app: Arc<App>, has_page: bool) -> Router {
-    let page = if has_page { route::page_router() } else { Router::new().route("/", get(openapi::to_page)) };
-    route::router()
-        .merge(page)
-        .route("/docs", get(openapi::page))
-        .route("/openapi.json", get(openapi::document))
+    route::router(has_page, openapi::document())
         .route_layer(axum::middleware::from_fn_with_state(app.clone(), kept::keep))
-        .route_layer(axum::middleware::from_fn_with_state(app.clone(), charge))
+        .route_layer(axum::middleware::from_fn_with_state(app.clone(), admit))
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
         // Bodies are limited where they are read, with an error that names the flag.
@@ -54,10 +49,8 @@ pub fn routes_of(app: Arc<App>, front: &Front) -> Router {
 
 /// Returns the routes of `--metrics-port`: the probes, and metrics without samples of tenants. They need no key.
 pub fn metrics_routes(app: Arc<App>, guard: Option<BrowserGuard>) -> Router {
-    let routes = Router::new()
-        .route("/livez", get(operate::livez))
-        .route("/readyz", get(operate::readyz))
-        .route("/metrics", get(operate::metrics))
+    let routes = Group::OnMetricsPort
+        .router()
         .fallback(unknown_route)
         .method_not_allowed_fallback(unknown_method)
         .layer(Extension(Caller::stranger()))
@@ -86,18 +79,18 @@ async fn limit_header(State(app): State<Arc<App>>, request: Request, next: Next)
     let num_fields = request.headers().len();
     if num_fields > MAX_HEADER_FIELDS {
         let error = ApiError::HeaderFields { num_fields, limit: MAX_HEADER_FIELDS };
-        return Dialect::of(&request).error_response(&error);
+        return Errors::of(&request).response(&error);
     }
     let limit = app.limits.max_header_bytes;
     if uri + fields.sum::<usize>() > limit {
-        return Dialect::of(&request).error_response(&ApiError::HeaderTooLarge { limit });
+        return Errors::of(&request).response(&ApiError::HeaderTooLarge { limit });
     }
     next.run(request).await
 }
 
 /// Refuses requests without a valid key, and stores the caller of the others in their extensions.
 async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
-    let dialect = Dialect::of(&request);
+    let errors = Errors::of(&request);
     let needs_key = Route::of(&request).is_none_or(Route::needs_key);
     match app.admission.access.caller(needs_key, request.headers()) {
         Ok(caller) => {
@@ -107,22 +100,34 @@ async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Ne
             request.extensions_mut().insert(slot.clone());
             let mut response = next.run(request).await;
             response.extensions_mut().insert(caller);
-            slot.write(dialect.rate_headers(), response.headers_mut());
+            slot.write(errors.rate_headers(), response.headers_mut());
             response
         }
-        Err(error) => dialect.error_response(&error),
+        Err(error) => errors.response(&error),
     }
 }
 
-/// Charges a request that takes no place to its tenant's rate of requests.
-async fn charge(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let Some(Route { kind: Kind::Looks, dialect, .. }) = Route::of(&request) else {
-        return next.run(request).await;
+/// Refuses a caller who is no admin on a route for admins, and charges a request that takes no place to its tenant's
+/// rate of requests.
+async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let Some(route) = Route::of(&request) else { return next.run(request).await };
+    let admitted = match (route.access, route.kind) {
+        // A method without a row is refused as such.
+        (Access::Admins, _) if route.method == *request.method() => check_admin(&request, route),
+        (_, Kind::Looks) => app.admission.charge(&app.served, &request),
+        _ => Ok(()),
     };
-    match app.admission.charge(&app.served, &request) {
+    match admitted {
         Ok(()) => next.run(request).await,
-        Err(error) => dialect.error_response(&error),
+        Err(error) => route.errors.response(&error),
     }
+}
+
+fn check_admin(request: &Request, route: &Route) -> Result<(), ApiError> {
+    if Caller::of_request(request)?.is_admin() {
+        return Ok(());
+    }
+    Err(ApiError::AdminsOnly { route: route.shown_path() })
 }
 
 /// Refuses requests of web pages that are not this machine's own. Probes are answered.
@@ -134,7 +139,7 @@ async fn refuse_foreign_pages(
     match guard.check(request.uri(), request.headers()) {
         Err(Foreign { header, value }) if Route::of(&request).is_none_or(Route::needs_key) => {
             let value = value.chars().take(128).collect();
-            Dialect::of(&request).error_response(&ApiError::ForeignPage { header, value })
+            Errors::of(&request).response(&ApiError::ForeignPage { header, value })
         }
         _ => next.run(request).await,
     }
@@ -143,7 +148,7 @@ async fn refuse_foreign_pages(
 async fn unknown_route(State(_): State<Arc<App>>, request: Request) -> Response {
     let path: String = request.uri().path().chars().take(128).collect();
     let similar = Route::similar_path(&path);
-    Dialect::of_path(&path).error_response(&ApiError::UnknownRoute { path, similar })
+    Errors::of_path(&path).response(&ApiError::UnknownRoute { path, similar })
 }
 
 async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response {
@@ -151,5 +156,5 @@ async fn unknown_method(State(_): State<Arc<App>>, request: Request) -> Response
     let method: String = request.method().as_str().chars().take(32).collect();
     let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let allowed = route.map(Route::methods_of).unwrap_or_default();
-    Dialect::of(&request).error_response(&ApiError::UnknownMethod { path, method, allowed })
+    Errors::of(&request).response(&ApiError::UnknownMethod { path, method, allowed })
 }

@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::process::Command;
 
 use serde_json::{Value, json};
+use trunkline_api::dialect::Errors;
+use trunkline_api::route::{Access, ROUTES, Route};
 use trunkline_base::limits::{Limits, ServerLimits};
 use trunkline_scheduler::Consumption;
 
@@ -31,36 +33,47 @@ async fn complete(router: &Router, key: &str, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn every_route_except_the_probes_and_the_page_requires_a_key() {
+async fn each_route_is_open_to_the_keys_that_its_row_names() {
     let router = router().await;
-    let document = get(&router, "/openapi.json", &[("x-api-key", ALICE)]).await.ok();
-    let listed = document["paths"].as_object().unwrap();
-    let listed = listed.iter().flat_map(|(path, methods)| {
-        methods
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(move |method| (method.to_uppercase(), path.replace("{id}", "x")))
-    });
-    let unlisted =
-        ["/docs", "/openapi.json", "/nothing", "/v1/nothing", "/v1/models/a/b", "/livez/", "/LIVEZ"];
-    let all = listed.chain(unlisted.map(|path| ("GET".to_owned(), path.to_owned())));
-    let mut num_refused = 0;
-    for (method, path) in all {
-        let answer = router.connect().await.request_with(&method, &path, &[], b"").await;
-        if path == "/livez" || path == "/readyz" {
-            assert_eq!(answer.status, 200, "{path}");
+    let ask = async |method: &str, path: &str, headers: &[(&str, &str)]| {
+        router.connect().await.request_with(method, path, headers, b"").await
+    };
+    let mut num_of_admins = 0;
+    for route in ROUTES {
+        let path = route.path.replace("{*id}", "a/load").replace("{id}", "x").replace("{file}", "main.js");
+        let place = format!("{} {path}", route.method);
+        let answer = ask(route.method.as_str(), &path, &[]).await;
+        if route.access == Access::Anybody {
+            assert_eq!(answer.status, 200, "{place}");
             continue;
         }
-        assert_eq!(
-            (answer.status, answer.header("www-authenticate")),
-            (401, Some("Bearer")),
-            "{method} {path}"
-        );
-        num_refused += 1;
-        answer.fails(401, "invalid_api_key");
+        assert_eq!((answer.status, answer.header("www-authenticate")), (401, Some("Bearer")), "{place}");
+        assert_eq!(code_of(&answer, route), "invalid_api_key", "{place}");
+        if route.access == Access::Admins {
+            num_of_admins += 1;
+            let refused = ask(route.method.as_str(), &path, &[("x-api-key", BOB)]).await;
+            assert_eq!((refused.status, code_of(&refused, route).as_str()), (403, "admins_only"), "{place}");
+            let other_method = ask("TRACE", &path, &[("x-api-key", BOB)]).await;
+            assert_eq!(other_method.status, 405, "{place}");
+        }
     }
-    assert!(num_refused > 15, "{num_refused} routes");
+    assert!(num_of_admins >= 4);
+    for path in ["/nothing", "/v1/nothing", "/livez/", "/LIVEZ"] {
+        get(&router, path, &[]).await.fails(401, "invalid_api_key");
+    }
+}
+
+/// Returns the code of an error, which must have the form that the row states.
+fn code_of(answer: &Answer, route: &Route) -> String {
+    let json = answer.json();
+    let (form, code) = match (&json["error"], &json["type"], &json["error_type"]) {
+        (Value::Object(error), Value::String(_), _) => (Errors::Anthropic, &error["code"]),
+        (Value::Object(error), ..) => (Errors::OpenAi, &error["code"]),
+        (_, _, Value::String(_)) => (Errors::Tgi, &json["code"]),
+        _ => (Errors::Ollama, &json["code"]),
+    };
+    assert_eq!(form, route.errors, "{}: {json}", route.path);
+    code.as_str().unwrap_or_default().to_owned()
 }
 
 #[tokio::test]

@@ -202,7 +202,9 @@ describe("parameters", () => {
             stop: { oneOf: [{ type: "null" }, { $ref: "#/x", description: "Ends it." }] },
             ignore_eos: { type: ["boolean", "null"] },
             unheard_of: { type: "number" },
-            new_filter: { type: ["number", "null"], minimum: 0, maximum: 1, default: 0.5 },
+            new_filter: {
+              type: ["number", "null"], minimum: 0, maximum: 1, default: 0.5, "x-default-set-by": "server",
+            },
           },
         },
       },

@@ -41,9 +41,9 @@ const REFUSED: &[Refused] = &[
 /// The known fields that [`Body`] does not have.
 const OTHERS: OtherFields<'_> = OtherFields { refused: REFUSED, harmless: &["metadata"] };
 
-/// Generates the next message of a conversation.
+/// Generates the next message of a conversation, whole or as events.
 #[utoipa::path(
-    post, path = "/v1/messages", tag = "Anthropic", request_body = Body,
+    post, path = "/v1/messages", request_body = Body,
     responses(
         (status = 200, description = "The reply; a stream of events if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -60,7 +60,7 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
 
 /// Counts the prompt tokens of a conversation without generating a reply.
 #[utoipa::path(
-    post, path = "/v1/messages/count_tokens", tag = "Anthropic", request_body = CountBody,
+    post, path = "/v1/messages/count_tokens", request_body = CountBody,
     responses(
         (status = 200, description = "The number of prompt tokens", body = CountAnswer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

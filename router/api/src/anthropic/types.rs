@@ -21,42 +21,58 @@ sampling_body! { anthropic:
     pub struct Body {
         /// The name of the served model; may be omitted.
         pub model: Option<String>,
-        /// The most tokens to generate.
+        /// The most tokens to generate, at most what the context leaves.
         #[schema(minimum = 1, required = true, nullable = false)]
         pub max_tokens: Option<i64>,
-        /// The conversation, oldest first.
+        /// The conversation, oldest first: 1 to 16384 messages (`--max-messages`). If the last one is the assistant's,
+        /// the reply continues it.
         #[serde(deserialize_with = "list")]
         pub messages: Vec<Message>,
-        /// The system prompt: a string or a list of text blocks.
+        /// The system prompt: a string or a list of text blocks. It becomes the first message, of role `system`.
         pub system: Option<Content>,
-        /// Strings that end the output. The output does not include them.
+        /// Strings that end the output: at most 64 (`--max-stop-sequences`), each of 1 to 1024 bytes. The output does
+        /// not include them; `stop_sequence` of the answer has the one that matched.
         pub stop_sequences: Option<Vec<String>>,
         /// If true, the answer is a stream of server-sent events.
+        #[schema(default = false)]
         pub stream: Option<bool>,
-        /// The most seconds from the request's arrival to its last token. Not part of Anthropic's API.
+        /// The most seconds from the request's arrival to its last token; by default as `--request-timeout` has it. Not
+        /// part of Anthropic's API.
         #[schema(exclusive_minimum = 0, maximum = 86400)]
         pub timeout: Option<f64>,
-        /// The tools that the model may call.
+        /// The tools that the model may call: at most 128 (`--max-tools`), of type `custom`, with `input_schema`.
+        /// Anthropic's own tools are refused.
         pub tools: Option<Vec<ToolField>>,
-        /// Says whether the model must, may or must not call a tool.
+        /// `{"type": "auto"}`, the default, `{"type": "none"}`, `{"type": "any"}` or `{"type": "tool", "name": ...}`.
+        /// With `any` and `tool` the reply consists of calls whose inputs validate. With `disable_parallel_tool_use`
+        /// calls after the first are left out.
         pub tool_choice: Option<ToolChoiceField>,
-        /// Lets the model reason before it answers and returns the reasoning; disabled by default.
+        /// `{"type": "enabled"}`, `"adaptive"` or `"disabled"`, the default: blocks of type `thinking` for models that
+        /// reason, with an empty `signature`. `budget_tokens`, from 1, is the most tokens of them.
         pub thinking: Option<ThinkingField>,
-        /// Marks the whole prompt for caching, as a mark on the last block would.
+        /// `{"type": "ephemeral", "ttl": "5m"}`, the default, or `"1h"`: marks the whole prompt for caching, as a mark
+        /// on the last block would. Blocks of `system` and of messages may have one, too: the last one pins the prompt
+        /// up to its end.
         pub cache_control: Option<CacheControl>,
         /// The format of the output: `{"type": "json_schema", "schema": ...}`.
         #[schema(value_type = Option<Object>)]
         pub output_format: Option<Value>,
-        /// The newer place of `output_format`, with the reasoning effort.
+        /// `format` is the newer place of `output_format`; `effort` is passed to the chat template as
+        /// `reasoning_effort`.
         pub output_config: Option<OutputConfig>,
-        /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of Anthropic's API.
+        /// The seed of sampling, an integer of 64 bits, signed or not. Equal seeds give the same bits, and -1 is a seed
+        /// like any other; random if absent. Not part of Anthropic's API.
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        /// Permission to clear parts of a long conversation. Accepted; nothing is ever cleared.
+        /// `{"edits": [...]}` of types `clear_...`. Nothing is cleared; `compact_...` is refused with
+        /// `unsupported_field`.
         pub context_management: Option<ContextManagement>,
-        /// The priority class: `auto`, the highest class that the API key may use, or `standard_only`.
+        /// The class in the queue: `auto`, the default, is the key's `max_priority`, and normal without keys;
+        /// `standard_only` is normal. `usage.service_tier` has the granted class (`priority`, `standard` or `batch`) if
+        /// the field was sent.
         pub service_tier: Option<String>,
-        /// Requests share cached prefixes only with requests of the same salt. Not part of Anthropic's API.
+        /// A text of at most 256 bytes. Requests share cached prefixes only with requests of the same salt. Not part of
+        /// Anthropic's API.
         pub cache_salt: Option<String>,
     }
 }

@@ -32,11 +32,11 @@ const MAX_TITLE_CHARS: usize = 200;
 /// The most characters of a search.
 const MAX_SEARCH_CHARS: usize = 200;
 
-/// Lists your conversations, those changed last first.
+/// Lists your conversations, those changed last first; with `?search=WORDS` those that contain all words.
 ///
 /// With the header `If-None-Match` it answers 304 if nothing has changed since the list with that `ETag`.
 #[utoipa::path(
-    get, path = "/v1/history", tag = "History", params(HistoryQuery),
+    get, path = "/v1/history", params(HistoryQuery),
     responses(
         (status = 200, description = "The conversations", body = ConversationList),
         (status = 304, description = "Nothing has changed"),
@@ -83,9 +83,9 @@ async fn list_own(
     memory.hold(answer.await?).await
 }
 
-/// Returns a conversation with all of its turns.
+/// Returns a conversation with all of its turns; 404 `conversation_not_found`.
 #[utoipa::path(
-    get, path = "/v1/history/{id}", tag = "History",
+    get, path = "/v1/history/{id}",
     params(("id" = String, Path, description = "The id of the conversation")),
     responses(
         (status = 200, description = "The conversation", body = WholeConversation),
@@ -116,7 +116,7 @@ async fn get_own(app: &App, caller: &Caller, id: &str) -> Result<Response, ApiEr
 
 /// Creates a conversation, or replaces it.
 #[utoipa::path(
-    put, path = "/v1/history/{id}", tag = "History", request_body = HistoryChange,
+    put, path = "/v1/history/{id}", request_body = HistoryChange,
     params(("id" = String, Path, description = "An id of 1 to 64 letters, digits, `-` or `_`")),
     responses(
         (status = 200, description = "The conversation without its turns", body = ConversationCard),
@@ -135,7 +135,7 @@ pub async fn put(
 
 /// Changes a conversation. What the body does not name stays, and a turn that is null is removed.
 #[utoipa::path(
-    patch, path = "/v1/history/{id}", tag = "History", request_body = HistoryChange,
+    patch, path = "/v1/history/{id}", request_body = HistoryChange,
     params(("id" = String, Path, description = "The id of the conversation")),
     responses(
         (status = 200, description = "The conversation without its turns", body = ConversationCard),
@@ -173,7 +173,7 @@ async fn change(
 
 /// Deletes a conversation from the history.
 #[utoipa::path(
-    delete, path = "/v1/history/{id}", tag = "History",
+    delete, path = "/v1/history/{id}",
     params(("id" = String, Path, description = "The id of the conversation")),
     responses(
         (status = 200, description = "The conversation was deleted", body = DeletedConversation),

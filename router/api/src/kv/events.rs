@@ -85,7 +85,7 @@ pub enum KvEventData {
 ///
 /// You receive the events of your own tenant. Admins receive the events of all tenants.
 #[utoipa::path(
-    get, path = "/v1/kv/events", tag = "KV cache",
+    get, path = "/v1/kv/events",
     params(ModelQuery, (
         "Last-Event-ID" = Option<String>, Header,
         description = "The `id` of the last event that you received; the stream resumes after it",

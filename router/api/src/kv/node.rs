@@ -44,8 +44,8 @@ pub struct KvNodeText {
 /// The body of a request to pin a node.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PinRequest {
-    /// The least time to keep the pin, in seconds, from 1 to 86,400; the default is 300.
-    #[schema(minimum = 1, maximum = 86400)]
+    /// The least time to keep the pin, in seconds.
+    #[schema(minimum = 1, maximum = 86400, default = 300)]
     pub ttl_s: Option<i64>,
 }
 
@@ -68,11 +68,11 @@ pub struct KvUnpinned {
     pub unpinned_blocks: u32,
 }
 
-/// Returns one node and, if requested, its text.
+/// Returns one node and, with `?text=true`, its text.
 ///
 /// Text is shown only to the tenant that owns the node and to admins.
 #[utoipa::path(
-    get, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    get, path = "/v1/kv/tree/{id}",
     params(("id" = String, Path, description = "The `id` of a node"), NodeQuery, ModelQuery),
     responses(
         (status = 200, description = "The node", body = KvNodeText),
@@ -128,11 +128,11 @@ fn decode(tokenizer: &Arc<Tokenizer>, tokens: &[u32], start: TextStart) -> Strin
     text
 }
 
-/// Pins the prefix that ends in a node, from the start of the prompt, in device memory and on disk.
+/// Pins the prefix that ends in a node, from the start of the prompt, in device memory and on disk, for `ttl_s`.
 ///
 /// The pin counts towards the node's tenant, within `--max-pinned-share` and the tenant's share.
 #[utoipa::path(
-    post, path = "/v1/kv/tree/{id}/pin", tag = "KV cache", request_body = PinRequest,
+    post, path = "/v1/kv/tree/{id}/pin", request_body = PinRequest,
     params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The numbers of pinned tokens", body = KvPinned),
@@ -172,7 +172,7 @@ async fn pin_node(app: &App, caller: Caller, name: &str, request: Request) -> Re
 
 /// Ends all pins of prefixes that end in a node or in its descendants, no matter which request made them.
 #[utoipa::path(
-    delete, path = "/v1/kv/tree/{id}/pin", tag = "KV cache",
+    delete, path = "/v1/kv/tree/{id}/pin",
     params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The number of unpinned blocks", body = KvUnpinned),

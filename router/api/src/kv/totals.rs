@@ -170,9 +170,9 @@ pub struct KvTotals {
     pub tenants: Vec<TenantTotals>,
 }
 
-/// Returns the size and use of the KV cache, by tier and by tenant.
+/// Returns the size and use of the KV cache, by tier and by tenant. A tenant sees its own; an admin sees all.
 #[utoipa::path(
-    get, path = "/v1/kv", tag = "KV cache", params(ModelQuery),
+    get, path = "/v1/kv", params(ModelQuery),
     responses(
         (status = 200, description = "The totals", body = KvTotals),
         (status = 503, description = "No shard is connected", body = ErrorResponse),

@@ -92,9 +92,10 @@ pub struct KvRemoved {
     pub removed_blocks: u32,
 }
 
-/// Walks the tree of cached prefixes, page by page.
+/// Walks the tree of cached prefixes in pages (`after`, `limit`), of one `lane` (0 by default), optionally of one
+/// `prompt_cache_key`.
 #[utoipa::path(
-    get, path = "/v1/kv/tree", tag = "KV cache", params(PageQuery, ModelQuery),
+    get, path = "/v1/kv/tree", params(PageQuery, ModelQuery),
     responses(
         (status = 200, description = "A page of nodes", body = KvPage),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
@@ -186,7 +187,7 @@ pub(super) fn node(lane: LaneId, view: &NodeView, shard: &ShardInfo, now: Millis
 /// memory or on its disk keeps it there and may upload it again. Descendants that only the disk or the object store has
 /// stay there; they are found again only after the removed blocks have been computed again.
 #[utoipa::path(
-    delete, path = "/v1/kv/tree/{id}", tag = "KV cache",
+    delete, path = "/v1/kv/tree/{id}",
     params(("id" = String, Path, description = "The `id` of a node"), ModelQuery),
     responses(
         (status = 200, description = "The number of removed blocks", body = KvRemoved),

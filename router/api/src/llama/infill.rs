@@ -48,9 +48,10 @@ const REFUSED: &[Refused] = &[
 const NOTED: [&str; 3] = ["samplers", "n_indent", "t_max_predict_ms"];
 const HARMLESS: [&str; 2] = ["response_fields", "stream_options"];
 
-/// Generates the text between a prefix and a suffix, by the model's fill-in-the-middle tokens. Part of llama.cpp's API.
+/// Generates the text between a prefix and a suffix, by the model's fill-in-the-middle tokens, whole or as events. Part
+/// of llama.cpp's API.
 #[utoipa::path(
-    post, path = "/infill", tag = "llama.cpp", request_body = Body,
+    post, path = "/infill", request_body = Body,
     responses(
         (status = 200, description = "The output; a stream of such objects if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -26,14 +26,17 @@ generation_body! {
         pub input_prefix: String,
         /// The text after the cursor.
         pub input_suffix: String,
-        /// Other files or pieces of them, which precede the text in the prompt.
+        /// Other files or pieces of them, each with a `text` and a `filename` (`tmp` by default), which come first in
+        /// the prompt.
         #[serde(default)]
         pub input_extra: Option<Vec<ExtraFile>>,
         /// The beginning of the text to fill in, such as the current line up to the cursor. The output continues it.
         pub prompt: Option<String>,
-        /// If true, the answer has the ids of the generated tokens. Pieces of a stream always have them.
+        /// If true, the answer's `tokens` has the ids of the generated tokens. Pieces of a stream always have them.
+        #[schema(default = false)]
         pub return_tokens: Option<bool>,
         /// If true, each piece has `timings`. The last one always has them.
+        #[schema(default = false)]
         pub timings_per_token: Option<bool>,
     }
 }

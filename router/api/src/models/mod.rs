@@ -147,11 +147,11 @@ pub(crate) fn named(app: &App, caller: &Caller, name: &str) -> Result<ModelCard,
     Ok(chosen.map_or_else(|| model.clone(), |chosen| model.of_adapter(chosen.adapter(), caller)))
 }
 
-/// Lists the models and their adapters. Routers in front of several servers ask for it to see what is served, so
-/// that it answers 503 while the model loads and while the server drains. With the header `anthropic-version` the
-/// answer is an AnthropicModelList.
+/// Lists the models and the adapters that the key may use. Routers in front of several servers ask for it to see what
+/// is served, so that it answers 503 while the model loads and while the server drains. With the header
+/// `anthropic-version` the answer is an AnthropicModelList.
 #[utoipa::path(
-    get, path = "/v1/models", tag = "OpenAI", params(ModelsQuery),
+    get, path = "/v1/models", params(ModelsQuery),
     responses(
         (status = 200, description = "The models and their adapters", body = ModelList),
         (status = 400, description = "The query is invalid", body = ErrorResponse),
@@ -185,10 +185,10 @@ async fn page(
     app.admission.answer_memory(caller).hold(axum::Json(page).into_response()).await
 }
 
-/// Describes one model or adapter. Its name may contain slashes. With the header `anthropic-version` the answer is an
-/// AnthropicModel.
+/// Describes one model or adapter; 404 for another. Its name may contain slashes. With the header `anthropic-version`
+/// the answer is an AnthropicModel.
 #[utoipa::path(
-    get, path = "/v1/models/{id}", tag = "OpenAI", params(("id" = String, Path, description = "The model's name")),
+    get, path = "/v1/models/{id}", params(("id" = String, Path, description = "The model's name")),
     responses(
         (status = 200, description = "The model or adapter", body = ModelCard),
         (status = 404, description = "The model is not served", body = ErrorResponse),

@@ -10,17 +10,23 @@ macro_rules! body {
             pub model: Option<String>,
             /// The options of the output.
             pub options: Option<Options>,
-            /// Says whether the model reasons before it answers, and how much; by default as its template has it.
+            /// Says whether the model reasons before it answers, and how much: true, false, `low`, `medium`, `high` or
+            /// `max`; by default as its chat template has it. True and false set the template's `enable_thinking`, an
+            /// effort also `reasoning_effort`. With false, reasoning is left out of the answer. A model that does not
+            /// reason refuses the others.
             pub think: Option<Think>,
-            /// If false, the answer is one JSON object; by default it is a stream of lines.
+            /// If false, the answer is one JSON object; otherwise it is a stream of lines.
+            #[schema(default = true)]
             pub stream: Option<bool>,
             /// Returns the logprobs of the generated tokens.
+            #[schema(default = false)]
             pub logprobs: Option<bool>,
             /// The number of likeliest tokens to return at each position.
-            #[schema(minimum = 0, maximum = 20)]
+            #[schema(minimum = 0, maximum = 20, default = 0)]
             pub top_logprobs: Option<i64>,
-            /// The time for which the model stays in memory after this request, where models are loaded when they are
-            /// asked for.
+            /// The time for which the model stays in memory after this request, in seconds or as a duration such as
+            /// `"5m"` or `"1h30m"`; negative for ever. It counts on a server of several models or with `--idle-unload`,
+            /// which is the default, not five minutes. On others it is checked, and the model stays.
             pub keep_alive: Option<KeepAlive>,
         }
 

@@ -50,21 +50,23 @@ body! {
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = OllamaChatRequest)]
     pub struct ChatBody {
-        /// The conversation, oldest first. Without messages the answer says only that the model is loaded.
+        /// The conversation, oldest first; empty by default. Without messages the answer is `done_reason` `load` as
+        /// soon as the model can be used, or `unload` with `keep_alive` 0 where models are unloaded.
         #[serde(default, deserialize_with = "optional_list")]
         #[schema(required = false)]
         pub messages: Vec<Message>,
-        /// The tools that the model may call.
+        /// The functions that the model may call, as for `/v1/chat/completions`.
         pub tools: Option<Vec<ToolField>>,
-        /// The format of the reply: `json`, or a JSON schema.
+        /// The format of the reply: `"json"`, or a JSON schema; `""` for none. Keywords that no grammar can hold are
+        /// left out.
         #[schema(value_type = Option<Object>)]
         pub format: Option<Value>,
     }
 }
 
-/// Generates the next message of a chat.
+/// Generates the next message of a chat, as lines of JSON or whole.
 #[utoipa::path(
-    post, path = "/api/chat", tag = "Ollama", request_body = ChatBody,
+    post, path = "/api/chat", request_body = ChatBody,
     responses(
         (status = 200, description = "The reply; a stream of lines unless `stream` is false", body = ChatAnswer<'_>),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -53,24 +53,31 @@ body! {
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = OllamaGenerateRequest)]
     pub struct GenerateBody {
-        /// The prompt, which becomes the message of a user. Without one the answer says only that the model is loaded.
+        /// The prompt, which becomes the message of a user. If it is empty, `done_reason` is `load` or `unload`, as for
+        /// chats without messages.
+        #[schema(default = "")]
         pub prompt: Option<String>,
         /// A text that follows the output, which then fills the gap after the prompt, without the chat template. The
-        /// model must have fill-in-the-middle tokens.
+        /// model must have fill-in-the-middle tokens. Not with `system` and `think`.
+        #[schema(default = "")]
         pub suffix: Option<String>,
         /// The system message before the prompt.
+        #[schema(default = "")]
         pub system: Option<String>,
-        /// If true, the prompt is continued as it is, without the chat template.
+        /// If true, the prompt is continued as it is, as happens with models without a chat template. Not with `system`
+        /// and `think`.
+        #[schema(default = false)]
         pub raw: Option<bool>,
-        /// The format of the output: `json`, or a JSON schema.
+        /// The format of the reply: `"json"`, or a JSON schema; `""` for none. Keywords that no grammar can hold are
+        /// left out.
         #[schema(value_type = Option<Object>)]
         pub format: Option<Value>,
     }
 }
 
-/// Answers a prompt.
+/// Answers a prompt, as lines of JSON or whole.
 #[utoipa::path(
-    post, path = "/api/generate", tag = "Ollama", request_body = GenerateBody,
+    post, path = "/api/generate", request_body = GenerateBody,
     responses(
         (
             status = 200, body = GenerateAnswer<'_>,

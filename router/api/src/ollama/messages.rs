@@ -20,21 +20,23 @@ pub(super) const READS_TEXT: &str = "this server reads only text";
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = OllamaMessage)]
 pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`.
+    /// `system`, `user`, `assistant` or `tool`. The reply continues a last message of the assistant, unless it has
+    /// calls.
     pub role: String,
     /// The text of the message.
+    #[schema(default = "")]
     pub content: Option<String>,
     /// The reasoning of an assistant's message. The chat template decides whether the prompt includes it.
     pub thinking: Option<String>,
     /// Images, which are refused.
     #[schema(ignore)]
     pub images: Option<Value>,
-    /// The tool calls of an assistant's message, as returned in the response.
+    /// The tool calls of an assistant's message: `[{"function": {"name", "arguments"}}]`, with or without `id`.
     pub tool_calls: Option<Vec<CallField>>,
     /// The tool whose result a message of role `tool` is.
     pub tool_name: Option<String>,
-    /// The id of the call that a message of role `tool` answers. Without one it answers the first open call of the
-    /// tool.
+    /// The id of the call that a message of role `tool` answers; by default the first call of the last assistant's
+    /// message, and of `tool_name`, that has no result yet.
     pub tool_call_id: Option<String>,
 }
 

@@ -112,7 +112,7 @@ pub struct ShowBody {
     pub model: Option<String>,
     /// An older name of `model`, which counts if both are sent.
     pub name: Option<String>,
-    /// Accepted; the description has no parts that are left out.
+    /// Accepted; nothing is left out either way.
     pub verbose: Option<bool>,
     /// Options, which do not change the description.
     pub options: Option<Options>,
@@ -146,9 +146,9 @@ pub struct Version {
     pub version: &'static str,
 }
 
-/// Lists the models and their adapters.
+/// Lists the models and the adapters that the key may use.
 #[utoipa::path(
-    get, path = "/api/tags", tag = "Ollama",
+    get, path = "/api/tags",
     responses(
         (status = 200, description = "The models and their adapters", body = Models),
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
@@ -198,9 +198,9 @@ fn details(card: &ModelCard, shard: Option<&ShardInfo>) -> Details {
     }
 }
 
-/// Lists the models that are loaded.
+/// Lists the models that are in memory.
 #[utoipa::path(
-    get, path = "/api/ps", tag = "Ollama",
+    get, path = "/api/ps",
     responses(
         (status = 200, description = "The models that are in memory", body = RunningModels),
         (status = 503, description = "The model is loading, or the server is draining", body = ErrorResponse),
@@ -239,7 +239,7 @@ fn running_model(card: &ModelCard, shard: &ShardInfo) -> RunningModel {
 
 /// Describes a model or an adapter.
 #[utoipa::path(
-    post, path = "/api/show", tag = "Ollama", request_body = ShowBody,
+    post, path = "/api/show", request_body = ShowBody,
     responses(
         (status = 200, description = "The description", body = Description),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -317,7 +317,7 @@ fn model_info(card: &ModelCard, shard: &ShardInfo) -> Map<String, Value> {
 
 /// Returns the version of Ollama whose API the server has.
 #[utoipa::path(
-    get, path = "/api/version", tag = "Ollama",
+    get, path = "/api/version",
     responses((status = 200, description = "The version", body = Version))
 )]
 pub async fn version() -> impl IntoResponse {

@@ -56,20 +56,23 @@ sampling_body! { ollama:
     #[derive(Debug, Default, Deserialize, ToSchema)]
     #[schema(as = OllamaOptions)]
     pub struct Options {
-        /// The most tokens to generate; -1, the default, and -2 generate as many as the context leaves.
-        #[schema(minimum = -2)]
+        /// The most tokens to generate; -1 and -2 generate as many as the context leaves. A requested length that does
+        /// not fit is refused.
+        #[schema(minimum = -2, default = json!(-1))]
         pub num_predict: Option<i64>,
-        /// The most tokens of prompt and output together. A prompt that does not fit is refused, and never cut.
+        /// The most tokens of prompt and output together, at most the server's limit of both, which is the default. A
+        /// longer prompt is refused, and never cut.
         #[schema(minimum = 1)]
         pub num_ctx: Option<i64>,
         /// Divides the positive logits, and multiplies the negative logits, of tokens that occur in the prompt or the
         /// output.
         #[schema(minimum = 0.01, maximum = 100)]
         pub repeat_penalty: Option<f64>,
-        /// The seed of sampling. Equal seeds give equal outputs; random if absent or -1.
+        /// The seed of sampling, an integer of 64 bits. Equal seeds give the same bits; random if absent or -1.
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        /// A string, or a list of strings, that ends the output. The output does not include it.
+        /// A string, or a list of strings, that ends the output: at most 64 (`--max-stop-sequences`), each of 1 to 1024
+        /// bytes. The output does not include it.
         pub stop: Option<OneOrMany>,
     }
 }

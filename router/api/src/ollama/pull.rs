@@ -62,10 +62,11 @@ impl PullStatus {
     }
 }
 
-/// Adds a model to the server, as far as `--pull` allows it: with `local` one that was downloaded before, with `hub`
-/// any repository of the Hub, which only admins may download. A download goes on if the client leaves.
+/// Adds a model to the server and tells the progress of its download, as far as `--pull` allows it: with `local` one
+/// that was downloaded before, with `hub` any repository of the Hub, which only admins may download. A download goes on
+/// if the client leaves.
 #[utoipa::path(
-    post, path = "/api/pull", tag = "Ollama", request_body = PullBody,
+    post, path = "/api/pull", request_body = PullBody,
     responses(
         (status = 200, description = "The model is there; a stream of lines unless `stream` is false", body = PullStatus),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -5,20 +5,24 @@ macro_rules! body {
     ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
         crate::openai::generation_body! { $(#[$about])* pub struct $name {
             $($own)*
-            /// Options for streams; ignored if `stream` is not true.
+            /// Options for streams; ignored if `stream` is not true. With `include_usage` the last chunk has `usage`.
+            /// With `continuous_usage_stats`, which is vLLM's, every chunk from the first token on has it, too. Both
+            /// are false by default, and other members are ignored.
             pub stream_options: Option<StreamOptions>,
-            /// The number of prompt tokens to keep, counted from the end; -1 keeps as many as fit. Part of vLLM's API.
+            /// The number of last tokens to keep of the prompt; -1 keeps as many as fit with `max_tokens`, or with one
+            /// token. Part of vLLM's API.
             #[schema(minimum = -1)]
             pub truncate_prompt_tokens: Option<i64>,
-            /// The end at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`. Part of
-            /// vLLM's API.
+            /// The end of the prompt at which `truncate_prompt_tokens` removes tokens: `left`, the default, or `right`.
+            /// Part of vLLM's API.
             pub truncation_side: Option<TruncationSide>,
-            /// If true, the answer has the token ids of the prompt and of the output, end tokens included. Part of
-            /// vLLM's API.
+            /// If true, the answer or the first chunk has `prompt_token_ids`, and each choice `token_ids`, end tokens
+            /// included. In a completion, `prompt_token_ids` is in each choice. Part of vLLM's API.
+            #[schema(default = false)]
             pub return_token_ids: Option<bool>,
             /// Returns the prompt's logprobs, with this number of the likeliest tokens at each position. Not available
-            /// in streams. Part of vLLM's API.
-            #[schema(minimum = 0, maximum = 20)]
+            /// in streams and with a grammar. Part of vLLM's API.
+            #[schema(value_type = Option<i64>, minimum = 0, maximum = 20)]
             pub prompt_logprobs: Option<PromptLogprobsCount>,
         } }
 
@@ -39,69 +43,87 @@ macro_rules! generation_body {
     ($(#[$about:meta])* pub struct $name:ident { $($own:tt)* }) => {
         crate::sampling_body::sampling_body! { openai: $(#[$about])* pub struct $name {
             $($own)*
-            /// The name of the served model, of an adapter, or both as `MODEL:ADAPTER`; may be omitted.
+            /// The name of the served model, also `""`, `tgi` and `dummy`; the name of an adapter; or both as
+            /// `MODEL:ADAPTER`. Another is refused with `model_not_found`; the default is the served one.
             pub model: Option<String>,
             /// The name of an adapter. Part of TGI's API.
             pub adapter_id: Option<String>,
-            /// The scales of adapters, by their places in `GET /lora-adapters`; at most one is not 0. Part of
-            /// llama.cpp's API.
+            /// A list of `{"id": ID, "scale": FACTOR}`. `id` is an adapter's place in `GET /lora-adapters`, and `scale`
+            /// is -100 to 100; at most one is not 0. Part of llama.cpp's API.
             pub lora: Option<Vec<LoraScale>>,
-            /// The seed of sampling. Equal seeds give equal outputs; random if absent.
+            /// The seed of sampling, an integer of 64 bits, signed or not. Equal seeds give the same bits, and -1 is a
+            /// seed like any other; random if absent.
             #[schema(value_type = Option<i64>)]
             pub seed: Option<Seed>,
-            /// A string, or a list of strings, that ends the output. The output does not include it.
+            /// A string, or a list of strings, that ends the output: at most 64 (`--max-stop-sequences`), each of 1 to
+            /// 1024 bytes. The output does not include it. They apply after any reasoning.
             pub stop: Option<OneOrMany>,
             /// If true, the output includes the stop string.
+            #[schema(default = false)]
             pub include_stop_str_in_output: Option<bool>,
             /// If true, the answer is a stream of server-sent events.
+            #[schema(default = false)]
             pub stream: Option<bool>,
-            /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
+            /// The most seconds from the request's arrival to its last token; by default as `--request-timeout` has it.
+            /// Not part of OpenAI's API.
             #[schema(exclusive_minimum = 0, maximum = 86400)]
             pub timeout: Option<f64>,
             /// llama.cpp's name of `repetition_penalty`, which counts if both are sent.
+            #[schema(minimum = 0.01, maximum = 100)]
             pub repeat_penalty: Option<f64>,
-            /// llama.cpp's name of `max_tokens`, which counts if both are sent; -1 generates as many tokens as fit into
-            /// the context.
+            /// llama.cpp's name of `max_tokens`, which counts if both are sent: from 1, or -1 for as many tokens as fit
+            /// into the context.
             #[schema(minimum = -1)]
             pub n_predict: Option<i64>,
-            /// The least number of tokens before an end token is allowed.
-            #[schema(minimum = 0)]
+            /// The least number of tokens before an end token is allowed, at most the output's limit. Not part of
+            /// OpenAI's API.
+            #[schema(minimum = 0, default = 0)]
             pub min_tokens: Option<i64>,
-            /// If true, generation continues after an end token.
+            /// If true, generation continues after an end token. Not part of OpenAI's API.
+            #[schema(default = false)]
             pub ignore_eos: Option<bool>,
-            /// Words that the output does not contain, as far as it writes them with their usual tokens. Part of vLLM's
-            /// API.
+            /// At most 1024 words of 1 to 256 bytes. The last token of each is not sampled after the others, with and
+            /// without a space before the word; a grammar that allows nothing else fails. Not with `prompt_logprobs`.
+            /// Part of vLLM's API.
             pub bad_words: Option<Vec<String>>,
-            /// The penalty of DRY for tokens that continue a repeated text; the default is 0. Part of llama.cpp's API,
-            /// like the next four fields.
-            #[schema(default = 0.0)]
+            /// The factor of DRY: a token that would continue a text of n tokens that occurred before, in prompt or
+            /// output, is penalised by `dry_multiplier` × `dry_base`^(n − `dry_allowed_length`). At most 1,024 tokens
+            /// are, those with the longest texts. Not with `prompt_logprobs`. Part of llama.cpp's API, like the next
+            /// four fields.
+            #[schema(minimum = 0, maximum = 100, default = 0)]
             pub dry_multiplier: Option<f64>,
-            /// The factor by which each further repeated token raises the penalty; the default is 1.75.
-            #[schema(default = 1.75)]
+            /// The factor by which each further repeated token raises the penalty.
+            #[schema(minimum = 1, maximum = 100, default = 1.75)]
             pub dry_base: Option<f64>,
-            /// The least number of repeated tokens that counts; the default is 2.
+            /// The least number of repeated tokens that counts. Shorter repetitions have no penalty.
             #[schema(minimum = 0, maximum = 1024, default = 2)]
             pub dry_allowed_length: Option<i64>,
-            /// The number of last tokens in which repetitions are searched; -1, the default, for all.
-            #[schema(minimum = -1, default = -1)]
+            /// The number of last tokens in which repetitions are searched; -1 for all.
+            #[schema(minimum = -1, default = json!(-1))]
             pub dry_penalty_last_n: Option<i64>,
-            /// Texts that a repetition does not cross; by default a line break, `:`, `"` and `*`.
+            /// At most 64 texts of 1 to 128 bytes that a repetition does not cross; the default is `["\n", ":", "\"",
+            /// "*"]`.
             pub dry_sequence_breakers: Option<Vec<String>>,
-            /// A map from token ids, written as strings, to values from -100 to 100 that are added to their logits.
+            /// A map of at most 1024 token ids, written as strings, to values from -100 to 100 that are added to their
+            /// logits before penalties and filters. A grammar takes precedence. Logprobs do not include it.
             #[schema(value_type = Option<HashMap<String, f64>>)]
             pub logit_bias: Option<LogitBias>,
-            /// The ids of the only tokens that may be sampled. Part of vLLM's API, not of OpenAI's.
+            /// The ids of the only tokens that may be sampled, not empty. No other is, not even an end token. Part of
+            /// vLLM's API, not of OpenAI's.
             pub allowed_token_ids: Option<Vec<i64>>,
-            /// The ids of tokens that end the output. The output does not include them. Part of vLLM's API.
+            /// The ids of at most 128 tokens. The first of them in the output ends it with `finish_reason` `stop` and
+            /// has no text, also with `ignore_eos`. Part of vLLM's API.
             pub stop_token_ids: Option<Vec<i64>>,
-            /// If false, the output includes the text of control tokens; the default is true. Part of vLLM's API.
+            /// If false, control tokens appear as their names in the output; end tokens never do. Part of vLLM's API.
+            #[schema(default = true)]
             pub skip_special_tokens: Option<bool>,
-            /// The format of the output: `{"type": "text"}`, `{"type": "json_object"}`,
-            /// `{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}` or
-            /// `{"type": "structural_tag", "format": ...}`.
+            /// The format of the output: `{"type": "text"}`, the default, `{"type": "json_object"}`, `{"type":
+            /// "json_schema", "json_schema": {"name": ..., "strict": ..., "schema": ...}}` or `{"type":
+            /// "structural_tag", "format": ...}`. The schema may also be in `schema` or `value`.
             #[schema(value_type = Option<Object>)]
             pub response_format: Option<Value>,
-            /// A JSON schema that the output conforms to. Part of vLLM's API, like the next three fields.
+            /// A JSON schema, or its text, that the output conforms to. Part of vLLM's API, like the next three fields;
+            /// only one of the eight that constrain the output may be sent.
             #[schema(value_type = Option<Object>)]
             pub guided_json: Option<Value>,
             /// A regular expression that the whole output matches.
@@ -110,29 +132,35 @@ macro_rules! generation_body {
             pub guided_choice: Option<Vec<String>>,
             /// A grammar that the output conforms to, in Lark or EBNF.
             pub guided_grammar: Option<String>,
-            /// The same, by llama.cpp's name.
+            /// The same, by llama.cpp's name; an empty one is none.
             pub grammar: Option<String>,
             /// The same, by SGLang's name.
             pub ebnf: Option<String>,
-            /// An object with one of the members `json`, `regex`, `choice`, `grammar`, `json_object` and
-            /// `structural_tag`.
+            /// An object with one of the members `json`, `regex`, `choice`, `grammar`, `structural_tag` and
+            /// `"json_object": true`. Part of vLLM's API.
             #[schema(value_type = Option<Object>)]
             pub structured_outputs: Option<Value>,
-            /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was
-            /// used.
+            /// The class in the queue: `auto`, `default` and `scale` are normal, `flex` is low and `priority` high. A
+            /// key gets at most its `max_priority`. The answer, except that of completions, has the granted class.
             pub service_tier: Option<String>,
-            /// The priority in vLLM's form: requests below 0 run before others, requests above 0 after them. Cannot be
-            /// combined with `service_tier`.
+            /// The class in vLLM's form: below 0 is high, above 0 low. Refused together with `service_tier`.
+            #[schema(default = 0)]
             pub priority: Option<i64>,
-            /// Requests share cached prefixes only with requests of the same salt.
+            /// A text of at most 256 bytes. Requests share cached prefixes only with requests of the same salt. Not
+            /// part of OpenAI's API.
             pub cache_salt: Option<String>,
-            /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
+            /// A text of at most 256 bytes that names nodes in `/v1/kv/tree`. It changes nothing else, because all
+            /// requests of a tenant share their common prefixes anyway.
             pub prompt_cache_key: Option<String>,
             /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
             pub prompt_cache_retention: Option<String>,
-            /// Pins the prompt in the cache for a chosen time. Not part of OpenAI's API.
+            /// `{"priority": "normal"}`, the default; `{"priority": "high", "ttl_s": 300}`, which pins the prompt in
+            /// the cache for 1 to 86400 seconds, 300 by default; or `{"priority": "low"}` for prompts that are not sent
+            /// again, which are evicted first and never written to disk. It overrides `prompt_cache_retention`, which
+            /// overrides `cache_control`. Not part of OpenAI's API.
             pub cache_retention: Option<CacheRetention>,
             /// If false, no tokens are drafted, which changes only the speed. Not part of OpenAI's API.
+            #[schema(default = true)]
             pub speculation: Option<bool>,
         } }
 

@@ -63,9 +63,9 @@ const REFUSED: &[Refused] = &[
     },
 ];
 
-/// Generates the next messages of a chat.
+/// Generates the next messages of a chat, whole or as events.
 #[utoipa::path(
-    post, path = "/v1/chat/completions", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/chat/completions", request_body = Body,
     responses(
         (
             status = 200, body = Answer,

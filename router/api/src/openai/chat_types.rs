@@ -29,54 +29,72 @@ body! {
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = ChatCompletionRequest)]
     pub struct Body {
-        /// The conversation, oldest first.
+        /// The conversation, oldest first: 1 to 16384 messages (`--max-messages`).
         #[serde(deserialize_with = "list")]
         pub messages: Vec<Message>,
-        /// The older name of `max_completion_tokens`.
+        /// The older name of `max_completion_tokens`. If both are sent, they must be equal.
         #[schema(minimum = 1)]
         pub max_tokens: Option<i64>,
-        /// The most tokens to generate; by default as many as fit into the context.
+        /// The most tokens to generate; by default as many as fit into the context. A larger value is refused with
+        /// `context_length_exceeded`, never cut silently.
         #[schema(minimum = 1)]
         pub max_completion_tokens: Option<i64>,
-        /// The number of replies to generate; the default is 1.
+        /// The number of replies to generate, at most 128 (`--max-best-of`); the default is 1. Each takes a place of
+        /// `--max-concurrent-requests`. With a seed, reply i does not depend on `n`.
         #[schema(minimum = 1)]
         pub n: Option<i64>,
-        /// If true, the response has the logprobs of the generated tokens.
+        /// If true, the response has the logprobs of the generated tokens, from the model's distribution before
+        /// temperature, penalties and filters.
+        #[schema(default = false)]
         pub logprobs: Option<bool>,
         /// The number of likeliest tokens to report at each position. Requires `logprobs`.
-        #[schema(minimum = 0, maximum = 20)]
+        #[schema(minimum = 0, maximum = 20, default = 0)]
         pub top_logprobs: Option<i64>,
-        /// A guess at much of the reply: `{"type": "content", "content": TEXT}`. It changes only the speed.
+        /// A guess at much of the reply, the first source of drafts: `{"type": "content", "content": TEXT}`, or a list
+        /// of text parts as its content. It changes only the speed, never the reply. `usage.completion_tokens_details`
+        /// counts accepted and rejected drafts.
         pub prediction: Option<Prediction>,
-        /// If true, each chunk, or the whole answer, has `timings`: tokens per second and cached tokens. Part of
-        /// llama.cpp's API.
+        /// If true, each chunk, or the whole answer, has llama.cpp's `timings`: computed and cached tokens of the
+        /// prompt, generated tokens, times, tokens per second, and drafts.
+        #[schema(default = false)]
         pub timings_per_token: Option<bool>,
         /// If true, the reply continues the last message instead of answering it. `add_generation_prompt` must then be
-        /// false or absent.
+        /// false or absent. Part of vLLM's API.
+        #[schema(default = false)]
         pub continue_final_message: Option<bool>,
         /// If true, the prompt ends with the start of an assistant's reply. The default is true, or false with
-        /// `continue_final_message`.
+        /// `continue_final_message`. Part of vLLM's API.
         pub add_generation_prompt: Option<bool>,
-        /// The functions that the model may call.
+        /// The functions that the model may call: at most 128 (`--max-tools`), of type `function`, with names of 1 to
+        /// 128 letters, digits, `_`, `-` and `.`. `parameters` may be called `arguments`, as in TGI's document.
         pub tools: Option<Vec<ToolField>>,
-        /// `none`, `auto`, `required`, or one function as `{"type": "function", "function": {"name": ...}}`.
+        /// `none`, `auto`, `required`, a tool's name, `{"type": "function", "function": {"name": ...}}` (`type` may be
+        /// missing, as in TGI's document), or `{"type": "allowed_tools", "allowed_tools": {"mode": ..., "tools":
+        /// [...]}}`; the default is `auto`. With `required` or a name the reply consists of calls whose arguments
+        /// validate. Of the tools in the prompt, only allowed ones are called; the `mode` is `auto` or `required`.
         pub tool_choice: Option<Value>,
-        /// Allows several calls in one reply; the default is true.
+        /// If false, calls after the first are left out of the reply.
+        #[schema(default = true)]
         pub parallel_tool_calls: Option<bool>,
-        /// If true, the response has the model's reasoning in `reasoning_content`; the default is true.
+        /// If true, the response has the model's reasoning in `reasoning_content`.
+        #[schema(default = true)]
         pub include_reasoning: Option<bool>,
-        /// The reasoning effort, for chat templates that support it. `none` also sets `enable_thinking` to false.
+        /// The reasoning effort, which is passed to the chat template. `enable_thinking` is false with `none`, and true
+        /// otherwise.
         pub reasoning_effort: Option<String>,
-        /// The effort of reasoning and its most tokens, as in OpenRouter's API.
+        /// `{"effort": ..., "max_tokens": ..., "exclude": ..., "enabled": ...}`, as in OpenRouter's API: `effort` is
+        /// `reasoning_effort`, `max_tokens` the budget, `exclude` the opposite of `include_reasoning`, and `enabled`
+        /// sets `enable_thinking`.
         pub reasoning: Option<ReasoningField>,
         /// The most tokens of reasoning; -1 for no limit. Its closing mark follows the last of them. Part of vLLM's
         /// API.
-        #[schema(minimum = -1)]
+        #[schema(minimum = -1, default = json!(-1))]
         pub thinking_token_budget: Option<i64>,
         /// llama.cpp's name of `thinking_token_budget`.
-        #[schema(minimum = -1)]
+        #[schema(minimum = -1, default = json!(-1))]
         pub reasoning_budget_tokens: Option<i64>,
-        /// Additional variables for the chat template.
+        /// More variables for the chat template, such as `enable_thinking`; not `messages`, `tools`,
+        /// `add_generation_prompt`, `raise_exception` and `strftime_now`.
         #[schema(value_type = Option<Object>)]
         pub chat_template_kwargs: Option<Map<String, Value>>,
     }

@@ -27,27 +27,34 @@ body! {
     #[derive(Debug, Deserialize, ToSchema)]
     #[schema(as = CompletionRequest)]
     pub struct Body {
-        /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+        /// A string, a list of token ids, or a list of either, but not of both. Each is continued separately. Text gets
+        /// the BOS token if the model asks for one; token ids are used unchanged.
         pub prompt: Prompts,
-        /// The number of outputs to return for each prompt; the default is 1.
+        /// The number of outputs to return for each prompt, at most 128 (`--max-best-of`); the default is 1. `index`
+        /// counts those of the first prompt, then those of the next.
         #[schema(minimum = 1)]
         pub n: Option<i64>,
-        /// The number of outputs to generate for each prompt. The `n` outputs with the highest mean logprob are
-        /// returned. Not available in streams.
+        /// The number of outputs to compute for each prompt, at least `n`, which is the default, and at most 128
+        /// (`--max-best-of`). The `n` with the highest mean logprob are returned, best first. Not available in streams.
         #[schema(minimum = 1)]
         pub best_of: Option<i64>,
-        /// The text that follows the output, for models with fill-in-the-middle tokens. Not with `echo`.
+        /// The text that follows the output, for models with fill-in-the-middle tokens; others refuse it with
+        /// `infill_tokens_missing`. Prompts are text, and `echo` and `truncate_prompt_tokens` are refused.
         pub suffix: Option<String>,
         /// If true, the text begins with the prompt. With `logprobs`, the lists then begin with the prompt's tokens.
+        #[schema(default = false)]
         pub echo: Option<bool>,
-        /// The most tokens to generate; the default is 16. 0 is allowed only with `echo`.
+        /// The most tokens to generate; the default is 16, or less if the context leaves less. 0 is allowed only with
+        /// `echo`, for only the prompt.
         #[schema(minimum = 0)]
         pub max_tokens: Option<i64>,
-        /// Returns the logprobs of the generated tokens, and of this number of the likeliest tokens at each position.
+        /// Returns the logprobs of the sampled tokens, and of this number of the likeliest at each position; by default
+        /// none.
         #[schema(minimum = 0, maximum = 20)]
         pub logprobs: Option<i64>,
         /// If true, each piece, or the whole answer, has `timings`: tokens per second and cached tokens. Part of
         /// llama.cpp's API.
+        #[schema(default = false)]
         pub timings_per_token: Option<bool>,
     }
 }

@@ -43,9 +43,9 @@ const REFUSED: &[Refused] = &[
     Refused { field: "reasoning", neutral: &["{}"], hint: "use /v1/chat/completions" },
 ];
 
-/// Continues one or more prompts.
+/// Continues one or more prompts of text or token ids, whole or as events.
 #[utoipa::path(
-    post, path = "/v1/completions", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/completions", request_body = Body,
     responses(
         (status = 200, description = "The outputs; a stream of such objects if `stream` is true", body = Answer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

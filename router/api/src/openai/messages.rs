@@ -19,15 +19,16 @@ pub type Content = TextOrList<Part>;
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[schema(as = ChatMessage)]
 pub struct Message {
-    /// `system`, `developer` (a synonym of `system`), `user`, `assistant` or `tool`.
+    /// `system`, `developer` (a synonym of `system`), `user`, `assistant` or `tool`. `function` is refused: use `tool`.
     pub role: String,
-    /// A string, or a list of text parts, which are joined.
+    /// A string, or at most 1024 parts `{"type": "text", "text": ...}`, which are joined. Other types of parts are
+    /// refused, and images, audio, videos and files by name.
     pub content: Option<Content>,
     /// The name of the speaker, for chat templates that use it.
     pub name: Option<String>,
-    /// The tool calls of an assistant's message, as returned in the response.
+    /// The tool calls of an assistant's message, as returned in the response. `content` may then be null.
     pub tool_calls: Option<Vec<CallField>>,
-    /// The id of the call that a message of role `tool` answers.
+    /// The id of the call that a message of role `tool` answers, which requires it.
     pub tool_call_id: Option<String>,
     /// The reasoning of an assistant's message. The chat template decides whether the prompt includes it.
     pub reasoning_content: Option<String>,
@@ -85,7 +86,8 @@ pub struct Part {
     pub text: Option<String>,
     /// The text of a `refusal` part.
     pub refusal: Option<String>,
-    /// Marks the prompt up to the end of this part for caching. Part of Anthropic's API, not of OpenAI's.
+    /// Pins the prompt up to the end of the last part that has one, for `5m`, the default, or `1h`: `{"type":
+    /// "ephemeral", "ttl": "5m"}`. Part of Anthropic's API, not of OpenAI's.
     pub cache_control: Option<CacheControl>,
 }
 

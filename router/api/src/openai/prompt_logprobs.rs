@@ -11,8 +11,7 @@ use super::logprobs::{self, CompletionLogprobs, finite};
 use trunkline_generation::generate::{OutputToken, ScoredPrompt};
 
 /// The value of `prompt_logprobs`: a number of likeliest tokens. `true` means 0; `false` is ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, utoipa::ToSchema)]
-#[schema(value_type = i64)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptLogprobsCount(pub Option<i64>);
 
 impl<'de> Deserialize<'de> for PromptLogprobsCount {

@@ -31,7 +31,7 @@ const TOKEN_BYTES: usize = 32;
 
 /// Renders the prompt of a chat and tokenizes it, without generating a reply.
 #[utoipa::path(
-    post, path = "/v1/chat/completions/render", tag = "OpenAI", request_body = chat_types::Body,
+    post, path = "/v1/chat/completions/render", request_body = chat_types::Body,
     responses(
         (status = 200, description = "The prompt's tokens", body = RenderedPrompt),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -52,7 +52,7 @@ pub async fn render_chat(State(app): State<Arc<App>>, request: Request) -> Respo
 
 /// Tokenizes the prompts of a completion without continuing them. The answer has one element for each prompt.
 #[utoipa::path(
-    post, path = "/v1/completions/render", tag = "OpenAI", request_body = completion_types::Body,
+    post, path = "/v1/completions/render", request_body = completion_types::Body,
     responses(
         (status = 200, description = "The tokens of each prompt", body = Vec<RenderedPrompt>),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -56,7 +56,7 @@ pub struct ItemList {
 
 /// Returns the input items of a stored response, without those of the responses that it continues.
 #[utoipa::path(
-    get, path = "/v1/responses/{id}/input_items", tag = "OpenAI",
+    get, path = "/v1/responses/{id}/input_items",
     params(("id" = String, Path, description = "The id of the response"), ItemsQuery),
     responses(
         (status = 200, description = "A page of the items", body = ItemList),

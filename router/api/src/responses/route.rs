@@ -57,9 +57,9 @@ const REFUSED: &[Refused] = &[
 const OTHERS: OtherFields<'_> =
     OtherFields { refused: REFUSED, harmless: &["user", "safety_identifier", "stream_options"] };
 
-/// Generates a response to the input, or continues a stored response.
+/// Generates a response to the input, or continues a stored response, whole or as events.
 #[utoipa::path(
-    post, path = "/v1/responses", tag = "OpenAI", request_body = Body,
+    post, path = "/v1/responses", request_body = Body,
     responses(
         (status = 200, description = "The response; a stream of events if `stream` is true", body = ResponseObject),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -75,9 +75,9 @@ pub async fn create(State(app): State<Arc<App>>, request: Request) -> Response {
     )
 }
 
-/// Returns a stored response.
+/// Returns a stored response; 404 `response_not_found`.
 #[utoipa::path(
-    get, path = "/v1/responses/{id}", tag = "OpenAI",
+    get, path = "/v1/responses/{id}",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 200, description = "The stored response", body = ResponseObject),
@@ -105,7 +105,7 @@ fn json_response(json: Bytes) -> Response {
 
 /// Deletes a stored response.
 #[utoipa::path(
-    delete, path = "/v1/responses/{id}", tag = "OpenAI",
+    delete, path = "/v1/responses/{id}",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 200, description = "The response was deleted", body = Deleted),
@@ -119,9 +119,10 @@ pub async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>, request
     respond::answer::<ErrorResponse>(removed.map(answer))
 }
 
-/// Refuses to cancel a response: only one in the background can be cancelled, and this server has none.
+/// Refuses to cancel a response with 400 `response_not_in_background`: only one in the background can be cancelled, and
+/// this server has none.
 #[utoipa::path(
-    post, path = "/v1/responses/{id}/cancel", tag = "OpenAI",
+    post, path = "/v1/responses/{id}/cancel",
     params(("id" = String, Path, description = "The id of the response")),
     responses(
         (status = 400, description = "The response is not in the background", body = ErrorResponse),
@@ -138,7 +139,7 @@ pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>, request
 
 /// Counts the prompt tokens of a response without generating it.
 #[utoipa::path(
-    post, path = "/v1/responses/input_tokens", tag = "OpenAI", request_body = CountBody,
+    post, path = "/v1/responses/input_tokens", request_body = CountBody,
     responses(
         (status = 200, description = "The number of prompt tokens", body = InputTokens),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

@@ -19,49 +19,64 @@ sampling_body! { responses:
     pub struct Body {
         /// The name of the served model; may be omitted.
         pub model: Option<String>,
-        /// A user message, or a list of items.
+        /// A string, which is a user message, or 1 to 16384 items (`--max-messages`).
         pub input: Input,
-        /// A system message that precedes all others. It is not carried over by `previous_response_id`.
+        /// A system message before all others. It is not kept for requests that continue this one.
         pub instructions: Option<String>,
-        /// The id of a stored response to continue.
+        /// The id of a kept answer, whose conversation precedes the input. It is not found if it is not kept or belongs
+        /// to another tenant, and refused if the conversation is longer than a client could send it
+        /// (`--max-body-bytes`, `--max-messages`).
         pub previous_response_id: Option<String>,
-        /// Stores the response so that later requests can continue it; the default is true.
+        /// Keeps the answer in memory, with others up to `--max-response-store-bytes`, so that later requests can
+        /// continue it. Beyond that, the least recently used of the tenant that has most are dropped, so a tenant with
+        /// no more than an equal share loses none to others. A restart drops all.
+        #[schema(default = true)]
         pub store: Option<bool>,
-        /// The most tokens to generate; by default as many as fit into the context.
+        /// The most tokens to generate; by default as many as fit into the context. A truncated answer has the status
+        /// `incomplete`.
         #[schema(minimum = 1)]
         pub max_output_tokens: Option<i64>,
         /// If true, the answer is a stream of server-sent events.
+        #[schema(default = false)]
         pub stream: Option<bool>,
-        /// The most seconds from the request's arrival to its last token. Not part of OpenAI's API.
+        /// The most seconds from the request's arrival to its last token; by default as `--request-timeout` has it. Not
+        /// part of OpenAI's API.
         #[schema(exclusive_minimum = 0, maximum = 86400)]
         pub timeout: Option<f64>,
-        /// The functions that the model may call.
+        /// The functions that the model may call: type `function`, with `name`, `description` and `parameters`.
+        /// OpenAI's own tools are refused.
         pub tools: Option<Vec<ToolField>>,
-        /// `none`, `auto`, `required`, one function as `{"type": "function", "name": ...}`, or some of them as
-        /// `{"type": "allowed_tools", "mode": ..., "tools": [...]}`.
+        /// `none`, `auto`, the default, `required`, one function as `{"type": "function", "name": ...}`, or some of
+        /// them as `{"type": "allowed_tools", "mode": ..., "tools": [...]}`, as for chats.
         pub tool_choice: Option<Value>,
-        /// Allows several calls in one reply; the default is true.
+        /// If false, calls after the first are left out of the reply.
+        #[schema(default = true)]
         pub parallel_tool_calls: Option<bool>,
-        /// The reasoning effort, for chat templates that support it.
+        /// `effort` is like `reasoning_effort` of chats; `summary` is ignored.
         pub reasoning: Option<ReasoningField>,
-        /// The format of the output text.
+        /// The format of the output: `{"format": {"type": "text"}}`, or with the type `json_object`, or with
+        /// `json_schema`, `name` and `schema`. A `verbosity` other than `medium` is refused with `unsupported_field`.
         pub text: Option<TextField>,
         /// Ignored, except for `message.output_text.logprobs`, which is refused.
         #[schema(ignore)]
         pub include: Option<Value>,
-        /// Key-value pairs that are stored with the response.
+        /// An object that the answer repeats.
         #[schema(value_type = Option<Object>)]
         pub metadata: Option<Map<String, Value>>,
-        /// A label for requests that share a prompt. `/v1/kv/tree` shows it and can filter by it.
+        /// A text of at most 256 bytes that names nodes in `/v1/kv/tree`. It changes nothing else, because all requests
+        /// of a tenant share their common prefixes anyway.
         pub prompt_cache_key: Option<String>,
         /// `in_memory`, the default, or `24h`, which pins the prompt in the cache for 24 hours.
         pub prompt_cache_retention: Option<String>,
-        /// The seed of sampling. Equal seeds give equal outputs; random if absent. Not part of OpenAI's API.
+        /// The seed of sampling, an integer of 64 bits, signed or not. Equal seeds give the same bits, and -1 is a seed
+        /// like any other; random if absent. Not part of OpenAI's API.
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        /// The priority class: `auto`, `default`, `flex` or `priority`. The response reports the class that was used.
+        /// The class in the queue: `auto`, `default` and `scale` are normal, `flex` is low and `priority` high. A key
+        /// gets at most its `max_priority`. The answer has the granted class.
         pub service_tier: Option<String>,
-        /// Requests share cached prefixes only with requests of the same salt. Not part of OpenAI's API.
+        /// A text of at most 256 bytes. Requests share cached prefixes only with requests of the same salt. Not part of
+        /// OpenAI's API.
         pub cache_salt: Option<String>,
     }
 }
@@ -249,11 +264,11 @@ impl From<generate::Usage> for ResponsesUsage {
 pub struct CountBody {
     /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// A user message, or a list of items.
+    /// A string, which is a user message, or 1 to 16384 items (`--max-messages`).
     pub input: Input,
-    /// A system message that precedes all others.
+    /// A system message before all others.
     pub instructions: Option<String>,
-    /// The id of a stored response to continue.
+    /// The id of a kept answer, whose conversation precedes the input.
     pub previous_response_id: Option<String>,
     /// The functions that the model may call.
     pub tools: Option<Vec<ToolField>>,

@@ -36,9 +36,9 @@ pub struct DetokenizeResponse<'a> {
 /// The memory of a byte of the text: the text, and two JSON strings that may escape it, in a buffer that grows.
 const MEMORY_OF_BYTE: usize = 16;
 
-/// Returns the text of tokens. Control tokens appear as their names.
+/// Returns the text of tokens, in the forms of vLLM and llama.cpp. Control tokens appear as their names.
 #[utoipa::path(
-    post, path = "/detokenize", tag = "TGI", request_body = DetokenizeRequest,
+    post, path = "/detokenize", request_body = DetokenizeRequest,
     responses(
         (status = 200, description = "The text of the tokens", body = DetokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

@@ -67,9 +67,9 @@ enum Form {
     Events,
 }
 
-/// Generates text that continues a prompt.
+/// Generates text that continues a prompt; as events with `stream`.
 #[utoipa::path(
-    post, path = "/generate", tag = "TGI", request_body = Body,
+    post, path = "/generate", request_body = Body,
     responses(
         (
             status = 200, body = GenerateAnswer,
@@ -82,9 +82,9 @@ pub async fn generate(State(app): State<Arc<App>>, request: Request) -> Response
     respond(&app, request, Form::Object).await
 }
 
-/// Generates text that continues a prompt, as a stream of tokens.
+/// Generates text that continues a prompt, always as events.
 #[utoipa::path(
-    post, path = "/generate_stream", tag = "TGI", request_body = Body,
+    post, path = "/generate_stream", request_body = Body,
     responses(
         (status = 200, description = "A stream of events", content_type = "text/event-stream", body = StreamAnswer),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -96,7 +96,7 @@ pub async fn generate_stream(State(app): State<Arc<App>>, request: Request) -> R
 
 /// Generates text like `/generate`, but returns a list with one output unless `stream` is true.
 #[utoipa::path(
-    post, path = "/", tag = "TGI", request_body = Body,
+    post, path = "/", request_body = Body,
     responses(
         (status = 200, description = "The output; a stream of events if `stream` is true", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

@@ -56,7 +56,7 @@ pub struct Info {
 
 /// Describes a served model and the limits of the server.
 #[utoipa::path(
-    get, path = "/info", tag = "TGI", params(ModelQuery),
+    get, path = "/info", params(ModelQuery),
     responses(
         (status = 200, description = "The model and the limits", body = Info),
         (status = 404, description = "No model has the name of the query", body = ErrorResponse),

@@ -31,10 +31,10 @@ struct Kind<'a> {
     prompt: Option<&'a RawValue>,
 }
 
-/// Forwards the request by its body: to `/v1/chat/completions` if it has `messages`, to `/v1/completions` if it has
-/// `prompt`, and otherwise to `/`.
+/// Forwards a request of SageMaker by its body: to `/v1/chat/completions` if it has `messages`, to `/v1/completions` if
+/// it has `prompt`, and otherwise to `/`.
 #[utoipa::path(
-    post, path = "/invocations", tag = "TGI", request_body = Body,
+    post, path = "/invocations", request_body = Body,
     responses(
         (status = 200, description = "The answer of the chosen route; here that of `/`", body = Vec<GenerateAnswer>),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -89,7 +89,8 @@ type Instance = Either<VertexInstance, openai::chat_types::Body>;
 /// The body of a request from Vertex AI.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexRequest {
-    /// The prompts and chats, which are continued independently.
+    /// The prompts and chats, each of which counts as one request; as many as may be open
+    /// (`--max-concurrent-requests`).
     #[schema(value_type = Vec<Instance>)]
     pub instances: Vec<Box<RawValue>>,
 }
@@ -97,9 +98,10 @@ pub struct VertexRequest {
 /// A prompt to continue. An instance with `messages` is a chat instead, with the fields of `/v1/chat/completions`.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct VertexInstance {
-    /// The text to continue.
+    /// The text to continue, not empty, as for `/generate`.
     pub inputs: String,
-    /// The parameters of the generation.
+    /// The parameters of the generation, as for `/generate`. `best_of` above 1, `details`, `decoder_input_details` and
+    /// `top_n_tokens` are refused: a prediction is a text.
     #[schema(value_type = Option<Parameters>)]
     pub parameters: Option<Box<RawValue>>,
 }
@@ -113,7 +115,7 @@ pub struct VertexResponse {
 
 /// Generates text for each instance of a Vertex AI request.
 #[utoipa::path(
-    post, path = "/vertex", tag = "TGI", request_body = VertexRequest,
+    post, path = "/vertex", request_body = VertexRequest,
     responses(
         (status = 200, description = "The generated texts", body = VertexResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

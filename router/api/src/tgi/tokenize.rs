@@ -23,22 +23,24 @@ use trunkline_http::parse;
 /// answer.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct TokenizeRequest {
-    /// The text; the answer is a list of tokens with their offsets, as in TGI.
+    /// The text; the answer has TGI's form.
     pub inputs: Option<String>,
-    /// The text; the answer has the form of vLLM.
+    /// The text; the answer has vLLM's form.
     pub prompt: Option<String>,
-    /// The text; the answer has the form of llama.cpp.
+    /// The text; the answer has llama.cpp's form.
     pub content: Option<String>,
-    /// A chat, with the other fields of `/v1/chat/completions`; the answer has the form of vLLM.
+    /// A chat, with other fields of `/v1/chat/completions`; the answer has vLLM's form.
     #[schema(value_type = Option<Vec<Object>>)]
     pub messages: Option<Vec<IgnoredAny>>,
-    /// If true, the model's prefix, such as a BOS token, comes first; the default is true, and false with `content`.
+    /// If true, the BOS token comes first if the model asks for it. The default is true, and false with `content`.
     pub add_special_tokens: Option<bool>,
     /// llama.cpp's name for `add_special_tokens`.
     pub add_special: Option<bool>,
-    /// If true, the forms of vLLM and llama.cpp have the text of each token.
+    /// If true, the text of each token is added, where the form has a place for it.
+    #[schema(default = false)]
     pub with_pieces: Option<bool>,
     /// vLLM's name for `with_pieces`.
+    #[schema(default = false)]
     pub return_token_strs: Option<bool>,
     /// The name of the served model; may be omitted.
     pub model: Option<String>,
@@ -100,9 +102,9 @@ pub struct SimpleToken {
     pub stop: usize,
 }
 
-/// Tokenizes a text or a chat with the model's tokenizer.
+/// Tokenizes a text or a chat with the model's tokenizer, in the form of TGI, vLLM or llama.cpp.
 #[utoipa::path(
-    post, path = "/tokenize", tag = "TGI", request_body = TokenizeRequest,
+    post, path = "/tokenize", request_body = TokenizeRequest,
     responses(
         (status = 200, description = "The tokens of the text", body = TokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),
@@ -123,7 +125,7 @@ pub struct ChatTokenizeResponse {
 
 /// Renders a chat with the model's chat template and tokenizes it.
 #[utoipa::path(
-    post, path = "/chat_tokenize", tag = "TGI", request_body = openai::ChatBody,
+    post, path = "/chat_tokenize", request_body = openai::ChatBody,
     responses(
         (status = 200, description = "The prompt and its tokens", body = ChatTokenizeResponse),
         (status = 422, description = "The request is invalid", body = ErrorResponse),

@@ -20,12 +20,13 @@ pub(super) const LOWEST_LOGPROB: f32 = -9999.0;
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = GenerateRequest)]
 pub struct Body {
-    /// The text to continue.
+    /// The text to continue, not empty. It gets the model's BOS token if it asks for one.
     pub inputs: String,
-    /// The parameters of the generation.
+    /// The parameters of the generation, see below.
     #[serde(default)]
     pub parameters: Option<Parameters>,
-    /// If true, the answer is a stream of server-sent events.
+    /// If true, the answer is a stream of server-sent events, on all three routes.
+    #[schema(default = false)]
     pub stream: Option<bool>,
 }
 
@@ -36,47 +37,58 @@ sampling_body! { tgi:
     pub struct Parameters {
         /// The name of an adapter that changes the model for this request.
         pub adapter_id: Option<String>,
-        /// The most tokens to generate; the default is 1024.
+        /// The most tokens to generate, at most what the context leaves; the default is 1024, or less if less is left.
         #[schema(minimum = 1)]
         pub max_new_tokens: Option<i64>,
-        /// Samples if true. If false, decoding is greedy unless `temperature`, `top_k`, `top_p` or `min_p` is set.
+        /// If false, decoding is greedy, unless `temperature` (not 1), `top_k` (not 0), `top_p` (below 1), `typical_p`
+        /// (below 1) or `min_p` (above 0) asks for sampling.
+        #[schema(default = false)]
         pub do_sample: Option<bool>,
-        /// The sampling temperature, which divides the logits.
-        #[schema(exclusive_minimum = 0)]
+        /// The sampling temperature, which divides the logits. 0 is refused: leave it out to be greedy.
+        #[schema(exclusive_minimum = 0, maximum = 100, default = 1)]
         pub temperature: Option<f64>,
-        /// The seed of sampling. Equal seeds give equal outputs; random if absent.
+        /// The seed of sampling, an integer of 64 bits. Equal seeds give the same bits; random if absent.
         #[schema(value_type = Option<i64>)]
         pub seed: Option<Seed>,
-        /// Strings that end the output. The output includes the string that ended it.
+        /// A string, or a list of strings, that ends the output: at most 64 (`--max-stop-sequences`), each of 1 to 1024
+        /// bytes. The output ends with it, as in TGI.
         pub stop: Option<OneOrMany>,
-        /// The least number of tokens before an end token is allowed.
-        #[schema(minimum = 0)]
+        /// The least number of tokens before an end token is allowed, at most `max_new_tokens`. Errors call it
+        /// `min_tokens`. Not part of TGI's API.
+        #[schema(minimum = 0, default = 0)]
         pub min_new_tokens: Option<i64>,
-        /// Continues after an end token.
+        /// Continues after an end token. Not part of TGI's API.
+        #[schema(default = false)]
         pub ignore_eos_token: Option<bool>,
         /// The format of the output: `{"type": "json", "value": SCHEMA}`, `{"type": "regex", "value": TEXT}` or
         /// `{"type": "json_schema", "value": {"schema": SCHEMA}}`.
         #[schema(value_type = Option<Object>)]
         pub grammar: Option<Value>,
-        /// Adds a statistical watermark that holders of the server's key can detect.
+        /// Marks the output so that the server's key can identify it.
+        #[schema(default = false)]
         pub watermark: Option<bool>,
-        /// Returns the prompt in front of the output.
+        /// Returns `inputs` in front of the output.
+        #[schema(default = false)]
         pub return_full_text: Option<bool>,
-        /// The number of prompt tokens to keep, counted from the end.
+        /// The number of last tokens to keep of the prompt; all by default.
         #[schema(minimum = 1)]
         pub truncate: Option<i64>,
-        /// The number of outputs to compute. The one with the highest mean logprob is returned. Needs sampling.
-        #[schema(minimum = 1)]
+        /// The number of outputs to compute, at most 128 (`--max-best-of`). The one with the highest mean logprob is
+        /// returned; the others are in `details.best_of_sequences`. Needs sampling. Not available in streams.
+        #[schema(minimum = 1, default = 1)]
         pub best_of: Option<i64>,
-        /// The most seconds from the request's arrival to its last token. Not part of TGI's API.
+        /// The most seconds from the request's arrival to its last token; by default as `--request-timeout` has it. Not
+        /// part of TGI's API.
         #[schema(exclusive_minimum = 0, maximum = 86400)]
         pub timeout: Option<f64>,
         /// Reports the tokens and the reason why the output ended.
+        #[schema(default = false)]
         pub details: Option<bool>,
-        /// Reports the prompt's tokens; implies `details`. Not available in streams.
+        /// Reports the prompt's tokens: adds `details` with `prefill`. Not available in streams.
+        #[schema(default = false)]
         pub decoder_input_details: Option<bool>,
         /// The number of likeliest tokens to report at each position, with `details` or in a stream.
-        #[schema(minimum = 0, maximum = 20)]
+        #[schema(minimum = 0, maximum = 20, default = 0)]
         pub top_n_tokens: Option<i64>,
     }
 }

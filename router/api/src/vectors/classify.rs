@@ -18,11 +18,14 @@ use trunkline_base::error::ApiError;
 /// The body of a request to classify texts.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ClassifyRequest {
-    /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+    /// A text or a list of token ids, or a list of at most 2048 of either. Texts get the control tokens that the
+    /// model's tokenizer puts around them, token ids none.
     pub input: Prompts,
-    /// The model, which must be the one that is served.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// The number of leading tokens to keep of each input; -1 keeps as many as the model takes.
+    /// The number of leading tokens to keep of each input, from 1 to the model's limit; -1 keeps as many as fit. The
+    /// control tokens at the end stay. By default, longer texts are refused. Part of vLLM's API.
+    #[schema(minimum = -1)]
     pub truncate_prompt_tokens: Option<i64>,
 }
 
@@ -55,9 +58,9 @@ pub struct Classified {
     pub num_classes: usize,
 }
 
-/// Returns the probability of each of the model's classes for each input.
+/// Returns the probability of each of the model's classes for each input. Also as `/classify`.
 #[utoipa::path(
-    post, path = "/v1/classify", tag = "vLLM", request_body = ClassifyRequest,
+    post, path = "/v1/classify", request_body = ClassifyRequest,
     responses(
         (status = 200, description = "The classes", body = ClassifyResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -98,11 +101,13 @@ fn likeliest(probs: &[f64]) -> usize {
 /// The body of a request to TEI's route.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct PredictRequest {
-    /// A text, a pair of texts, or a list of several, each in a list of its own.
+    /// A text, a pair of texts, or a list of lists of one or two texts.
     pub inputs: PredictInputs,
-    /// If true, a longer input is cut to what the model takes; the default is false.
+    /// If true, a longer input is cut to what the model takes. Of a pair, the longer text is cut first.
+    #[schema(default = false)]
     pub truncate: Option<bool>,
     /// If true, the scores are the model's logits instead of probabilities.
+    #[schema(default = false)]
     pub raw_scores: Option<bool>,
 }
 
@@ -140,7 +145,7 @@ pub enum Predictions<'a> {
 
 /// Returns the score of each class, the highest first, in the form of Text Embeddings Inference.
 #[utoipa::path(
-    post, path = "/predict", tag = "TEI", request_body = PredictRequest,
+    post, path = "/predict", request_body = PredictRequest,
     responses(
         (status = 200, description = "The classes", body = Predictions<'_>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),

@@ -20,18 +20,23 @@ use trunkline_http::Refused;
 /// The body of a request for embeddings.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct EmbeddingRequest {
-    /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+    /// A text or a list of token ids, or a list of at most 2048 of either. Texts get the control tokens that the
+    /// model's tokenizer puts around them, token ids none.
     pub input: Prompts,
-    /// The model, which must be the one that is served.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// The form of the vectors; the default is `float`.
+    /// The form of the vectors: `float`, the default, or `base64`.
     pub encoding_format: Option<EncodingFormat>,
-    /// The number of leading elements to return. Only models that were trained for it keep their meaning then.
+    /// The number of leading elements to keep, at most the size of the model's vectors, which is the default. Only
+    /// models that were trained for it keep their meaning then.
     #[schema(minimum = 1)]
     pub dimensions: Option<i64>,
-    /// The number of leading tokens to keep of each input; -1 keeps as many as the model takes. Part of vLLM's API.
+    /// The number of leading tokens to keep of each input, from 1 to the model's limit; -1 keeps as many as fit. The
+    /// control tokens at the end stay. By default, longer texts are refused. Part of vLLM's API.
+    #[schema(minimum = -1)]
     pub truncate_prompt_tokens: Option<i64>,
     /// If false, vectors are not scaled to length 1. Part of vLLM's API.
+    #[schema(default = true)]
     pub normalize: Option<bool>,
 }
 
@@ -98,7 +103,7 @@ impl Vector {
 
 /// Returns the embedding of each input.
 #[utoipa::path(
-    post, path = "/v1/embeddings", tag = "OpenAI", request_body = EmbeddingRequest,
+    post, path = "/v1/embeddings", request_body = EmbeddingRequest,
     responses(
         (status = 200, description = "The embeddings", body = EmbeddingResponse<'_>),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -147,20 +152,23 @@ pub(super) fn dimensions(asked: Option<i64>, most: usize) -> Result<usize, ApiEr
 /// The body of a request to TEI's route.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct EmbedRequest {
-    /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+    /// A text or a list of token ids, or a list of at most 2048 of either. Texts get the control tokens that the
+    /// model's tokenizer puts around them, token ids none.
     pub inputs: Prompts,
-    /// If true, a longer input is cut to what the model takes; the default is false.
+    /// If true, a longer input is cut to what the model takes.
+    #[schema(default = false)]
     pub truncate: Option<bool>,
     /// If false, vectors are not scaled to length 1.
+    #[schema(default = true)]
     pub normalize: Option<bool>,
-    /// The number of leading elements to return.
+    /// The number of leading elements to keep, at most the size of the model's vectors, which is the default.
     #[schema(minimum = 1)]
     pub dimensions: Option<i64>,
 }
 
 /// Returns the embedding of each input, in the form of Text Embeddings Inference.
 #[utoipa::path(
-    post, path = "/embed", tag = "TEI", request_body = EmbedRequest,
+    post, path = "/embed", request_body = EmbedRequest,
     responses(
         (status = 200, description = "The embeddings", body = Vec<Vec<f32>>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),

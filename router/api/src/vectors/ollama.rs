@@ -23,20 +23,23 @@ use trunkline_base::error::ApiError;
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = OllamaEmbedRequest)]
 pub struct EmbedBody {
-    /// A string or a list of token ids, or a list of several strings or of several lists of token ids.
+    /// A text or a list of token ids, or a list of at most 2048 of either. Texts get the control tokens that the
+    /// model's tokenizer puts around them, token ids none.
     pub input: Prompts,
     /// The name of the served model, with or without `:latest`; may be omitted.
     pub model: Option<String>,
-    /// If true, a longer input is cut to what the model takes; the default is false.
+    /// If true, a longer input is cut to what the model takes. Ollama does so by default.
+    #[schema(default = false)]
     pub truncate: Option<bool>,
-    /// The number of leading elements to return.
+    /// The number of leading elements to keep, at most the size of the model's vectors, which is the default.
     #[schema(minimum = 1)]
     pub dimensions: Option<i64>,
     /// Options, which do not change a vector.
     #[expect(dead_code, reason = "only its type is checked")]
     pub options: Option<Options>,
-    /// The time for which the model stays in memory after this request, where models are loaded when they are asked
-    /// for.
+    /// The time for which the model stays in memory after this request, in seconds or as a duration such as `"5m"` or
+    /// `"1h30m"`; negative for ever. It counts on a server of several models or with `--idle-unload`, which is the
+    /// default, not five minutes. On others it is checked, and the model stays.
     pub keep_alive: Option<KeepAlive>,
 }
 
@@ -58,7 +61,7 @@ pub struct EmbedAnswer<'a> {
 
 /// Returns the embedding of each input, in Ollama's form.
 #[utoipa::path(
-    post, path = "/api/embed", tag = "Ollama", request_body = EmbedBody,
+    post, path = "/api/embed", request_body = EmbedBody,
     responses(
         (status = 200, description = "The embeddings", body = EmbedAnswer<'_>),
         (status = 400, description = "The request is invalid", body = ErrorResponse),
@@ -100,15 +103,16 @@ async fn answer(app: &Arc<App>, request: Request) -> Result<Response, ApiError> 
 #[derive(Debug, Deserialize, ToSchema)]
 #[schema(as = OllamaEmbeddingRequest)]
 pub struct EmbeddingBody {
-    /// The text.
+    /// The text, not empty.
     pub prompt: String,
     /// The name of the served model, with or without `:latest`; may be omitted.
     pub model: Option<String>,
     /// Options, which do not change a vector.
     #[expect(dead_code, reason = "only its type is checked")]
     pub options: Option<Options>,
-    /// The time for which the model stays in memory after this request, where models are loaded when they are asked
-    /// for.
+    /// The time for which the model stays in memory after this request, in seconds or as a duration such as `"5m"` or
+    /// `"1h30m"`; negative for ever. It counts on a server of several models or with `--idle-unload`, which is the
+    /// default, not five minutes. On others it is checked, and the model stays.
     pub keep_alive: Option<KeepAlive>,
 }
 
@@ -122,7 +126,7 @@ pub struct EmbeddingAnswer {
 
 /// Returns the embedding of a text, in the older of Ollama's forms.
 #[utoipa::path(
-    post, path = "/api/embeddings", tag = "Ollama", request_body = EmbeddingBody,
+    post, path = "/api/embeddings", request_body = EmbeddingBody,
     responses(
         (status = 200, description = "The embedding", body = EmbeddingAnswer),
         (status = 400, description = "The request is invalid", body = ErrorResponse),

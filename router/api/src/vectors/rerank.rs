@@ -94,24 +94,31 @@ fn scores(vectors: &[Vec<f32>], kind: Kind) -> Vec<f64> {
 pub struct RerankRequest {
     /// The text to which documents are compared.
     pub query: String,
-    /// The documents. `/rerank` answers in TEI's form if they are in `texts`.
+    /// At most 2048 texts, or objects with `text`. The answer has Jina's and Cohere's form.
     pub documents: Option<Vec<Document>>,
-    /// TEI's name for the documents.
+    /// At most 2048 texts: TEI's name of `documents`, on `/rerank` only. The answer has TEI's form.
     pub texts: Option<Vec<String>>,
-    /// The model, which must be the one that is served.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
     /// The number of documents to return; all by default.
     #[schema(minimum = 1)]
     pub top_n: Option<i64>,
     /// If true, the answer repeats the documents, in Jina's form.
+    #[schema(default = false)]
     pub return_documents: Option<bool>,
     /// If true, the answer repeats the documents, in TEI's form.
+    #[schema(default = false)]
     pub return_text: Option<bool>,
-    /// If true, scores are the model's logits. Part of TEI's API.
+    /// If true, scores are the logits of the class instead of its probability. Part of TEI's API.
+    #[schema(default = false)]
     pub raw_scores: Option<bool>,
-    /// If true, longer pairs are cut to what the model takes. Part of TEI's API.
+    /// If true, longer pairs are cut to what the model takes. Of a pair, the longer text is cut first. Part of TEI's
+    /// API.
+    #[schema(default = false)]
     pub truncate: Option<bool>,
-    /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes. Part of vLLM's API.
+    /// The number of leading tokens to keep of each pair, from 1 to the model's limit; -1 keeps as many as fit. The
+    /// control tokens at the end stay. By default, longer texts are refused. Part of vLLM's API.
+    #[schema(minimum = -1)]
     pub truncate_prompt_tokens: Option<i64>,
 }
 
@@ -175,9 +182,9 @@ pub struct TeiRank {
     pub score: f64,
 }
 
-/// Ranks documents by their relevance to a query.
+/// Ranks documents by their relevance to a query. Also as `/v2/rerank`.
 #[utoipa::path(
-    post, path = "/v1/rerank", tag = "Jina and Cohere", request_body = RerankRequest,
+    post, path = "/v1/rerank", request_body = RerankRequest,
     responses(
         (status = 200, description = "The documents, the most relevant first", body = RerankResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),
@@ -190,7 +197,7 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Response {
 /// Ranks documents by their relevance to a query. The answer has the form of Text Embeddings Inference if the documents
 /// are in `texts`, and that of `/v1/rerank` if they are in `documents`.
 #[utoipa::path(
-    post, path = "/rerank", tag = "TEI", request_body = RerankRequest,
+    post, path = "/rerank", request_body = RerankRequest,
     responses(
         (status = 200, description = "The documents, the most relevant first", body = Vec<TeiRank>),
         (status = 422, description = "The request is invalid", body = tgi::ErrorResponse),
@@ -263,15 +270,17 @@ async fn answer(app: &Arc<App>, request: Request, takes_texts: bool) -> Result<R
 /// The body of a request to score pairs of texts.
 #[derive(Debug, Deserialize, ToSchema)]
 pub struct ScoreRequest {
-    /// One text, or as many as there are in `text_2`.
+    /// One text, or as many as there are in `text_2`. Also called `queries` or `data_1`.
     #[serde(alias = "queries", alias = "data_1")]
     pub text_1: OneOrSeveral,
-    /// The texts to which those of `text_1` are compared.
+    /// A text or at most 2048, to which those of `text_1` are compared. Also called `documents`, `items` or `data_2`.
     #[serde(alias = "documents", alias = "items", alias = "data_2")]
     pub text_2: OneOrSeveral,
-    /// The model, which must be the one that is served.
+    /// The name of the served model; may be omitted.
     pub model: Option<String>,
-    /// The number of leading tokens to keep of each pair; -1 keeps as many as the model takes.
+    /// The number of leading tokens to keep of each pair, from 1 to the model's limit; -1 keeps as many as fit. The
+    /// control tokens at the end stay. By default, longer texts are refused. Part of vLLM's API.
+    #[schema(minimum = -1)]
     pub truncate_prompt_tokens: Option<i64>,
 }
 
@@ -318,9 +327,9 @@ pub struct Score {
     pub score: f64,
 }
 
-/// Scores pairs of texts.
+/// Scores pairs of texts. Also as `/score`.
 #[utoipa::path(
-    post, path = "/v1/score", tag = "vLLM", request_body = ScoreRequest,
+    post, path = "/v1/score", request_body = ScoreRequest,
     responses(
         (status = 200, description = "The scores", body = ScoreResponse),
         (status = 400, description = "The request is invalid", body = openai::ErrorResponse),

@@ -18,7 +18,7 @@ export type ParameterGroup = { title: string; parameters: Parameter[] };
 const LAST_GROUP = "More";
 
 /**
- * The order of the panel. A parameter that the server does not describe is left out, and one that has a default but is
+ * The order of the panel. A parameter that the server does not describe is left out, and a sampling parameter that is
  * not named here comes last.
  */
 const GROUPS: [title: string, names: string[]][] = [
@@ -76,7 +76,7 @@ export function parametersOf(document: unknown): ParameterGroup[] {
   if (!isRecord(properties)) return [];
   const named = new Set(GROUPS.flatMap(([, names]) => names));
   const others = Object.entries(properties)
-    .filter(([name, schema]) => !named.has(name) && isRecord(schema) && typeof schema.default === "number")
+    .filter(([name, schema]) => !named.has(name) && isRecord(schema) && "x-default-set-by" in schema)
     .map(([name]) => name);
   return GROUPS.map(([title, names]) => ({
     title,
