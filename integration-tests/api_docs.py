@@ -19,7 +19,7 @@ from harness import ROOT
 PART = re.compile(r"(<!-- (\w+(?: \+ [\w.\[\]]+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 # The schema whose fields others share "as for chats".
 CHATS = "ChatCompletionRequest"
-# Its dialect does not take the model's own defaults.
+# The schema whose dialect does not take the model's own defaults.
 OWN_DEFAULTS = {"GenerateParameters"}
 Document = dict[str, Any]
 

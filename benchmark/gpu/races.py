@@ -24,7 +24,7 @@ from gpu.lines import Lines
 from gpu.process import phase_lines
 
 TOOL = "compute-sanitizer"
-# Where the toolkit is installed, which is seldom in the PATH.
+# The folders in which the toolkit is installed, which are seldom in PATH.
 FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 ONE_LAUNCH = ("--tool", "racecheck", "--kernel-name", "kns=decode_kernel", "--launch-count", "1")
 LAUNCHED = "the launch ended with finite numbers"
