@@ -222,6 +222,7 @@ def backend_options(settings: Settings, options: argparse.Namespace) -> BackendO
         "kv_host_bytes": _part(cache.kv_host_size, compute.replicas),
         "on_progress": LoadProgress() if options.lifeline else None,
     }
+    assert names == as_set.keys() | of_this_shard.keys(), "each option has a setting, or is computed here"
     return BackendOptions(**(as_set | of_this_shard))
 
 

@@ -81,10 +81,10 @@ pub enum Events {
     Of(&'static str),
 }
 
-/// Which keys may use a route, where keys are configured.
+/// The keys that may use a route, if keys are configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Any valid key.
+    /// All valid keys may.
     Keys,
     /// Only keys of admins.
     Admins,

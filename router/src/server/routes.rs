@@ -111,23 +111,23 @@ async fn require_key(State(app): State<Arc<App>>, mut request: Request, next: Ne
 /// rate of requests.
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let Some(route) = Route::of(&request) else { return next.run(request).await };
-    let admitted = match (route.access, route.kind) {
-        // A method without a row is refused as such.
-        (Access::Admins, _) if route.method == *request.method() => check_admin(&request, route),
-        (_, Kind::Looks) => app.admission.charge(&app.served, &request),
+    let admitted = check_access(&request, route).and_then(|()| match route.kind {
+        Kind::Looks => app.admission.charge(&app.served, &request),
         _ => Ok(()),
-    };
+    });
     match admitted {
         Ok(()) => next.run(request).await,
         Err(error) => route.errors.response(&error),
     }
 }
 
-fn check_admin(request: &Request, route: &Route) -> Result<(), ApiError> {
-    if Caller::of_request(request)?.is_admin() {
-        return Ok(());
+fn check_access(request: &Request, route: &Route) -> Result<(), ApiError> {
+    // A method without a row is refused as such.
+    let is_for_admins = route.access == Access::Admins && route.method == *request.method();
+    if is_for_admins && !Caller::of_request(request)?.is_admin() {
+        return Err(ApiError::AdminsOnly { route: route.shown_path() });
     }
-    Err(ApiError::AdminsOnly { route: route.shown_path() })
+    Ok(())
 }
 
 /// Refuses requests of web pages that are not this machine's own. Probes are answered.

@@ -215,7 +215,7 @@ impl Driver {
         }
     }
 
-    /// Publishes what has been done. Updates are sent after it, so that a client that has its answer finds it counted.
+    /// Publishes what has been done.
     fn publish(&mut self) {
         let stats = self.scheduler.stats();
         // Steps that only decode change none of these.
@@ -308,9 +308,6 @@ impl Driver {
 
     fn handle(&mut self, event: Event) {
         self.scheduler.handle(self.now(), event, &mut self.updates);
-        if !self.updates.is_empty() {
-            self.publish();
-        }
         self.route();
     }
 

@@ -1,4 +1,4 @@
-//! The way of the scheduler's updates to their requests.
+//! Sends the scheduler's updates to their requests.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,9 +13,11 @@ use super::{Driver, SequenceUpdate};
 const MANY_WAITING_TOKENS: usize = MAX_WAITING_TOKENS / 2;
 
 impl Driver {
-    /// Sends the scheduler's updates to their requests. If that aborts a request, the new updates are sent too.
+    /// Sends the scheduler's updates to their requests. If that aborts a request or forces its tokens, the new updates
+    /// are sent too. All are published before, so that a client that has its answer finds it counted.
     pub(super) fn route(&mut self) {
         while !self.updates.is_empty() {
+            self.publish();
             for update in std::mem::take(&mut self.updates) {
                 match update {
                     Update::Started { id, cached_tokens, queued_ms, restored } => {
